@@ -1,0 +1,1 @@
+"""Ingestion: readers, manifest, safe decoding, views, and the demo data."""

@@ -1,0 +1,45 @@
+"""Errors that a user can act on. The command line prints `error:` and `hint:` and exits with 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CaproError(Exception):
+    """A mistake in the input or the settings: what and where, and what to do about it.
+
+    >>> str(CaproError("labels.csv:3: no 'label' column", hint="name it with --label-column"))
+    "labels.csv:3: no 'label' column"
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class DataError(CaproError):
+    """The source cannot be read as it was described."""
+
+
+class ConfigError(CaproError):
+    """A setting is unknown or has a value that cannot be used."""
+
+
+class RunError(CaproError):
+    """The run directory lacks something, or a run cannot go on."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A suggestion for a misspelt name, or the names there are.
+
+    >>> did_you_mean("lable", ["label", "title"])
+    "did you mean 'label'?"
+    >>> did_you_mean("x", ["label", "title"])
+    'known: label, title'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return "known: " + ", ".join(names) if names else ""

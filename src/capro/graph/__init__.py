@@ -1,0 +1,1 @@
+"""The visual graph: neighbours, re-ranking, smoothing. Pure, sparse, O(N k)."""

@@ -1,0 +1,1 @@
+"""Backbones, heads, the query and key branches, the dictionary."""

@@ -1,0 +1,1 @@
+"""From raw text and class names to text features."""

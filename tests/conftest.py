@@ -1,0 +1,27 @@
+"""Settings shared by all tests: a deterministic hypothesis profile, and the real data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "capro",
+    max_examples=50,
+    deadline=None,  # machines are noisy: time is for benchmarks
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("capro")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with queryweb32, cococap64 and shopweb64; only for tests marked `shared`."""
+    if not SHARED.is_dir():
+        pytest.skip(f"the real data sets are not at {SHARED}")
+    return SHARED
