@@ -67,7 +67,9 @@ class ScanSettings(Stage):
 class ViewSettings(Stage):
     """Augmentation and the decoded cache."""
 
-    size: Positive | None = setting(None, "side of the network's input in pixels; backbone's if unset")
+    size: Positive | None = setting(
+        None, "side of the network's input in pixels; backbone's if unset"
+    )
     crop_scale: Share = setting(0.2, "smallest share of the area a random crop keeps (MoCo)")
     flip: Share = setting(0.5, "probability of a horizontal flip")
     jitter: Share = setting(0.4, "strength of colour jitter in the key view (MoCo)")
@@ -81,7 +83,9 @@ class NetSettings(Stage):
 
     backbone: str = setting("resnet50", "small, resnet18, resnet50, lite0, or a Hugging Face model")
     weights: str | None = setting(None, "safetensors file with the backbone's weights")
-    mode: Literal["full", "frozen"] = setting("full", "full: the encoder learns; frozen: heads only")
+    mode: Literal["full", "frozen"] = setting(
+        "full", "full: the encoder learns; frozen: heads only"
+    )
     frozen_views: Positive = setting(4, "augmented views per sample whose features are cached")
     embedding_dim: Positive = setting(128, "d_p, Tab. hyper-parameters")
     tau: Rate = setting(0.1, "temperature, Tab. hyper-parameters")
@@ -117,7 +121,9 @@ class EmbedSettings(Stage):
 class MatchSettings(Stage):
     """Text enhancement and matching."""
 
-    enhancer: Literal["none", "knn", "reciprocal"] = setting("reciprocal", "knn: VSGraph; reciprocal: ours")
+    enhancer: Literal["none", "knn", "reciprocal"] = setting(
+        "reciprocal", "knn: VSGraph; reciprocal: ours"
+    )
     k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
     exact_below: Positive = setting(200_000, "more samples are searched by IVF")
     anchors: Literal["text", "random"] = setting("text", "random: the ablation's baseline")
@@ -129,14 +135,18 @@ class TrainSettings(Schedule):
     """Step 2: prototypes, bootstrapping, label correction."""
 
     epochs: Count = setting(60, "in total")
-    start: Literal["web", "anchors"] = setting("web", "heads of step 1, or trained on anchors first")
+    start: Literal["web", "anchors"] = setting(
+        "web", "heads of step 1, or trained on anchors first"
+    )
     anchor_epochs: Count = setting(20, "passes over the anchors where start is anchors")
     frozen_epochs: Count = setting(5, "epochs with the encoder frozen, Tab. hyper-parameters")
     correct_after: Count = setting(5, "epochs before labels are corrected")
     policy: Literal["capro", "mopro"] = setting("capro", "capro: anchors keep their label (Eq. 7)")
     gamma: Share = setting(0.6, "threshold of the label rule, Tab. hyper-parameters")
     alpha: Share = setting(0.5, "classifier against prototypes, Tab. hyper-parameters")
-    update_every: Count = setting(1, "epochs per prototype update; 0: renewed from the anchors alone")
+    update_every: Count = setting(
+        1, "epochs per prototype update; 0: renewed from the anchors alone"
+    )
     prototype_momentum: Share = setting(0.999, "m_p, Tab. hyper-parameters")
     key_momentum: Share = setting(0.999, "of the key branch (MoCo)")
     queue: Positive = setting(8192, "Q, Tab. hyper-parameters")
@@ -160,8 +170,12 @@ class FinetuneSettings(Schedule):
 class LogSettings(Stage):
     """What a run writes down while it works."""
 
-    tracker: Literal["none", "tensorboard", "wandb", "mlflow"] = setting("none", "accelerate's trackers")
-    checkpoint_minutes: Rate = setting(10.0, "a checkpoint at least this often, besides every epoch")
+    tracker: Literal["none", "tensorboard", "wandb", "mlflow"] = setting(
+        "none", "accelerate's trackers"
+    )
+    checkpoint_minutes: Rate = setting(
+        10.0, "a checkpoint at least this often, besides every epoch"
+    )
 
 
 class Settings(Stage):
@@ -190,7 +204,9 @@ def preset_names() -> list[str]:
     ['demo', 'google500', 'nuswide', 'small', 'webvision1k']
     """
     folder = resources.files("capro") / "presets"
-    return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml"))
+    return sorted(
+        f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")
+    )
 
 
 @cache
@@ -290,7 +306,9 @@ def _read(file: Path) -> dict[str, Any]:
 def _parse_override(text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"--set {text!r}: not of the form name=value", hint="--set train.gamma=0.4")
+        raise ConfigError(
+            f"--set {text!r}: not of the form name=value", hint="--set train.gamma=0.4"
+        )
     try:
         nested: Any = yaml.safe_load(value)
     except yaml.YAMLError:
@@ -304,8 +322,10 @@ def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
         old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merge(dict(old), value) if both else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merge(dict(old), value)
+        else:
+            merged[key] = value
     return merged
 
 

@@ -17,7 +17,7 @@ Bar = Callable[[str, int | None], AbstractContextManager[Step]]
 @contextmanager
 def silent(_label: str, _total: int | None) -> Iterator[Step]:
     """No progress bar."""
-    yield lambda _advance=1, note="": None
+    yield lambda *_args, **_fields: None
 
 
 @contextmanager
@@ -56,6 +56,6 @@ def terminal(label: str, total: int | None) -> Iterator[Step]:
             progress.advance(task, advance)
             speed = progress.tasks[task].speed
             rate = f"{speed:,.0f}/s" if speed else ""
-            progress.update(task, rate=rate, **({"note": note} if note else {}))
+            progress.update(task, rate=rate, note=note or progress.tasks[task].fields["note"])
 
         yield step

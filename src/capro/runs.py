@@ -147,7 +147,9 @@ class Run:
         try:
             values = yaml.safe_load(file.read_text("utf-8"))["settings"]
         except (yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError):
-            raise RunError(f"{file}: damaged", hint="delete it and run `capro scan` again") from None
+            raise RunError(
+                f"{file}: damaged", hint="delete it and run `capro scan` again"
+            ) from None
         return Run(path, validate(values, place=str(file)))
 
     def with_settings(self, settings: Settings) -> Run:
@@ -175,7 +177,9 @@ class Run:
 
     def event(self, name: str, **values: Any) -> None:
         """Append a line to events.jsonl; one write call, so lines never interleave."""
-        line = json.dumps({"time": round(time.time(), 3), "event": name, **values}, ensure_ascii=False)
+        line = json.dumps(
+            {"time": round(time.time(), 3), "event": name, **values}, ensure_ascii=False
+        )
         with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 

@@ -73,11 +73,7 @@ def decode(
     except MemoryError:
         raise ImageProblem("too-large", "not enough memory") from None
     except Exception as error:  # decoders raise whatever they like on hostile bytes
-        text = str(error)
-        short = isinstance(error, EOFError) or any(
-            word in text.lower() for word in ("truncated", "unexpected end", "not processed", "eof")
-        )
-        raise ImageProblem("truncated" if short else "damaged", text[:200]) from None
+        raise _broken(data, error) from None
     return rgb, info
 
 
@@ -93,7 +89,7 @@ def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Ima
     except Image.DecompressionBombError as error:
         raise ImageProblem("too-large", str(error)[:200]) from None
     except Exception as error:
-        raise ImageProblem("damaged", str(error)[:200]) from None
+        raise _broken(data, error) from None
     width, height = image.size
     if width < 1 or height < 1:
         raise ImageProblem("damaged", f"{width}x{height} pixels")
@@ -107,6 +103,16 @@ def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Ima
         turned = False
     size = (height, width) if turned else (width, height)
     return image, ImageInfo(*size, format=str(image.format))
+
+
+def _broken(data: bytes, error: Exception) -> ImageProblem:
+    """Tell a file that ends too early from one with wrong bytes, as far as decoders say."""
+    text = str(error)
+    words = ("truncated", "unexpected end", "not processed", "eof")
+    short = isinstance(error, EOFError) or any(word in text.lower() for word in words)
+    if data[:4] == b"RIFF":  # WebP tells its length, but its decoder does not say "truncated"
+        short = int.from_bytes(data[4:8], "little") + 8 > len(data)
+    return ImageProblem("truncated" if short else "damaged", text[:200])
 
 
 def _unidentified(data: bytes) -> ImageProblem:

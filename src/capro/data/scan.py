@@ -138,12 +138,10 @@ def _record_all(
 ) -> Iterator[dict[str, Any]]:
     """Manifest records; what only the whole source can tell (ids, kinds of label) is checked here."""
     seen: set[str] = set()
-    for number, row, found in checked:
+    for number, row, image in checked:
         identity = row.id
-        if found["status"] == "ok":
-            reason, detail = _row_problem(row, task, seen)
-            if reason:
-                found = _problem(found, reason, detail)
+        reason, detail = _row_problem(row, task, seen) if image["status"] == "ok" else (None, "")
+        found = _problem(image, reason, detail) if reason else image
         if identity in seen:  # quarantined rows too have an id of their own
             identity = f"{identity}#{len(seen)}"
         seen.add(identity)
@@ -218,11 +216,14 @@ def explain(reason: str) -> str:
 
 
 def _per_class(samples: pd.DataFrame) -> dict[str, dict[str, int]]:
-    exploded = samples[["split", "labels"]].explode("labels").dropna()
-    counts = exploded.groupby(["labels", "split"]).size()
+    counts = Counter(
+        (name, split)
+        for split, labels in zip(samples["split"], samples["labels"], strict=True)
+        for name in labels
+    )
     table: dict[str, dict[str, int]] = {}
-    for (label, split), count in counts.items():  # type: ignore[misc]
-        table.setdefault(str(label), {})[str(split)] = int(count)
+    for (name, split), count in sorted(counts.items()):
+        table.setdefault(name, {})[split] = count
     return table
 
 

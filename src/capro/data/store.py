@@ -25,7 +25,9 @@ class ImageStore:
     def __init__(self, manifest: Manifest) -> None:
         self._sources = manifest.sources
         columns = ["id", "source", "path", "offset", "size", "row"]
-        self._rows = list(manifest.samples[columns].itertuples(index=False, name=None))
+        self._rows: list[tuple[Any, ...]] = list(
+            manifest.samples[columns].itertuples(index=False, name=None)
+        )
         self._lock = threading.Lock()
         self._files: OrderedDict[str, int] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()
@@ -40,9 +42,9 @@ class ImageStore:
         source = self._sources[number]
         try:
             if source.kind == "files":
-                return (Path(source.root) / path).read_bytes()
+                return Path(source.root, path).read_bytes()
             if source.kind == "tars":
-                return self._range(str(Path(source.root) / path), int(offset), int(size))
+                return self._range(str(Path(source.root, path)), int(offset), int(size))
             if source.kind == "parquet":
                 return self._parquet(source, path, int(row))
             return self._hub(source, path, int(row))
@@ -75,7 +77,7 @@ class ImageStore:
                 if len(self._groups) >= ROW_GROUPS:
                     self._groups.popitem(last=False)
             self._groups[file, group] = cells
-            return cells[inner].as_buffer().to_pybytes() if cells[inner].is_valid else b""
+            return bytes(cells[inner].as_py() or b"")
 
     def _hub(self, source: Source, split: str, row: int) -> bytes:
         from capro.data.readers.hub import image_bytes, load_hub

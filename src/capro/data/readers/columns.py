@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,17 @@ from capro.config import DataSettings
 from capro.errors import DataError, did_you_mean
 
 GUESSES = {
-    "image": ("image", "file_name", "filename", "path", "image_path", "filepath", "file", "img", "jpg"),
+    "image": (
+        "image",
+        "file_name",
+        "filename",
+        "path",
+        "image_path",
+        "filepath",
+        "file",
+        "img",
+        "jpg",
+    ),
     "label": ("label", "labels", "class", "category", "target", "cls"),
     "text": ("title", "caption", "text", "txt", "alt", "alt_text"),
     "description": ("description", "desc"),
@@ -68,7 +79,7 @@ def text_of(value: Any) -> str:
     >>> text_of(["red", "car"]), text_of(None), text_of(3)
     ('red car', '', '3')
     """
-    if value is None or (isinstance(value, float) and value != value):
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, str):
         return value
@@ -108,9 +119,9 @@ def _names(parts: Sequence[Any]) -> tuple[str, ...]:
 
 
 def safe_relative(name: str) -> str | None:
-    """A path from metadata, normalised; None if it leaves the folder or is no path.
+    r"""A path from metadata, normalised; None if it leaves the folder or is no path.
 
-    >>> safe_relative("cats/1.jpg"), safe_relative("cats\\\\1.jpg"), safe_relative("./a//b.jpg")
+    >>> safe_relative("cats/1.jpg"), safe_relative("cats\\1.jpg"), safe_relative("./a//b.jpg")
     ('cats/1.jpg', 'cats/1.jpg', 'a/b.jpg')
     >>> [safe_relative(name) for name in ("../1.jpg", "/etc/passwd", "C:/1.jpg", "a/../../b", "")]
     [None, None, None, None, None]
@@ -279,7 +290,9 @@ def _open(path: Path) -> Any:
     try:
         return path.open("rb")
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}", hint="check the file") from None
+        raise DataError(
+            f"{path}: cannot be read: {error.strerror}", hint="check the file"
+        ) from None
 
 
 def _decode(raw: bytes) -> tuple[str, bool]:

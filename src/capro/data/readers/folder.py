@@ -64,7 +64,9 @@ class FolderReader:
                 "files_without_metadata": len(pictures) - matched,
             }
         for name in metadata:
-            yield Row(f"{self._split}/{name}", name, self._split, problem="missing-file", detail=name)
+            yield Row(
+                f"{self._split}/{name}", name, self._split, problem="missing-file", detail=name
+            )
         yield from bad
 
     def _pictures(self) -> list[str]:
@@ -140,9 +142,11 @@ class FolderReader:
     def _row(self, name: str, cells: dict[str, Any] | None, columns: Columns | None) -> Row:
         identity, split = f"{self._split}/{name}", self._split
         folder = name.rsplit("/", 2)[-2] if "/" in name else ""
-        labels, listed = ((folder,) if folder else ()), False
+        labels: tuple[str, ...] = (folder,) if folder else ()
+        listed = False
         title = description = tags = ""
         if cells is not None and columns is not None:
+
             def cell(column: str | None) -> Any:
                 return cells.get(column) if column else None
 

@@ -73,7 +73,9 @@ class HubReader:
         data = image_bytes(cell(columns.image))
         value = cell(columns.label)
         if names:
-            value = [_name(v, names) for v in value] if isinstance(value, list) else _name(value, names)
+            value = (
+                [_name(v, names) for v in value] if isinstance(value, list) else _name(value, names)
+            )
         labels, listed = labels_of(value, self._settings.label_separator)
         return Row(
             text_of(cell(columns.id)) or f"{split}/{number:08d}",

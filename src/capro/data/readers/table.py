@@ -65,7 +65,7 @@ class TableReader:
         """Rows, where the files say so (Parquet)."""
         if any(file.suffix != ".parquet" for file in self.files):
             return None
-        return sum(pq.ParquetFile(file).metadata.num_rows for file in self.files)
+        return sum(int(pq.ParquetFile(file).metadata.num_rows) for file in self.files)
 
     def rows(self) -> Iterator[Row]:
         """Every row in file order."""
@@ -128,5 +128,5 @@ def _holds_bytes(file: Path, column: str) -> bool:
         return False
     kind = pq.ParquetFile(file).schema_arrow.field(column).type
     if pa.types.is_struct(kind):
-        return kind.get_field_index("bytes") >= 0
+        return bool(kind.get_field_index("bytes") >= 0)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
