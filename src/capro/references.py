@@ -242,7 +242,8 @@ class CollectiveBootstrap(Provider):
 class Mixup(Provider):
     """Mix-up, Zhang et al. 2018: cross-entropy of mixed inputs against labels mixed the same way.
 
-    One share per batch, Beta(a, a) with a = `mixup_alpha`. `count` counts mixed samples.
+    One share per batch, Beta(a, a) with a = `mixup_alpha`. The weights of a mixed batch add up to
+    the number of its clean samples, so `count` is the same as for the other providers.
     """
 
     mixes: ClassVar[bool] = True
