@@ -203,6 +203,28 @@ def test_cb_is_equations_8_and_9(multi):
     torch.testing.assert_close(loss, kl(out.q_logits, wanted, weight=weight))
 
 
+@both
+@pytest.mark.parametrize("name", ["scc", "ncr", "cb"])
+def test_gradients_flow_through_the_prediction_but_not_the_target(name, multi):
+    """The gradient is that of the same loss with the target as a constant."""
+    out = outputs(multi=multi)
+    p, q = out.p_logits.clone().requires_grad_(), out.q_logits.clone().requires_grad_()
+    z, v = out.z.clone().requires_grad_(), out.v.clone().requires_grad_()
+    live = dataclasses.replace(out, p_logits=p, q_logits=q, z=z, v=v)
+    target, loss = provider(name, ncr_temperature=1.0).loss(live)
+    assert not target.requires_grad
+    loss.backward()
+    assert z.grad is None
+    assert v.grad is None
+    used, unused = (q, p) if name == "cb" else (p, q)
+    assert unused.grad is None
+    constant = used.detach().clone().requires_grad_()
+    clean = out.clean & (target > 0).any(dim=1)
+    measure = out.cross_entropy if name == "scc" else out.divergence
+    measure(constant, target, clean, None).backward()
+    torch.testing.assert_close(used.grad, constant.grad)
+
+
 # ---------------------------------------------------------------------------- mix-up
 
 

@@ -158,8 +158,8 @@ def collective_target(
     >>> collective_target(keys[:1], keys, beliefs, beliefs, tau=1.0, alpha=0.5)
     tensor([[0.7311, 0.2689]])
     """
-    w = (z @ keys.T / tau).softmax(dim=1)  # (b, Q)
-    return w @ (alpha * q_keys + (1 - alpha) * r_keys)  # (b, Q) x (Q, C) -> (b, C)
+    w = ((z / tau) @ keys.T).softmax(dim=1)  # (b, Q)
+    return w @ torch.lerp(r_keys, q_keys, alpha)  # (b, Q) x (Q, C) -> (b, C)
 
 
 def bootstrap_loss(

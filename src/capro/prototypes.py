@@ -110,7 +110,9 @@ def prototype_logits(z: Tensor, prototypes: Tensor, *, tau: float) -> Tensor:
     Where every class is absent all logits are 0: nothing is known, the softmax is uniform.
     """
     seen = present(prototypes)
-    return (z @ prototypes.T / tau).masked_fill(~seen & seen.any(), -torch.inf)
+    mask = torch.zeros_like(prototypes[:, 0]).masked_fill(~seen & seen.any(), -torch.inf)  # (C,)
+    # One pass over (b, C): temperature and mask ride on the product, which the dictionary feels.
+    return torch.addmm(mask.to(z), z / tau, prototypes.to(z).T)
 
 
 def similarity(z: Tensor, prototypes: Tensor, *, tau: float) -> Tensor:
