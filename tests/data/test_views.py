@@ -220,7 +220,7 @@ def test_augmentation_repeats_and_leaves_the_random_state_and_the_input() -> Non
 
 
 def test_key_view_differs_from_the_query_view() -> None:
-    augment, x = KeyAugment(jitter=1), batch()
+    augment, x = KeyAugment(jitter_share=1), batch()
     out = augment(x, augment.draw(0, 0, range(8)))
     assert all(not torch.allclose(out[i], x[i], atol=1e-2) for i in range(8))
 
@@ -331,7 +331,7 @@ def test_bad_crop_settings(settings: dict[str, object], message: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue", "jitter", "grey"])
+@pytest.mark.parametrize("name", ["jitter", "jitter_share", "grey", "blur"])
 def test_bad_colour_settings(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is 1.5"):
         KeyAugment(**{name: 1.5})  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ def test_momentum_by_hand() -> None:
     torch.testing.assert_close(net.key_projector.out.weight, torch.tensor([[1.4]]))
     net.update_key(0.9)  # 0.9 * 1.4 + 0.1 * 5
     torch.testing.assert_close(net.key_projector.out.weight, torch.tensor([[1.76]]))
-    assert float(net.heads.projector.out.weight) == 5.0
+    assert net.heads.projector.out.weight.item() == 5.0
 
 
 def test_momentum_reaches_every_weight_and_no_buffer() -> None:

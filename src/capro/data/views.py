@@ -3,11 +3,12 @@
     query = random resized crop + flip
     key   = another crop + flip, then colour jitter, grey and blur
 
-Crops run on the CPU, one image at a time, by Pillow's fused crop-and-resize; colour runs in batches on
-the device (kornia). All randomness is a function of (seed, epoch, sample index, view): the number of
-workers, the number of ranks, the composition of a batch and a resume change nothing.
+Crops run on the CPU, one image at a time, by Pillow's fused crop-and-resize; colour runs in
+batches on the device (kornia). All randomness is a function of (seed, epoch, sample index, view):
+the number of workers and of ranks, the composition of a batch and a resume change nothing.
 
-Cost on one core: `view_rng` 12 µs, a crop 0.1 ms (64 px from 64 px) to 1 ms (224 px from 500 x 375).
+Cost on one core: `view_rng` 12 µs, a crop 0.1 ms (64 px from 64 px) to 1 ms (224 px from
+500 x 375).
 """
 
 from __future__ import annotations
@@ -153,14 +154,14 @@ def to_float(images: Tensor) -> Tensor:
 class KeyAugment(nn.Module):
     """What the key view has beyond the query view: colour jitter, grey, blur.
 
-    The chances are drawn apart from the work: `draw` on the host from (seed, epoch, index), `forward`
-    on the device from those numbers. Nothing reads torch's random state, so a resumed run repeats
-    itself to the bit, and a GPU sees the same colours as a CPU.
+    The chances are drawn apart from the work: `draw` on the host from (seed, epoch, index),
+    `forward` on the device from those numbers. Nothing reads torch's random state, so a resumed run
+    repeats itself to the bit, and a GPU sees the same colours as a CPU.
 
     Args:
-        brightness, contrast, saturation: factors are uniform in 1 +- this.
-        hue: the angle is uniform in +- this share of the full circle.
-        jitter, grey, blur: probability of each step, per image.
+        jitter: strength. Factors of brightness, contrast and saturation are uniform in 1 +- this,
+            the turn of hue in +- a quarter of it (of the full circle).
+        jitter_share, grey, blur: probability of each step, per image.
         blur_sigma: range of sigma in pixels of a 224 px image; it shrinks with the image.
 
     Defaults are MoCo v2's. The jitter's steps have a fixed order (one batch is one tensor).
@@ -171,29 +172,20 @@ class KeyAugment(nn.Module):
     def __init__(
         self,
         *,
-        brightness: float = 0.4,
-        contrast: float = 0.4,
-        saturation: float = 0.4,
-        hue: float = 0.1,
-        jitter: float = 0.8,
+        jitter: float = 0.4,
+        jitter_share: float = 0.8,
         grey: float = 0.2,
         blur: float = 0.5,
         blur_sigma: tuple[float, float] = (0.1, 2.0),
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("brightness", brightness),
-            ("contrast", contrast),
-            ("saturation", saturation),
-            ("jitter", jitter),
-            ("grey", grey),
-            ("blur", blur),
-        ):
+        shares = {"jitter": jitter, "jitter_share": jitter_share, "grey": grey, "blur": blur}
+        for name, value in shares.items():
             _check_range(name, (value, value), 0, 1, low_ok=True)
-        _check_range("hue", (hue, hue), 0, 0.5, low_ok=True)
         _check_range("blur_sigma", blur_sigma, 0, 100)
-        self.spread = np.array([brightness, contrast, saturation, hue])
-        self.jitter, self.grey, self.blur, self.blur_sigma = jitter, grey, blur, blur_sigma
+        self.spread = np.array([jitter, jitter, jitter, jitter / 4])
+        self.jitter_share, self.grey, self.blur = jitter_share, grey, blur
+        self.blur_sigma = blur_sigma
 
     def draw(self, seed: int, epoch: int, indices: Iterable[int]) -> Tensor:
         """The chances of each sample, (b, 6) float32 on the CPU; 15 µs a sample."""
@@ -202,7 +194,7 @@ class KeyAugment(nn.Module):
         ]
         u = np.array(rows).reshape(-1, self.COLUMNS + 2)
         out = np.empty((len(u), self.COLUMNS), dtype=np.float32)
-        jittered = u[:, 6:7] < self.jitter
+        jittered = u[:, 6:7] < self.jitter_share
         out[:, :4] = np.array([1, 1, 1, 0]) + np.where(
             jittered, self.spread * (2 * u[:, :4] - 1), 0
         )
@@ -244,8 +236,8 @@ class KeyAugment(nn.Module):
         return images
 
 
-# Luma and the two colour differences of BT.601, and back; the first column of the way back is exactly
-# 1, so that saturation 0 is exactly grey.
+# Luma and the two colour differences of BT.601, and back; the first column of the way back is
+# exactly 1, so that saturation 0 is exactly grey.
 _LUMA = (0.299, 0.587, 0.114)
 _TO_YUV = np.array(
     [_LUMA, (-0.299, -0.587, 1 - 0.114), (1 - 0.299, -0.587, -0.114)]  # Y, B - Y, R - Y

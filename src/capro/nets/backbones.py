@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor, nn
 
 from capro.errors import ConfigError, did_you_mean
@@ -117,7 +117,8 @@ class SmallResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = images.contiguous(memory_format=torch.channels_last)  # a quarter quicker on a CPU
         x = self.stages(F.relu(self.norm(self.stem(x)), inplace=True))
-        return x.mean((2, 3))  # (b, 256, h, w) -> (b, 256)
+        v: Tensor = x.mean((2, 3))  # (b, 256, h, w) -> (b, 256)
+        return v
 
 
 def _small(size: int | None) -> Backbone:
@@ -212,7 +213,7 @@ class _Pooled(nn.Module):
 
 
 def _hub(name: str, size: int | None) -> Backbone:
-    """Any vision model that AutoModel knows, from the hub or a folder; no code of its own is run."""
+    """Any vision model that AutoModel knows, from the hub or a folder; runs no code of its own."""
     from transformers import AutoModel
 
     try:
@@ -322,7 +323,7 @@ def load_backbone(
 
 
 def load_weights(backbone: Backbone, path: Path) -> None:
-    """Fill a backbone from a safetensors file: its own state, or the `encoder.` part of a Siamese."""
+    """Fill a backbone from a safetensors file: its own state, or `encoder.` of a Siamese."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -1,7 +1,7 @@
 """The dictionary: the last Q key embeddings z' (method.md, Networks).
 
-Only embeddings are kept; q' and r' of the whole dictionary are recomputed each step with the current
-heads. Memory is Q d_p floats (Q=65536, d_p=128: 32 MB); enqueueing b keys is O(b d_p).
+Only embeddings are kept; q' and r' of the whole dictionary are recomputed each step with the
+current heads. Memory is Q d_p floats (Q=65536, d_p=128: 32 MB); enqueueing b keys is O(b d_p).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Dictionary(nn.Module):
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
         self._next = 0
         self._count = 0
-        self.register_load_state_dict_post_hook(_mirror)
+        self.register_load_state_dict_post_hook(_mirror)  # type: ignore[no-untyped-call]
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def keys(self) -> Tensor:
-        """The filled part, (n <= Q, d_p): a view, in storage order, valid until the next enqueue."""
+        """The filled part, (n <= Q, d_p): a view in storage order, valid until the next enqueue."""
         return self.store[: self._count]
 
     def ordered(self) -> Tensor:
@@ -64,7 +64,7 @@ class Dictionary(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
-        """Add (b, d_p) keys in their order; the oldest leave. Of more than Q keys the last Q stay."""
+        """Add (b, d_p) keys in their order; the oldest leave. Of more than Q the last Q stay."""
         if keys.ndim != 2 or keys.shape[1] != self.dim:
             raise RunError(
                 f"dictionary: keys of shape {tuple(keys.shape)}, expected (b, {self.dim})",

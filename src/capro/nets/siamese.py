@@ -4,8 +4,8 @@
       key view ─► key_encoder ─► key_projector ─► z'           no gradient
 
 Weights of the key branch are a moving average of the query's. Its BatchNorm statistics are its own:
-copied at the start, then those of the batches that it sees, because running means that were averaged
-from the query branch would belong to other weights and to the other view.
+copied at the start, then those of the batches that it sees, because running means that were
+averaged from the query branch would belong to other weights and to the other view.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Siamese(nn.Module):
             )
         self.encoder = backbone
         self.heads = heads
-        # A backbone may hold weights that never train (a mask token): unfreezing leaves those alone.
+        # A backbone may hold weights that never train (a mask token): unfreezing leaves them alone.
         self._learns = [name for name, p in backbone.named_parameters() if p.requires_grad]
         self._frozen = False
         self.key_encoder: Backbone = copy.deepcopy(backbone).requires_grad_(False)
@@ -64,8 +64,8 @@ class Siamese(nn.Module):
 
         Args:
             query: normalised images (b, 3, h, w), or cached features (b, d_v).
-            key: the key view, the same shape. Shuffled BN is the caller's: shuffle before, unshuffle
-                `z_key` after.
+            key: the key view, the same shape. Shuffled BN is the caller's: shuffle before,
+                unshuffle `z_key` after.
         """
         outputs = self.heads(self.encoder(query))
         return SiameseOutputs(outputs, None if key is None else self.embed_key(key))
@@ -78,7 +78,7 @@ class Siamese(nn.Module):
 
     @torch.no_grad()
     def update_key(self, momentum: float) -> None:
-        """Move the key weights: key <- m key + (1 - m) query. Call it after the optimiser's step."""
+        """Move the key weights: key <- m key + (1 - m) query. Call it after the optimiser."""
         if not 0 <= momentum <= 1:
             raise ConfigError(
                 f"key momentum is {momentum}", hint="it lies between 0 and 1; the paper has 0.999"
