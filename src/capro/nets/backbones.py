@@ -97,9 +97,9 @@ class _Block(nn.Module):
 class SmallResNet(nn.Module):
     """Residual network for images up to 64 px, quick on a CPU.
 
-    The first stage always works on about 32 x 32: the stem has stride 1 up to 40 px (a stride there
-    loses small images) and stride 2 above (stride 1 at 64 px costs four times the whole network).
-    Weights have the same shapes either way.
+    The first stage always works on about 32 x 32: the stem has stride 1 up to 40 px and stride 2
+    above, where stride 1 would make the whole network four times as slow. Weights have the same
+    shapes either way.
     """
 
     def __init__(self, image_size: int, widths: Sequence[int] = (32, 64, 128, 256)) -> None:

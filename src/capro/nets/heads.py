@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from capro.errors import ConfigError
 
-NORM_EPS = (
-    1e-6  # not F.normalize's 1e-12, which is 0 in half precision: a zero row would become NaN
-)
+# F.normalize's own 1e-12 is 0 in half precision: a zero row would become NaN.
+NORM_EPS = 1e-6
 
 
 def unit(x: Tensor) -> Tensor:
