@@ -64,7 +64,7 @@ FLIP_SHARE = 0.085  # of every class: pictures of another class
 OOD_SHARE = 0.085  # of every class: pictures of no class
 EMPTY_TEXT = 0.15  # pages without any text
 OTHER_PAGE = 0.10  # pages whose text belongs to something else
-KEPT_WORD = 0.72  # multi-label: how often a second thing in the picture is named as well
+KEPT_WORD = 0.8  # multi-label: how often a second thing in the picture is named as well
 
 
 class Shot(NamedTuple):
