@@ -153,6 +153,22 @@ def test_ties_go_by_id():
     assert [ids[i] for i in found.sample] == sorted(ids)
 
 
+@pytest.mark.parametrize("n", [5, 17, 40, 203])
+def test_equal_texts_have_equal_distances(n):
+    rng = np.random.default_rng(n)
+    texts = np.tile(rng.normal(size=(1, 383)), (n, 1))
+    found = match(texts, rng.normal(size=(1, 383)), np.zeros(n, int), k=3, top_k=1, ids=names(n))
+    assert len(set(found.gallery.cosine.tolist())) == 1
+
+
+def test_rounding_is_a_tie():
+    angle = np.radians(60) + np.array([0, 3e-7])
+    texts = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    found = match(texts, [[1, 0]], [0, 0], k=1, top_k=2, ids=["b", "a"], rerank=False)
+    assert found.cosine[0] > found.cosine[1]
+    assert found.sample.tolist() == [1, 0]
+
+
 def test_missing_texts_come_before_those_that_point_away():
     texts = [[-1, 0.1], [0, 0], [1, 0.1]]
     found = match(texts, [[1, 0]], [0, 0, 0], k=1, top_k=3, ids=["a", "b", "c"])

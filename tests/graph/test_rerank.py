@@ -96,9 +96,13 @@ def test_reranking_prefers_the_shared_neighbourhood():
 
 
 def test_ties_keep_the_order_of_the_pool():
-    pool = nearest(np.ones((9, 2)), 8)
-    alone = rerank(pool, 2).index  # beyond the first copies nobody is mutual: d* is 1/2 for all
-    assert alone[8].tolist() == [0, 1]
+    # each lists the 40 after it in a ring of 100: nobody is mutual, d* = (d + 1) / 2 has two values
+    index = (np.arange(100)[:, None] + np.arange(1, 41)) % 100
+    near = np.random.default_rng(0).random((100, 40)) < 0.2
+    best = rerank(Neighbors(index, np.where(near, 0.5, 0.25).astype(np.float32)), 20)
+    for i in range(100):
+        order = [*index[i][near[i]], *index[i][~near[i]]]
+        assert best.index[i].tolist() == order[:20]
 
 
 @given(vectors(min_rows=3), st.integers(1, 4), st.randoms(use_true_random=False))
