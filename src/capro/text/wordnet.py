@@ -203,6 +203,16 @@ def _forms(word: str) -> list[str]:
     return list(dict.fromkeys(forms))
 
 
+def is_lemma(word: str) -> bool:
+    """Whether a lower-case word is a noun of WordNet, or the plural of one; quick.
+
+    >>> is_lemma("butterflies"), is_lemma("goldengate")
+    (True, False)
+    """
+    single = _table().single
+    return word in single or any(singular in single for singular in _singulars(word))
+
+
 def senses(word: str) -> list[Synset]:
     """Noun senses of a word or phrase in WordNet's order, [] where there is none.
 
