@@ -30,7 +30,9 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: importing rich would double the time of --help
 )
 config_app = typer.Typer(help="Settings and presets.", no_args_is_help=True)
+classes_app = typer.Typer(help="What each class means.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(classes_app, name="classes")
 
 Text = Optional[str]  # noqa: UP045 - the form that every version of typer reads
 Texts = Optional[list[str]]  # noqa: UP045
@@ -168,6 +170,171 @@ def scan(
 
 
 NOT_DATA = {"run", "preset", "set_", "force", "as_json"}
+
+
+@classes_app.command("suggest")
+def classes_suggest(
+    run: RunFolder,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Write a classes.yaml to edit."),
+    ] = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rank the WordNet senses of every label by the class's own texts."""
+    from capro import pipeline, progress, tables
+    from capro.text.classes import save_classes
+
+    suggestions = pipeline.suggest(open_run(run, set_), bar=progress.terminal)
+    if out is not None:
+        if out.exists():
+            fail(f"{out}: exists already", "give another file to --out, or delete it")
+        save_classes(out, suggestions)
+        note(
+            f"wrote {out}: look at the ambiguous classes, then use it with --set data.classes={out}"
+        )
+    if as_json:
+        print(json.dumps(tables.suggestions_data(suggestions), ensure_ascii=False))
+    else:
+        tables.suggestions(suggestions)
+
+
+@classes_app.command("show")
+def classes_show(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Resolve the classes of a run and print the text that each is matched by."""
+    from dataclasses import asdict
+
+    from capro import pipeline, progress, tables
+
+    opened = open_run(run, set_)
+    specs = pipeline.classes(opened, bar=progress.terminal, warn=note)
+    if as_json:
+        print(json.dumps([asdict(spec) for spec in specs], ensure_ascii=False))
+    else:
+        tables.class_texts(specs)
+
+
+@app.command()
+def embed(run: RunFolder, set_: Overrides = None) -> None:
+    """Compute text and visual features of every training sample."""
+    from capro import pipeline, progress
+
+    opened = open_run(run, set_)
+    pipeline.classes(opened, bar=progress.terminal, warn=note)
+    pipeline.embed(opened, bar=progress.terminal)
+
+
+@app.command()
+def match(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Choose the anchors of each class by text matching through the visual graph."""
+    from capro import pipeline, progress, tables
+
+    opened = open_run(run, set_)
+    found = pipeline.match(opened, bar=progress.terminal)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        tables.match_summary(found, opened.folder("match"))
+
+
+@app.command()
+def pretrain(run: RunFolder, set_: Overrides = None) -> None:
+    """Step 1: train on the web labels as they are (the vanilla baseline)."""
+    from capro import pipeline, progress
+
+    opened = open_run(run, set_)
+    pipeline.classes(opened, bar=progress.terminal, warn=note)
+    pipeline.pixels(opened, bar=progress.terminal)
+    if opened.settings.net.mode == "frozen":
+        pipeline.features(opened, bar=progress.terminal)
+    pipeline.pretrain(opened, bar=progress.terminal)
+
+
+@app.command()
+def train(run: RunFolder, set_: Overrides = None) -> None:
+    """Step 2: prototypes, bootstrapping and label correction."""
+    from capro import pipeline, progress
+
+    pipeline.train(open_run(run, set_), bar=progress.terminal)
+
+
+@app.command()
+def clean(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Give every training sample a verdict: anchor, keep, relabel or drop."""
+    from capro import pipeline, tables
+
+    opened = open_run(run, set_)
+    found = pipeline.clean(opened)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        tables.clean_summary(found, opened.folder("clean") / "verdicts.parquet")
+
+
+@app.command()
+def finetune(run: RunFolder, set_: Overrides = None) -> None:
+    """Step 3: train the classifier alone on the cleaned labels."""
+    from capro import pipeline, progress
+
+    pipeline.finetune(open_run(run, set_), bar=progress.terminal)
+
+
+@app.command()
+def evaluate(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Compare vanilla and CAPro on the test split."""
+    from capro import pipeline, tables
+
+    found = pipeline.evaluate(open_run(run, set_))
+    if as_json:
+        print(json.dumps(found))
+    else:
+        tables.comparison(found)
+
+
+@app.command("run")
+def run_command(
+    config: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(help="YAML file with settings."),
+    ] = None,
+    data: Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")] = None,
+    run: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--run", help="Run directory; runs/NAME if unset."),
+    ] = None,
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every stage from scan to evaluation; what is fresh is skipped, so this also resumes."""
+    from capro import pipeline, progress, tables
+    from capro.runs import Run
+
+    settings = settings_with_data(config, preset, set_, {"source": data})
+    name = config.stem if config else Path(settings.data.source or "capro").stem
+    opened = Run.create(run or Path("runs") / name, settings)
+    found = pipeline.run_all(opened, bar=progress.terminal, say=note)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        tables.run_summary(opened)
+        tables.comparison(found)
+        note(f"results are in {opened.path}")
+
+
+@app.command()
+def demo(
+    run: RunFolder = Path("runs/demo"),
+    multi_label: Annotated[bool, typer.Option(help="The multi-label variant.")] = False,
+    set_: Overrides = None,
+) -> None:
+    """Run everything on the embedded demo data and compare with what is really true."""
+    from capro import demonstration, progress
+
+    demonstration.show(
+        run, multi_label=multi_label, overrides=set_ or [], bar=progress.terminal, say=note
+    )
 
 
 @config_app.command("show")

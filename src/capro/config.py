@@ -87,6 +87,9 @@ class NetSettings(Stage):
         "full", "full: the encoder learns; frozen: heads only"
     )
     frozen_views: Positive = setting(4, "augmented views per sample whose features are cached")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
+        "auto", "auto: half precision only where the hardware is fast at it"
+    )
     embedding_dim: Positive = setting(128, "d_p, Tab. hyper-parameters")
     tau: Rate = setting(0.1, "temperature, Tab. hyper-parameters")
 

@@ -220,9 +220,8 @@ class Run:
             inputs: Stages it reads.
             force: Do it even if it is fresh.
         """
-        key = fingerprint([name, settings, [self.need(stage) for stage in inputs]])
-        done = self.finished(name)
-        if done and done["fingerprint"] == key and not force:
+        key = self._key(name, settings, inputs)
+        if self.is_fresh(name, settings=settings, inputs=inputs) and not force:
             self.event("skipped", stage=name)
             return False
         folder = self.folder(name)
@@ -245,6 +244,16 @@ class Run:
         if name == "scan":
             self._write()  # run.yaml names the data fingerprint
         return True
+
+    def is_fresh(
+        self, name: str, *, settings: Mapping[str, Any], inputs: Sequence[str] = ()
+    ) -> bool:
+        """Whether a stage has finished with these settings and the inputs as they are now."""
+        done = self.finished(name)
+        return done is not None and done["fingerprint"] == self._key(name, settings, inputs)
+
+    def _key(self, name: str, settings: Mapping[str, Any], inputs: Sequence[str]) -> str:
+        return fingerprint([name, settings, [self.need(stage) for stage in inputs]])
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

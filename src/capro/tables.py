@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from capro.data.scan import explain
+from capro.runs import Run
+from capro.text.classes import ClassSpec, Suggestion, class_text
 
 SHOWN_CLASSES = 40
 
@@ -106,3 +111,89 @@ def _duplicates(out: Console, found: dict[str, Any]) -> None:
         )
         for train, held in found["examples"][:3]:
             out.print(f"  {escape(held)} = {escape(train)}", soft_wrap=True)
+
+
+# --- classes and anchors --------------------------------------------------------------------------
+
+
+def suggestions_data(found: Sequence[Suggestion]) -> list[dict[str, Any]]:
+    """Suggestions as plain data."""
+    return [asdict(suggestion) for suggestion in found]
+
+
+def match_summary(found: dict[str, Any], folder: Path) -> None:
+    """How many anchors there are, and which classes have few."""
+    out = console()
+    out.print(f"[bold]{found['anchors']:,} anchors[/] in {escape(str(folder / 'anchors.parquet'))}")
+    if found["recall"] is not None:
+        out.print(f"neighbours searched by IVF with recall {found['recall']:.3f}")
+    for key, words in (
+        ("classes_below_k", "classes have fewer than K samples and give them all"),
+        ("classes_without_anchor", "classes have no sample and so no anchor"),
+    ):
+        if found[key]:
+            names = ", ".join(found[key][:5])
+            out.print(f"[yellow]{len(found[key])} {words}[/]: {escape(names)}")
+
+
+def purity(found: dict[str, Any], ambiguous: Sequence[bool]) -> None:
+    """Anchor purity by enhancer: all classes, and the ambiguous ones apart."""
+    out = console()
+    made = table("anchors by", ">all classes", ">ambiguous classes")
+    chosen = np.array(ambiguous, dtype=bool)
+    for name, values in found.items():
+        apart = f"{np.nanmean(values[chosen]):.3f}" if chosen.any() else "-"
+        made.add_row(name, f"{np.nanmean(values):.3f}", apart)
+    out.print(made)
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def clean_summary(found: dict[str, int], verdicts: Path) -> None:
+    """Verdicts by kind."""
+    out = console()
+    total = max(1, sum(found.values()))
+    parts = ", ".join(f"{count:,} {name} ({count / total:.0%})" for name, count in found.items())
+    out.print(f"verdicts: {parts}")
+    out.print(f"each with its evidence in {escape(str(verdicts))}", soft_wrap=True)
+
+
+def run_summary(run: Run) -> None:
+    """What a finished run did to the labels."""
+    done = run.finished("clean")
+    if done:
+        clean_summary(done["result"], run.folder("clean") / "verdicts.parquet")
+
+
+def comparison(found: dict[str, dict[str, float]]) -> None:
+    """Vanilla against CAPro, with the difference."""
+    out = console()
+    if not found:
+        out.print("no test split: nothing to compare on")
+        return
+    names = list(found["vanilla"])
+    made = table("on the test set", *(f">{name}" for name in names))
+    for method, row in found.items():
+        made.add_row(method, *(f"{100 * row[name]:.1f}" for name in names))
+    gains = [100 * (found["capro"][name] - found["vanilla"][name]) for name in names]
+    made.add_row("difference", *(f"{gain:+.1f}" for gain in gains))
+    out.print(made)
+
+
+def label_accuracy(found: dict[str, float]) -> None:
+    """Share of true labels before and after cleaning, measured on the truth."""
+    console().print(
+        f"labels that are true: {found['web']:.1%} of the web's, {found['cleaned']:.1%} of the "
+        f"cleaned set's, which keeps {found['kept']:.1%} of the samples"
+    )
+
+
+def class_texts(specs: Sequence[ClassSpec]) -> None:
+    """What each class is matched by."""
+    made = table("class", "sense", "matched by")
+    for spec in specs:
+        text, _ = class_text(spec)
+        mark = " [yellow]ambiguous[/]" if spec.ambiguous else ""
+        made.add_row(escape(spec.name) + mark, spec.sense or "-", escape(text[:70]))
+    console().print(made)

@@ -6,6 +6,7 @@ step): workers, ranks and a resume change nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -93,8 +94,9 @@ class FeatureInputs:
 
     Args:
         plain: Features of every sample without augmentation, (n, d_v).
-        query: Features of query views, (V, n, d_v).
-        key: Features of key views, (V', n, d_v).
+        query: Features of query views of the training rows, (V, n_train, d_v).
+        key: Features of key views of the training rows, (V', n_train, d_v).
+        rows: Training row of each manifest position, -1 for others.
         seed: Decides which view a sample shows in an epoch.
     """
 
@@ -103,10 +105,12 @@ class FeatureInputs:
         plain: NDArray[np.float32],
         query: NDArray[np.float32],
         key: NDArray[np.float32],
+        rows: NDArray[np.int64],
         *,
         seed: int,
     ) -> None:
         self._plain, self._views = plain, {QUERY: query, KEY: key}
+        self._rows = rows
         self._seed = seed_for(seed, "views")
         self._chosen: dict[tuple[int, int], NDArray[np.int64]] = {}
 
@@ -114,8 +118,8 @@ class FeatureInputs:
         """Feature rows, (b, d_v)."""
         if view == PLAIN:
             return np.asarray(self._plain[positions])
-        views = self._views[view]
-        return np.asarray(views[self._choice(epoch, view)[positions], positions])
+        rows = self._rows[positions]
+        return np.asarray(self._views[view][self._choice(epoch, view)[rows], rows])
 
     def _choice(self, epoch: int, view: int) -> NDArray[np.int64]:
         """Which of the cached views each sample shows in this epoch."""
@@ -123,7 +127,7 @@ class FeatureInputs:
         if found is None:
             views = self._views[view]
             rng = view_rng(self._seed, epoch, 0, view)
-            found = rng.integers(0, views.shape[0], size=views.shape[1])
+            found = np.asarray(rng.integers(0, views.shape[0], size=views.shape[1]))
             if len(self._chosen) > 8:
                 self._chosen.clear()
             self._chosen[epoch, view] = found
@@ -200,7 +204,7 @@ def slices(size: int, ranks: int) -> list[slice]:
     [slice(0, 3, None), slice(3, 5, None)]
     """
     edges = np.cumsum([0] + [len(part) for part in np.array_split(np.arange(size), ranks)])
-    return [slice(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [slice(a, b) for a, b in itertools.pairwise(edges.tolist())]
 
 
 def load_batches(
@@ -248,14 +252,15 @@ def load_batches(
                 if number + AHEAD < len(jobs):
                     waiting.append(pool.submit(prepare, *jobs[number + AHEAD]))
                 mine, order, query_at, key_at, query, key = waiting.popleft().result()
-                options = {"epoch": epoch, "device": device}
                 yield Batch(
                     epoch=epoch,
                     step=step,
                     everyone=everyone,
                     mine=mine,
-                    query=inputs.ready(query, query_at, view=QUERY, **options),
-                    key=None if key is None else inputs.ready(key, key_at, view=KEY, **options),
+                    query=inputs.ready(query, query_at, epoch=epoch, view=QUERY, device=device),
+                    key=None
+                    if key is None
+                    else inputs.ready(key, key_at, epoch=epoch, view=KEY, device=device),
                     key_order=order,
                 )
         finally:

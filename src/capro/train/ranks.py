@@ -35,7 +35,7 @@ class Ranks:
         padded = rows.new_zeros((widest, *rows.shape[1:]))
         padded[: len(rows)] = rows
         gathered: Tensor = self.accelerator.gather(padded)  # (ranks * widest, ...)
-        parts = gathered.split(widest)
+        parts = torch.split(gathered, widest)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:

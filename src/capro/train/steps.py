@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capro.config import TrainSettings
-from capro.losses import instance_loss, reconstruction_loss
 from capro.labels import fused_score
+from capro.losses import instance_loss, reconstruction_loss
 from capro.nets.dictionary import Dictionary
 from capro.nets.siamese import Siamese
 from capro.prototypes import unit
@@ -137,7 +137,7 @@ class Prototypes:
         self._device = labels.device
         self._seed = seed_for(seed, "mixup")
         self._reference = provider(settings.reference, tau=tau, alpha=settings.alpha)
-        self.weights = {
+        self.weights: Mapping[str, float] = {
             "bts": settings.lambda_bts,
             "prj": settings.lambda_prj,
             "pro": settings.lambda_pro,
@@ -276,7 +276,11 @@ class Prototypes:
             sums = part if sums is None else sums + part
         if sums is None:  # no anchor at all: every class is absent until samples polish it
             width = self.net.heads.embedding_dim
-            shape = (self._task.classes, width) if self._labels.ndim == 1 else (self._task.classes, 2, width)
+            shape = (
+                (self._task.classes, width)
+                if self._labels.ndim == 1
+                else (self._task.classes, 2, width)
+            )
             return torch.zeros(shape, device=self._device)
         return unit(sums)
 

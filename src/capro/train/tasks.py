@@ -21,9 +21,10 @@ from capro.nets.heads import HeadOutputs, Heads
 class Task(Protocol):
     """Losses, prototypes and label rule of a task."""
 
-    classes: int
-    names: tuple[str, ...]  # of the decisions, by their number
-
+    @property
+    def classes(self) -> int: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...  # of the decisions, by their number
     def probabilities(self, logits: Tensor) -> Tensor: ...
     def out(self, labels: Tensor) -> Tensor: ...
     def cls(self, logits: Tensor, labels: Tensor, count: Count) -> Tensor: ...

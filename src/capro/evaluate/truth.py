@@ -1,0 +1,96 @@
+"""True labels of training samples, where somebody has them: for measuring, never for training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capro.data.manifest import Manifest
+from capro.data.readers.columns import header, labels_of, records, text_of
+from capro.errors import DataError
+
+NAMES = ("id", "file_name", "key", "path")
+TRUTHS = ("true_labels", "true_label", "truth", "label")
+SEPARATOR = "|"
+
+
+def load_truth(path: Path, manifest: Manifest) -> list[tuple[str, ...]]:
+    """True labels of every training sample, in order.
+
+    The file is a CSV, JSONL or Parquet table with a column ``id``, ``file_name``, ``key`` or ``path``
+    and a column ``true_labels`` or ``true_label`` (a list, or names separated by ``|``). A name
+    matches a sample if it is the sample's id, or the end of it.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no such file", hint="give a table with true labels")
+    columns = header(path)
+    name = next((column for column in NAMES if column in columns), None)
+    truth = next((column for column in TRUTHS if column in columns), None)
+    if name is None or truth is None:
+        raise DataError(
+            f"{path}: columns {', '.join(columns)} hold no sample name and true label",
+            hint=f"name them {NAMES[1]} and {TRUTHS[0]}",
+        )
+    found = {text_of(row.cells.get(name)): _labels(row.cells.get(truth)) for row in records(path)}
+    ids = manifest.samples["id"].iloc[manifest.split("train")]
+    matched = [_lookup(identity, found) for identity in ids]
+    missing = [identity for identity, labels in zip(ids, matched, strict=True) if labels is None]
+    if missing:
+        raise DataError(
+            f"{path}: no true label for {len(missing)} samples, for example {missing[0]}",
+            hint="the names must be sample ids, or the ends of them",
+        )
+    return [labels or () for labels in matched]
+
+
+def _labels(value: Any) -> tuple[str, ...]:
+    return labels_of(value, SEPARATOR)[0]
+
+
+def _lookup(identity: str, found: dict[str, tuple[str, ...]]) -> tuple[str, ...] | None:
+    """By the whole id, then by ever shorter ends of it."""
+    parts = identity.split("/")
+    for begin in range(len(parts)):
+        labels = found.get("/".join(parts[begin:]))
+        if labels is not None:
+            return labels
+    return None
+
+
+def membership(truth: Sequence[tuple[str, ...]], classes: Sequence[str]) -> NDArray[np.bool_]:
+    """True labels as membership, (n, C); names outside the class list are nobody's."""
+    index = {name: number for number, name in enumerate(classes)}
+    member = np.zeros((len(truth), len(classes)), dtype=bool)
+    for row, labels in enumerate(truth):
+        member[row, [index[label] for label in labels if label in index]] = True
+    return member
+
+
+def purity(
+    anchor_rows: NDArray[np.integer], anchor_labels: NDArray[np.integer], member: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Share of each class's anchors whose web label is true, (C,); nan without an anchor."""
+    right = member[anchor_rows, anchor_labels]
+    counts = np.bincount(anchor_labels, minlength=member.shape[1])
+    hits = np.bincount(anchor_labels[right], minlength=member.shape[1])
+    share: NDArray[np.float64] = np.full(len(counts), np.nan)
+    np.divide(hits, counts, out=share, where=counts > 0)
+    return share
+
+
+def label_accuracy(labels: NDArray[np.int64], member: NDArray[np.bool_]) -> float:
+    """Share of the kept labels that are true: (n,) classes with -1 for out, or (n, C) membership.
+
+    For several labels this is the share of right (sample, class) decisions.
+    """
+    if labels.ndim == 1:
+        kept = labels >= 0
+        return (
+            float(member[np.flatnonzero(kept), labels[kept]].mean()) if kept.any() else float("nan")
+        )
+    whole = np.flatnonzero((labels >= 0).all(axis=1))
+    return float(((labels[whole] > 0) == member[whole]).mean()) if len(whole) else float("nan")

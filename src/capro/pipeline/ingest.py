@@ -1,0 +1,255 @@
+"""Stages from the source to pixels and features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from capro import assemble, progress
+from capro.assemble import classes_of, manifest_of
+from capro.config import DataSettings
+from capro.data import readers as data_readers
+from capro.data.manifest import Manifest
+from capro.data.pixels import decoded_bytes
+from capro.data.readers import Reader
+from capro.data.scan import scan as scan_rows
+from capro.data.views import KEY, QUERY
+from capro.errors import DataError
+from capro.pipeline.base import stage
+from capro.runs import (
+    Run,
+    drop_shards,
+    fingerprint,
+    read_json,
+    sharded,
+    write_array,
+    write_json,
+)
+from capro.text import classes as class_texts
+from capro.text.cleaning import combine
+from capro.text.encoders import load_text_encoder
+from capro.train.batches import PLAIN, ImageInputs, Inputs
+
+SHOWN = 5  # names in a warning
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def scan(run: Run, *, bar: progress.Bar = progress.silent, force: bool = False) -> dict[str, Any]:
+    """Build the manifest from the source; returns the summary."""
+    settings = run.settings
+    sources = find_sources(settings.data)
+
+    def work(folder: Path) -> None:
+        counts = [reader.count() for reader in sources]
+        total = None if None in counts else sum(count or 0 for count in counts)
+        with bar("reading images", total) as step:
+            scan_rows(sources, folder, settings.scan, progress=step)
+
+    decides = {
+        "data": settings.data.model_dump(exclude={"classes"}),
+        "scan": settings.scan.model_dump(exclude={"workers"}),
+        "listing": listing_fingerprint(sources),
+    }
+    run.stage("scan", work, settings=decides, force=force)
+    return dict(read_json(run.folder("scan") / "summary.json"))
+
+
+def find_sources(settings: DataSettings) -> list[Reader]:
+    """The readers of the source, and of the test source."""
+    if settings.source is None:
+        raise DataError("no data source", hint="give one: `capro run --data PATH`, or data.source")
+    found = list(data_readers.find(settings, source=settings.source))
+    if settings.test is not None:
+        found += data_readers.find(settings, source=settings.test, split="test")
+    return found
+
+
+def listing_fingerprint(sources: Sequence[Reader]) -> str:
+    """A hash over names, sizes and times of the source's files: a changed source is scanned again."""
+    listing: list[list[Any]] = []
+    for reader in sources:
+        if reader.source.kind == "hub":
+            listing.append(["hub", reader.source.root])
+            continue
+        named = getattr(reader, "files", None) or getattr(reader, "shards", None)
+        for path in sorted(named or Path(reader.source.root).rglob("*")):
+            if path.is_file():
+                stat = path.stat()
+                listing.append([str(path), stat.st_size, stat.st_mtime_ns])
+    return fingerprint(listing)
+
+
+def classes(
+    run: Run, *, bar: progress.Bar = progress.silent, warn: Callable[[str], None] = lambda _: None
+) -> list[class_texts.ClassSpec]:
+    """The classes with senses or definitions: from data.classes, else suggested from the data."""
+    settings = run.settings
+    manifest = manifest_of(run)
+    given = Path(settings.data.classes) if settings.data.classes else None
+
+    def work(folder: Path) -> None:
+        if given is not None:
+            specs = class_texts.load_classes(given)
+        else:
+            suggestions = suggest(run, bar=bar)
+            specs = [suggestion.spec for suggestion in suggestions]
+            class_texts.save_classes(folder / "classes.yaml", suggestions)
+        write_json(folder / "classes.json", [asdict(spec) for spec in specs])
+
+    decides = {
+        "classes": class_texts.load_classes(given) and given.read_text("utf-8") if given else None,
+        "encoder": [settings.embed.text_encoder, settings.embed.max_tokens] if not given else None,
+    }
+    stage(run, "classes", work, settings=decides, inputs=["scan"])
+    specs = classes_of(run)
+    names = {spec.name for spec in specs}
+    assemble.encode_labels(manifest, manifest.split("train"), [spec.name for spec in specs])
+    empty = sorted(names - set(manifest.label_names("train")))
+    if empty:
+        warn(f"{len(empty)} classes have no training sample: {', '.join(empty[:SHOWN])}")
+    return specs
+
+
+def suggest(run: Run, *, bar: progress.Bar = progress.silent) -> list[class_texts.Suggestion]:
+    """All noun senses of every label in the manifest, ranked by the class's own texts."""
+    settings = run.settings
+    manifest = manifest_of(run)
+    texts: dict[str, list[str]] = {name: [] for name in manifest.label_names("train")}
+    for text, labels in zip(clean_texts(manifest), _train_labels(manifest), strict=True):
+        for label in labels:
+            texts[label].append(text)
+    encoder = load_text_encoder(settings.embed.text_encoder, max_tokens=settings.embed.max_tokens)
+    with bar("ranking senses", None) as step:
+        return class_texts.suggest(texts, lambda batch: encoder.encode(batch, progress=step))
+
+
+def _train_labels(manifest: Manifest) -> list[tuple[str, ...]]:
+    return list(manifest.samples["labels"].iloc[manifest.split("train")])
+
+
+def clean_texts(manifest: Manifest) -> list[str]:
+    """Cleaned text of every training sample, in order."""
+    samples = manifest.samples.iloc[manifest.split("train")]
+    columns = [samples[name] for name in ("title", "description", "tags")]
+    return [combine(*row) for row in zip(*columns, strict=True)]
+
+
+# --- pixels and features --------------------------------------------------------------------------
+
+
+def pixels(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+    """Decode a small data set once into a memory map; a large one is decoded as it is needed."""
+    settings, manifest = run.settings, manifest_of(run)
+    size = settings.views.size or assemble.pretrained(settings).size
+
+    def work(folder: Path) -> dict[str, Any]:
+        (folder / "index.npy").unlink(missing_ok=True)
+        needed = decoded_bytes(manifest)
+        if needed > settings.views.cache_gb * 2**30:
+            return {"cached": False, "bytes": needed}
+        with bar("decoding images", len(manifest.samples)) as step:
+            assemble.pixels_of(run, manifest, size).build(folder, progress=step)
+        return {"cached": True, "bytes": needed}
+
+    decides = {"size": size, "cache_gb": settings.views.cache_gb}
+    stage(run, "pixels", work, settings=decides, inputs=["scan"])
+
+
+def features(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+    """Frozen mode: features of every image, and of a few augmented views of the training images."""
+    settings, manifest = run.settings, manifest_of(run)
+
+    def work(folder: Path) -> None:
+        backbone = assemble.pretrained(settings).eval()
+        size = settings.views.size or backbone.size
+        images = ImageInputs(
+            assemble.pixels_of(run, manifest, size), backbone, settings.views, seed=settings.seed
+        )
+        train, everyone = manifest.split("train"), np.arange(len(manifest.samples))
+        half = max(1, settings.net.frozen_views // 2)
+        views = [("plain", PLAIN, 0, everyone)]
+        views += [
+            ("query", QUERY, epoch, train) for epoch in range(settings.net.frozen_views - half)
+        ]
+        views += [("key", KEY, epoch, train) for epoch in range(half)]
+        total = sum(len(rows) for *_, rows in views)
+        found: dict[str, list[NDArray[np.float32]]] = {}
+        with bar("features of views", total) as step:
+            for name, view, epoch, rows in views:
+                part = embed_images(
+                    folder / f"{name}{epoch}",
+                    images,
+                    backbone,
+                    rows,
+                    run,
+                    view=view,
+                    epoch=epoch,
+                    step=step,
+                )
+                found.setdefault(name, []).append(part)
+        write_array(folder / "plain.npy", found["plain"][0])
+        write_array(
+            folder / "query.npy", np.stack(found.get("query") or [found["plain"][0][train]])
+        )
+        write_array(folder / "key.npy", np.stack(found["key"]))
+        for name, _, epoch, _ in views:
+            drop_shards(folder / f"{name}{epoch}")
+            (folder / f"{name}{epoch}").rmdir()
+
+    decides = {
+        "net": settings.net.model_dump(include={"backbone", "weights", "frozen_views"}),
+        "views": settings.views.model_dump(exclude={"cache_gb"}),
+        "seed": settings.seed,
+    }
+    stage(run, "features", work, settings=decides, inputs=["scan"])
+
+
+def embed_images(
+    folder: Path,
+    inputs: Inputs,
+    encoder: torch.nn.Module,
+    rows: NDArray[np.int64],
+    run: Run,
+    *,
+    view: int,
+    epoch: int,
+    step: progress.Step,
+) -> NDArray[np.float32]:
+    """Features of images by blocks; whole shards survive a kill."""
+    settings = run.settings
+    device = assemble.ranks_of(settings).accelerator.device
+    encoder = encoder.to(device).eval()
+
+    @torch.no_grad()
+    def compute(begin: int, end: int) -> NDArray[np.float32]:
+        parts = []
+        for at in range(begin, end, settings.embed.batch_size):
+            block = rows[at : min(at + settings.embed.batch_size, end)]
+            raw = inputs.raw(block, epoch=epoch, view=view)
+            x = inputs.ready(raw, block, epoch=epoch, view=view, device=device)
+            parts.append(encoder(x).float().cpu().numpy())
+            step(len(block))
+        return np.concatenate(parts)
+
+    width = _width(inputs, encoder, rows, device)
+    key = fingerprint(
+        [run.need("scan"), settings.net.model_dump(), settings.views.model_dump(), view]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    return sharded(
+        folder, len(rows), compute, key=key, width=width, shard_size=settings.embed.shard_size
+    )
+
+
+@torch.no_grad()
+def _width(inputs: Inputs, encoder: torch.nn.Module, rows: NDArray[np.int64], device: Any) -> int:
+    first = rows[:1]
+    raw = inputs.raw(first, epoch=0, view=PLAIN)
+    return int(encoder(inputs.ready(raw, first, epoch=0, view=PLAIN, device=device)).shape[1])

@@ -1,0 +1,283 @@
+"""Stages of the text side: embed and match, and what they bring when measured on truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from capro import assemble, progress
+from capro.assemble import classes_of, manifest_of
+from capro.data.manifest import Manifest
+from capro.evaluate.truth import load_truth, membership, purity
+from capro.graph.smooth import enhance
+from capro.match import match as match_texts
+from capro.pipeline.base import stage, write_frame
+from capro.pipeline.ingest import clean_texts, embed_images
+from capro.report.sheet import contact_sheet
+from capro.runs import (
+    Run,
+    atomic_path,
+    drop_shards,
+    fingerprint,
+    read_array,
+    sharded,
+    write_array,
+)
+from capro.text import classes as class_texts
+from capro.text.encoders import load_text_encoder
+from capro.train.batches import PLAIN, ImageInputs
+
+SHOWN = 5  # neighbours and words named as evidence
+
+# --- text side ------------------------------------------------------------------------------------
+
+
+def embed(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+    """Text features s of the training samples, s^c of the classes, and visual features v."""
+    settings, manifest = run.settings, manifest_of(run)
+    specs = classes_of(run)
+    step1 = settings.embed.visual == "step1"
+
+    def work(folder: Path) -> dict[str, Any]:
+        texts = clean_texts(manifest)
+        encoder = load_text_encoder(
+            settings.embed.text_encoder, max_tokens=settings.embed.max_tokens
+        )
+        write_array(folder / "texts.npy", _embed_texts(folder, texts, encoder, run, bar))
+        prototypes, warnings = [], []
+        for spec in specs:
+            text, warning = class_texts.class_text(spec)
+            prototypes.append(text)
+            warnings += [warning] if warning else []
+        write_array(folder / "prototypes.npy", encoder.encode(prototypes))
+        write_array(folder / "visual.npy", _visual(folder, run, manifest, bar))
+        drop_shards(folder)
+        return {"text_parameters": encoder.parameters, "warnings": warnings}
+
+    decides = {
+        "embed": settings.embed.model_dump(exclude={"batch_size", "shard_size"}),
+        "net": settings.net.model_dump(include={"mode"}),
+        "views": settings.views.model_dump(include={"size"}),
+    }
+    inputs = ["scan", "classes", *(["pretrain"] if step1 else [])]
+    stage(run, "embed", work, settings=decides, inputs=inputs)
+
+
+def _embed_texts(
+    folder: Path, texts: list[str], encoder: Any, run: Run, bar: progress.Bar
+) -> NDArray[np.float32]:
+    """Text features: equal texts once, sorted by length, in shards; then back in order."""
+    unique = sorted(set(texts), key=lambda text: (len(text), text))
+    index = {text: number for number, text in enumerate(unique)}
+    settings = run.settings.embed
+    with bar("encoding texts", len(unique)) as step:
+        found = sharded(
+            folder / "text-shards",
+            len(unique),
+            lambda begin, end: encoder.encode(unique[begin:end], batch_size=settings.batch_size),
+            key=fingerprint([encoder.fingerprint, fingerprint(unique)]),
+            width=encoder.dim,
+            shard_size=settings.shard_size,
+            progress=step,
+        )
+    whole: NDArray[np.float32] = found[[index[text] for text in texts]]
+    drop_shards(folder / "text-shards")
+    (folder / "text-shards").rmdir()
+    return whole
+
+
+def _visual(folder: Path, run: Run, manifest: Manifest, bar: progress.Bar) -> NDArray[np.float32]:
+    """Features v of the training images: of step 1's encoder, or of a backbone by name."""
+    settings, train = run.settings, manifest.split("train")
+    if settings.embed.visual == "step1" and settings.net.mode == "frozen":
+        return np.asarray(read_array(run.folder("features") / "plain.npy")[train])
+    if settings.embed.visual == "step1":
+        net = assemble.new_net(run, assemble.training_set(run, manifest))
+        assemble.load_net(run.folder("pretrain") / "model.safetensors", net)
+        encoder = net.encoder
+    else:
+        encoder = assemble.load_backbone(settings.embed.visual, image_size=settings.views.size)
+    size = settings.views.size or encoder.size
+    images = ImageInputs(
+        assemble.pixels_of(run, manifest, size), encoder, settings.views, seed=settings.seed
+    )
+    with bar("visual features", len(train)) as step:
+        return embed_images(folder, images, encoder, train, run, view=PLAIN, epoch=0, step=step)
+
+
+def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
+    """Enhance texts through the visual graph and choose anchors; returns figures of the stage."""
+    settings, manifest = run.settings, manifest_of(run)
+    chosen = settings.match
+
+    def work(folder: Path) -> dict[str, Any]:
+        training = assemble.training_set(run, manifest)
+        embedded = run.folder("embed")
+        ids = [training.ids[position] for position in training.positions]
+        with bar(f"graph ({chosen.enhancer})", None):
+            enhanced = enhance(
+                read_array(embedded / "visual.npy"),
+                read_array(embedded / "texts.npy"),
+                enhancer=chosen.enhancer,
+                k=chosen.k,
+                exact_below=chosen.exact_below,
+                seed=settings.seed,
+            )
+        with bar("matching texts", None):
+            anchors = match_texts(
+                enhanced.texts,
+                read_array(embedded / "prototypes.npy"),
+                training.labels.numpy(),
+                k=chosen.k,
+                top_k=chosen.top_k,
+                ids=ids,
+                random_share=chosen.random_share,
+                mode=chosen.anchors,
+                seed=settings.seed,
+                exact_below=chosen.exact_below,
+            )
+        write_array(folder / "texts.npy", enhanced.texts)
+        if enhanced.adjacency is not None:
+            graph = enhanced.adjacency
+            with atomic_path(folder / "graph.npz") as temporary:
+                np.savez(temporary, data=graph.data, indices=graph.indices, indptr=graph.indptr)
+        gallery = anchors.gallery
+        distances = pd.DataFrame(
+            {
+                "id": [ids[row] for row in gallery.sample],
+                "class": [training.classes[label] for label in gallery.label],
+                "distance": gallery.distance,
+                "cosine_distance": gallery.cosine,
+            }
+        )
+        write_frame(folder / "distances.parquet", distances)
+        found = pd.DataFrame(
+            {
+                "class": [training.classes[label] for label in anchors.label],
+                "rank": anchors.rank,
+                "id": [ids[row] for row in anchors.sample],
+                "row": anchors.sample,
+                "class_index": anchors.label,
+                "distance": anchors.distance,
+                "cosine_distance": anchors.cosine,
+                "random": anchors.random,
+            }
+        )
+        found["words"], found["neighbors"] = _evidence(
+            run, manifest, found, enhanced.adjacency, ids
+        )
+        write_frame(folder / "anchors.parquet", found)
+        short = [
+            name
+            for number, name in enumerate(training.classes)
+            if 0 < int((anchors.label == number).sum()) < chosen.top_k
+        ]
+        without = sorted(set(training.classes) - set(found["class"]))
+        return {
+            "anchors": len(found),
+            "recall": enhanced.recall,
+            "classes_below_k": short,
+            "classes_without_anchor": without,
+        }
+
+    stage(
+        run,
+        "match",
+        work,
+        inputs=["scan", "classes", "embed"],
+        settings={"match": chosen.model_dump(), "seed": settings.seed},
+    )
+    return dict((run.finished("match") or {})["result"])
+
+
+def _evidence(
+    run: Run, manifest: Manifest, anchors: pd.DataFrame, adjacency: Any, ids: list[str]
+) -> tuple[list[list[str]], list[list[str]]]:
+    """For each anchor the words nearest to its class's text, and the neighbours that lent theirs."""
+    texts = clean_texts(manifest)
+    near: list[list[int]] = []
+    for row in anchors["row"]:
+        if adjacency is None:
+            near.append([])
+            continue
+        begin, end = adjacency.indptr[row], adjacency.indptr[row + 1]
+        best = np.argsort(-adjacency.data[begin:end], kind="stable")[:SHOWN]
+        near.append(adjacency.indices[begin:end][best].tolist())
+    spoken = [
+        list(dict.fromkeys(" ".join([texts[row], *(texts[n] for n in others)]).split()))
+        for row, others in zip(anchors["row"], near, strict=True)
+    ]
+    vocabulary = sorted({word for words in spoken for word in words})
+    settings = run.settings.embed
+    encoder = load_text_encoder(settings.text_encoder, max_tokens=settings.max_tokens)
+    vectors = encoder.encode(vocabulary) if vocabulary else np.zeros((0, encoder.dim), np.float32)
+    scores = vectors @ np.asarray(read_array(run.folder("embed") / "prototypes.npy")).T
+    place = {word: number for number, word in enumerate(vocabulary)}
+    words = [
+        sorted(said, key=lambda word, c=label: -scores[place[word], c])[:SHOWN]  # type: ignore[misc]
+        for said, label in zip(spoken, anchors["class_index"], strict=True)
+    ]
+    return words, [[ids[n] for n in others] for others in near]
+
+
+def purity_by_enhancer(
+    run: Run,
+    truth: Path,
+    *,
+    enhancers: Sequence[str] = ("random", "none", "knn", "reciprocal"),
+    top_k: int | None = None,
+) -> dict[str, NDArray[np.float64]]:
+    """Anchor purity of each class by enhancer, measured on true labels; trains and keeps nothing."""
+    settings, manifest = run.settings, manifest_of(run)
+    run.need("embed")
+    training = assemble.training_set(run, manifest)
+    member = membership(load_truth(truth, manifest), training.classes)
+    ids = [training.ids[position] for position in training.positions]
+    visual, texts, prototypes = (
+        read_array(run.folder("embed") / f"{name}.npy")
+        for name in ("visual", "texts", "prototypes")
+    )
+    found = {}
+    for name in enhancers:
+        enhanced = texts
+        if name in ("knn", "reciprocal"):
+            enhanced = enhance(
+                visual, texts, enhancer=name, k=settings.match.k,  # type: ignore[arg-type]
+                exact_below=settings.match.exact_below, seed=settings.seed,
+            ).texts  # fmt: skip
+        anchors = match_texts(
+            enhanced,
+            prototypes,
+            training.labels.numpy(),
+            k=settings.match.k,
+            top_k=top_k or settings.match.top_k,
+            ids=ids,
+            seed=settings.seed,
+            mode="random" if name == "random" else "text",
+        )
+        found[name] = purity(anchors.sample, anchors.label, member)
+    return found
+
+
+def anchor_sheet(run: Run, *, columns: int = 12) -> Path:
+    """A picture of each class's first anchors, ``match/anchors.png``."""
+    manifest = manifest_of(run)
+    run.need("match")
+    frame = pd.read_parquet(run.folder("match") / "anchors.parquet")
+    train = manifest.split("train")
+    images = assemble.pixels_of(run, manifest, 64)
+    rows = {
+        str(name): [
+            images.image(int(train[row])) for row in part.sort_values("rank")["row"][:columns]
+        ]
+        for name, part in frame.groupby("class")
+    }
+    path = run.folder("match") / "anchors.png"
+    with atomic_path(path) as temporary:
+        contact_sheet(rows).save(temporary)
+    return path

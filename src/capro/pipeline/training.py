@@ -1,0 +1,336 @@
+"""The three steps and the offline pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from capro import assemble, progress
+from capro.assemble import manifest_of
+from capro.clean import judge
+from capro.pipeline.base import stage, write_frame
+from capro.runs import (
+    Run,
+    fingerprint,
+    read_array,
+    write_array,
+    write_json,
+)
+from capro.train.batches import Inputs
+from capro.train.checkpoints import Checkpoints
+from capro.train.loop import fit
+from capro.train.ranks import Ranks
+from capro.train.steps import ClassifierOnly, Prototypes, WebLabels
+
+# --- step 1 ---------------------------------------------------------------------------------------
+
+
+def pretrain(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+    """Step 1: train on web labels; the result is the vanilla baseline."""
+    settings = run.settings
+    manifest = manifest_of(run)
+    ranks = assemble.ranks_of(settings, run.folder("pretrain"))
+
+    def work(folder: Path) -> dict[str, Any]:
+        device = ranks.accelerator.device
+        training = assemble.training_set(run, manifest, device)
+        net = assemble.new_net(run, training).to(device)
+        objective = WebLabels(
+            net,
+            training.task(settings.net.tau),
+            training.labels,
+            ranks,
+            lambda_prj=settings.pretrain.lambda_prj,
+        )
+        history = fit(
+            objective,
+            assemble.inputs_of(run, manifest, net.encoder),
+            training.positions,
+            settings.pretrain,
+            name="step 1: web labels",
+            seed=settings.seed,
+            ranks=ranks,
+            ids=training.ids,
+            checkpoints=_checkpoints(run, "pretrain"),
+            bar=bar,
+            checkpoint_minutes=settings.log.checkpoint_minutes,
+            log=assemble.tracker_log(ranks, "pretrain", settings),
+        )
+        if ranks.main:
+            assemble.save_net(folder / "model.safetensors", net)
+            write_json(folder / "history.json", history)
+        return {"epochs": len(history)}
+
+    inputs = ["scan", "classes", *(["features"] if settings.net.mode == "frozen" else [])]
+    stage(run, "pretrain", work, settings=_decides(run, "pretrain"), inputs=inputs, ranks=ranks)
+    _clear_checkpoints(run, "pretrain", ranks)
+
+
+def _decides(run: Run, *stages: str) -> dict[str, Any]:
+    """Settings that decide a training."""
+    settings = run.settings
+    parts = {name: getattr(settings, name).model_dump() for name in ("net", *stages)}
+    parts["views"] = settings.views.model_dump(exclude={"cache_gb"})
+    return parts | {"seed": settings.seed}
+
+
+def _checkpoints(run: Run, stage: str) -> Checkpoints:
+    done = [
+        run.finished(name) for name in ("scan", "classes", "features", "pretrain", "match", "clean")
+    ]
+    prints = [one["fingerprint"] for one in done if one and one["stage"] != stage]
+    return Checkpoints(
+        run.folder(stage) / "checkpoints", fingerprint([prints, _decides(run, stage)])
+    )
+
+
+def _clear_checkpoints(run: Run, stage: str, ranks: Ranks) -> None:
+    if ranks.main:
+        _checkpoints(run, stage).clear()
+
+
+# --- steps 2 and 3 --------------------------------------------------------------------------------
+
+
+def anchored_of(run: Run, training: assemble.TrainingSet) -> torch.Tensor:
+    """Who is an anchor (of which class), in the shape of the labels."""
+    run.need("match")
+    frame = pd.read_parquet(run.folder("match") / "anchors.parquet")
+    anchored = torch.zeros_like(training.labels, dtype=torch.bool)
+    rows = torch.from_numpy(frame["row"].to_numpy(dtype=np.int64)).to(anchored.device)
+    if training.multi_label:
+        columns = torch.from_numpy(frame["class_index"].to_numpy(dtype=np.int64))
+        anchored[rows, columns.to(anchored.device)] = True
+    else:
+        anchored[rows] = True
+    return anchored
+
+
+def train(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+    """Step 2: prototypes, bootstrapping, label correction."""
+    settings, manifest = run.settings, manifest_of(run)
+    ranks = assemble.ranks_of(settings, run.folder("train"))
+
+    def work(folder: Path) -> dict[str, Any]:
+        device = ranks.accelerator.device
+        training = assemble.training_set(run, manifest, device)
+        task, anchored = training.task(settings.net.tau), anchored_of(run, training)
+        net = assemble.new_net(run, training).to(device)
+        inputs = assemble.inputs_of(run, manifest, net.encoder)
+        assemble.load_net(run.folder("pretrain") / "model.safetensors", net)
+        if settings.train.start == "anchors":
+            _train_on_anchors(run, net, training, anchored, inputs, ranks, bar)
+        net.reset_key()
+        objective = Prototypes(
+            net,
+            task,
+            training.labels,
+            anchored,
+            inputs,
+            training.positions,
+            settings.train,
+            ranks,
+            tau=settings.net.tau,
+            seed=settings.seed,
+        )
+        history = fit(
+            objective,
+            inputs,
+            training.positions,
+            settings.train,
+            name="step 2: prototypes",
+            seed=settings.seed + 1,
+            ranks=ranks,
+            ids=training.ids,
+            checkpoints=_checkpoints(run, "train"),
+            bar=bar,
+            checkpoint_minutes=settings.log.checkpoint_minutes,
+            log=assemble.tracker_log(ranks, "train", settings),
+        )
+        if ranks.main:
+            extra = {"prototypes": objective.prototypes}
+            assemble.save_net(folder / "model.safetensors", net, extra)
+            write_json(folder / "history.json", history)
+        return {"epochs": len(history), "last": history[-1] if history else {}}
+
+    stage(
+        run,
+        "train",
+        work,
+        settings=_decides(run, "train"),
+        inputs=["scan", "classes", "pretrain", "match"],
+        ranks=ranks,
+    )
+    _clear_checkpoints(run, "train", ranks)
+
+
+def _train_on_anchors(
+    run: Run,
+    net: Any,
+    training: assemble.TrainingSet,
+    anchored: torch.Tensor,
+    inputs: Inputs,
+    ranks: Ranks,
+    bar: progress.Bar,
+) -> None:
+    """Fresh heads, trained on the anchors alone; the encoder stays as step 1 left it."""
+    settings = run.settings
+    heads = assemble.new_heads(settings, net.encoder.dim, training, name="anchors")
+    net.heads.load_state_dict(heads.state_dict())
+    member = anchored if not training.multi_label else anchored.any(dim=1)
+    rows = torch.nonzero(member).flatten()
+    objective = WebLabels(
+        net,
+        training.task(settings.net.tau),
+        training.labels[rows],
+        ranks,
+        lambda_prj=settings.train.lambda_prj,
+        freeze=True,
+    )
+    schedule = settings.train.model_copy(
+        update={"epochs": settings.train.anchor_epochs, "warmup_epochs": 0}
+    )
+    fit(
+        objective,
+        inputs,
+        training.positions[rows.cpu().numpy()],
+        schedule,
+        name="heads on anchors",
+        seed=settings.seed,
+        ranks=ranks,
+        ids=training.ids,
+        bar=bar,
+    )
+
+
+def clean(run: Run) -> dict[str, Any]:
+    """The offline pass: a verdict per training sample, and the cleaned labels."""
+    settings, manifest = run.settings, manifest_of(run)
+
+    def work(folder: Path) -> dict[str, Any]:
+        device = assemble.ranks_of(settings).accelerator.device
+        training = assemble.training_set(run, manifest, device)
+        task, anchored = training.task(settings.net.tau), anchored_of(run, training)
+        net = assemble.new_net(run, training).to(device)
+        extra = assemble.load_net(run.folder("train") / "model.safetensors", net)
+        verdicts = judge(
+            net,
+            task,
+            extra["prototypes"].to(device),
+            training.labels,
+            anchored,
+            assemble.inputs_of(run, manifest, net.encoder),
+            training.positions,
+            settings.train,
+        )
+        write_array(folder / "labels.npy", verdicts.labels)
+        write_array(folder / "fused.npy", verdicts.fused)
+        frame = _verdict_frame(run, training, verdicts)
+        write_frame(folder / "verdicts.parquet", frame)
+        counts = frame["decision"].value_counts()
+        return {str(name): int(count) for name, count in counts.items()}
+
+    stage(
+        run,
+        "clean",
+        work,
+        inputs=["scan", "classes", "match", "train"],
+        settings=settings.train.model_dump(include={"gamma", "alpha", "policy"}),
+    )
+    return dict((run.finished("clean") or {})["result"])
+
+
+def _verdict_frame(run: Run, training: assemble.TrainingSet, verdicts: Any) -> pd.DataFrame:
+    """Verdicts with their evidence: one row per sample, or per (sample, class) that matters."""
+    names = np.array([*training.classes, None], dtype=object)
+    task = training.task(run.settings.net.tau)
+    ids = np.array([training.ids[position] for position in training.positions], dtype=object)
+    distances = pd.read_parquet(run.folder("match") / "distances.parquet")
+    distances = distances.rename(columns={"distance": "text_distance"}).drop(
+        columns="cosine_distance"
+    )
+    given = training.labels.cpu().numpy()
+    if not training.multi_label:
+        rows = np.arange(len(ids))
+        best = verdicts.fused.argmax(axis=1)
+        frame = pd.DataFrame(
+            {
+                "id": ids,
+                "given_label": names[given],
+                "corrected_label": names[verdicts.labels],
+                "decision": [task.names[d] for d in verdicts.decisions],
+                "predicted_label": names[best],
+                "label_score": verdicts.fused[rows, given],
+                "fused_score": verdicts.fused.max(axis=1),
+                "prototype_similarity": verdicts.similarity[rows, given],
+                "classifier_probability": verdicts.classifier[rows, given],
+            }
+        )
+        keys = {"left_on": ["id", "given_label"], "right_on": ["id", "class"]}
+    else:
+        out = (verdicts.labels < 0).any(axis=1)
+        after = np.where(out[:, None], 0, verdicts.labels)
+        row, column = np.nonzero((given > 0) | (after > 0))
+        frame = pd.DataFrame(
+            {
+                "id": ids[row],
+                "class": names[column],
+                "given": given[row, column] > 0,
+                "corrected": after[row, column] > 0,
+                "decision": [task.names[d] for d in verdicts.decisions[row, column]],
+                "sample_is_out": out[row],
+                "label_score": verdicts.fused[row, column],
+                "prototype_similarity": verdicts.similarity[row, column],
+                "classifier_probability": verdicts.classifier[row, column],
+            }
+        )
+        keys = {"on": ["id", "class"]}  # type: ignore[dict-item]
+    merged: pd.DataFrame = frame.merge(distances, how="left", **keys)  # type: ignore[call-overload]
+    return merged if training.multi_label else merged.drop(columns="class")
+
+
+def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+    """Step 3: the classifier alone, on the cleaned labels."""
+    settings, manifest = run.settings, manifest_of(run)
+    ranks = assemble.ranks_of(settings, run.folder("finetune"))
+
+    def work(folder: Path) -> dict[str, Any]:
+        device = ranks.accelerator.device
+        training = assemble.training_set(run, manifest, device)
+        net = assemble.new_net(run, training).to(device)
+        extra = assemble.load_net(run.folder("train") / "model.safetensors", net)
+        labels = torch.from_numpy(np.array(read_array(run.folder("clean") / "labels.npy")))
+        task = training.task(settings.net.tau)
+        kept = torch.nonzero(~task.out(labels)).flatten()
+        history = fit(
+            ClassifierOnly(net, task, labels[kept].to(device), ranks),
+            assemble.inputs_of(run, manifest, net.encoder),
+            training.positions[kept.numpy()],
+            settings.finetune,
+            name="step 3: classifier",
+            seed=settings.seed + 2,
+            ranks=ranks,
+            ids=training.ids,
+            checkpoints=_checkpoints(run, "finetune"),
+            bar=bar,
+            checkpoint_minutes=settings.log.checkpoint_minutes,
+            log=assemble.tracker_log(ranks, "finetune", settings),
+        )
+        if ranks.main:
+            assemble.save_net(folder / "model.safetensors", net, extra)
+            write_json(folder / "history.json", history)
+        return {"epochs": len(history), "samples": len(kept)}
+
+    stage(
+        run,
+        "finetune",
+        work,
+        settings=_decides(run, "finetune"),
+        ranks=ranks,
+        inputs=["scan", "classes", "train", "clean"],
+    )
+    _clear_checkpoints(run, "finetune", ranks)
