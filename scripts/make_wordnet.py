@@ -43,9 +43,7 @@ def synset_row(line: str) -> tuple[str, str, str, str, str]:
     after_lemmas = 4 + 2 * int(fields[3], 16)
     lemmas = fields[4:after_lemmas:2]
     pointers = fields[after_lemmas + 1 :]
-    hypernyms = [
-        pointers[at + 1] for at in range(0, len(pointers), 4) if pointers[at] in HYPERNYMS
-    ]
+    hypernyms = [pointers[at + 1] for at in range(0, len(pointers), 4) if pointers[at] in HYPERNYMS]
     return fields[0], fields[1], " ".join(lemmas), " ".join(hypernyms) or "-", gloss.strip()
 
 
