@@ -1,0 +1,5 @@
+"""``python -m capro``."""
+
+from capro.cli import main
+
+main()

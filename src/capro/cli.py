@@ -1,0 +1,195 @@
+"""The command line. Commands are a few lines each; importing this module imports no torch.
+
+Data goes to stdout, logs and progress to stderr. A mistake of the user's prints ``error:`` and
+``hint:`` and exits with 2; an interruption exits with 130.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
+
+import typer
+
+from capro import __version__
+from capro.errors import CaproError
+
+if TYPE_CHECKING:
+    from capro.config import Settings
+    from capro.runs import Run
+
+app = typer.Typer(
+    name="capro",
+    help="From noisy web images and texts to a classifier, a cleaned data set and a report.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: importing rich would double the time of --help
+)
+config_app = typer.Typer(help="Settings and presets.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+Text = Optional[str]  # noqa: UP045 - the form that every version of typer reads
+Texts = Optional[list[str]]  # noqa: UP045
+RunFolder = Annotated[Path, typer.Option("--run", help="Run directory.")]
+Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
+Preset = Annotated[
+    Text, typer.Option("--preset", help="webvision1k, google500, nuswide, small or demo.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
+Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is fresh.")]
+
+
+def main() -> None:
+    """Entry point: errors become messages and exit codes, never tracebacks."""
+    try:
+        code = app(standalone_mode=False)
+    except CaproError as error:
+        fail(str(error), error.hint)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:  # `capro ... | head`: not an error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    except Exception as error:
+        if hasattr(error, "format_message"):  # the parser's own, in every version of typer
+            usage(error)
+        if os.environ.get("CAPRO_DEBUG"):
+            traceback.print_exc()
+        fail(
+            f"unexpected {type(error).__name__}: {error}",
+            "this is a bug in capro: please report it with the output of CAPRO_DEBUG=1",
+            code=1,
+        )
+    if code == 130:
+        fail("interrupted", "the same command goes on where it stopped", code=130)
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def fail(message: str, hint: str = "", *, code: int = 2) -> NoReturn:
+    """Print an error and leave."""
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def usage(error: Any) -> NoReturn:
+    """A wrong option or argument."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
+        print(context.get_help())
+        raise SystemExit(2)
+    command = context.command_path if context is not None else "capro"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    fail(message[:1].lower() + message[1:], f"`{command} --help` lists what it takes")
+
+
+def note(text: str) -> None:
+    """A line for the reader, on stderr."""
+    print(text, file=sys.stderr)
+
+
+def show_version(value: bool) -> None:
+    """Print the version and leave."""
+    if value:
+        print(f"capro {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """From noisy web images and texts to a classifier, a cleaned data set and a report."""
+
+
+def open_run(path: Path, overrides: list[str] | None) -> Run:
+    """An existing run, with overrides written into its settings."""
+    from capro import config
+    from capro.runs import Run
+
+    run = Run.open(path)
+    return run.with_settings(config.update(run.settings, overrides)) if overrides else run
+
+
+def settings_with_data(
+    file: Path | None, preset: str | None, overrides: list[str] | None, data: dict[str, Any]
+) -> Settings:
+    """Settings from file, preset and overrides, with what the command's options say of the data."""
+    from capro import config
+
+    settings = config.load(file, preset_name=preset, overrides=overrides or [])
+    given = {key: value for key, value in data.items() if value is not None}
+    merged = settings.model_dump()
+    merged["data"] |= given
+    return config.validate(merged, place="options")
+
+
+@app.command()
+def scan(
+    source: Annotated[str, typer.Argument(help="Folder, table, tar shards, or hub:NAME.")],
+    run: RunFolder,
+    test: Annotated[Text, typer.Option(help="A second source, for testing only.")] = None,
+    format: Annotated[Text, typer.Option(help="auto, folder, table, tars or hub.")] = None,
+    image_root: Annotated[Text, typer.Option(help="Folder that a table's paths start at.")] = None,
+    image_column: Annotated[Text, typer.Option(help="Column with paths or image bytes.")] = None,
+    label_column: Annotated[Text, typer.Option(help="Column with the web label.")] = None,
+    text_column: Annotated[Text, typer.Option(help="Column with the title or caption.")] = None,
+    description_column: Annotated[Text, typer.Option(help="Column with a description.")] = None,
+    tags_column: Annotated[Text, typer.Option(help="Column with tags.")] = None,
+    id_column: Annotated[Text, typer.Option(help="Column with unique ids.")] = None,
+    split_column: Annotated[Text, typer.Option(help="Column with train, val or test.")] = None,
+    label_separator: Annotated[Text, typer.Option(help="Splits a label cell.")] = None,
+    preset: Preset = None,
+    set_: Overrides = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read a source into a manifest; every row is a sample or is quarantined with a reason."""
+    data = {key: value for key, value in locals().items() if key not in NOT_DATA}
+    from capro import pipeline, progress
+    from capro.runs import Run
+
+    settings = settings_with_data(None, preset, set_, data)
+    opened = Run.create(run, settings)
+    summary = pipeline.scan(opened, bar=progress.terminal, force=force)
+    if as_json:
+        print(json.dumps(summary, ensure_ascii=False))
+    else:
+        from capro import tables
+
+        tables.scan_summary(summary, quarantine=run / "scan" / "quarantine.parquet")
+
+
+NOT_DATA = {"run", "preset", "set_", "force", "as_json"}
+
+
+@config_app.command("show")
+def config_show(
+    file: Annotated[Optional[Path], typer.Argument(help="YAML file.")] = None,  # noqa: UP045
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the resolved settings with their meaning and origin."""
+    from capro import config
+
+    settings = config.load(file, preset_name=preset, overrides=set_ or [])
+    if as_json:
+        print(settings.model_dump_json())
+    else:
+        print(config.show(settings, preset_name=preset), end="")
+
+
+@config_app.command("presets")
+def config_presets() -> None:
+    """List the presets."""
+    from capro import config
+
+    print("\n".join(config.preset_names()))

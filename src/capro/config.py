@@ -1,0 +1,360 @@
+"""Settings: one frozen class per stage, presets, and overrides by dotted name.
+
+Resolution order, later wins: defaults, preset, file, ``--set stage.name=value``. A field's
+description is the comment that ``capro config show`` prints beside the value; it names the paper's
+symbol and where the default comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from capro.errors import ConfigError, did_you_mean
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def setting(default: Any, description: str) -> Any:
+    """A field with the comment that is printed beside it."""
+    return Field(default=default, description=description)
+
+
+class Stage(BaseModel):
+    """Base of all settings: frozen, and an unknown name is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class DataSettings(Stage):
+    """Where the samples come from."""
+
+    source: str | None = setting(None, "folder, table, tar shards, or hub:NAME")
+    test: str | None = setting(None, "a second source, for testing only")
+    format: Literal["auto", "folder", "table", "tars", "hub"] = setting("auto", "kind of source")
+    classes: str | None = setting(None, "classes.yaml with senses or definitions")
+    image_root: str | None = setting(None, "folder of a table's paths; the table's own if unset")
+    image_column: str | None = setting(None, "column with paths or image bytes; guessed if unset")
+    label_column: str | None = setting(None, "column with the web label; guessed if unset")
+    text_column: str | None = setting(None, "column read as title; guessed if unset")
+    description_column: str | None = setting(None, "column read as description; guessed if unset")
+    tags_column: str | None = setting(None, "column read as tags; guessed if unset")
+    id_column: str | None = setting(None, "column with unique sample ids; made if unset")
+    split_column: str | None = setting(None, "column that says train or test")
+    label_separator: str | None = setting(None, "splits a label cell: multi-label")
+
+
+class ScanSettings(Stage):
+    """Which images are taken."""
+
+    max_pixels: Positive = setting(50_000_000, "a larger image is quarantined before decoding")
+    max_aspect: Rate = setting(100.0, "longer side over shorter side; more is no photograph")
+    workers: Count = setting(0, "threads that decode; 0: one per core")
+
+
+class ViewSettings(Stage):
+    """Augmentation and the decoded cache."""
+
+    size: Positive | None = setting(
+        None, "side of the network's input in pixels; backbone's if unset"
+    )
+    crop_scale: Share = setting(0.2, "smallest share of the area a random crop keeps (MoCo)")
+    flip: Share = setting(0.5, "probability of a horizontal flip")
+    jitter: Share = setting(0.4, "strength of colour jitter in the key view (MoCo)")
+    grey: Share = setting(0.2, "probability of grey in the key view (MoCo)")
+    blur: Share = setting(0.5, "probability of blur in the key view (MoCo)")
+    cache_gb: Weight = setting(4.0, "decoded images are kept in a memory map up to this size")
+
+
+class NetSettings(Stage):
+    """The encoder and its heads."""
+
+    backbone: str = setting("resnet50", "small, resnet18, resnet50, lite0, or a Hugging Face model")
+    weights: str | None = setting(None, "safetensors file with the backbone's weights")
+    mode: Literal["full", "frozen"] = setting(
+        "full", "full: the encoder learns; frozen: heads only"
+    )
+    frozen_views: Positive = setting(4, "augmented views per sample whose features are cached")
+    embedding_dim: Positive = setting(128, "d_p, Tab. hyper-parameters")
+    tau: Rate = setting(0.1, "temperature, Tab. hyper-parameters")
+
+
+class Schedule(Stage):
+    """SGD with a cosine schedule; shared by the three steps."""
+
+    epochs: Count = setting(120, "in total")
+    batch_size: Positive = setting(256, "over all ranks, Tab. hyper-parameters")
+    lr: Rate = setting(0.1, "peak learning rate, Tab. hyper-parameters")
+    warmup_epochs: Count = setting(5, "linear warm-up, Tab. hyper-parameters")
+    momentum: Share = setting(0.9, "of SGD, Tab. hyper-parameters")
+    weight_decay: Weight = setting(1e-4, "Tab. hyper-parameters")
+
+
+class PretrainSettings(Schedule):
+    """Step 1: web labels, L_cls + L_prj."""
+
+    lambda_prj: Weight = setting(1.0, "weight of L_prj, Tab. hyper-parameters")
+
+
+class EmbedSettings(Stage):
+    """Text and visual features of every sample."""
+
+    text_encoder: str = setting("minilm", "minilm, xlnet, gpt-neo, or a Hugging Face model")
+    max_tokens: Positive = setting(256, "texts are truncated by tokens")
+    visual: str = setting("step1", "step1, or a pretrained backbone by name")
+    batch_size: Positive = setting(64, "of both encoders")
+    shard_size: Positive = setting(4096, "samples per shard: what a killed run may lose")
+
+
+class MatchSettings(Stage):
+    """Text enhancement and matching."""
+
+    enhancer: Literal["none", "knn", "reciprocal"] = setting(
+        "reciprocal", "knn: VSGraph; reciprocal: ours"
+    )
+    k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
+    exact_below: Positive = setting(200_000, "more samples are searched by IVF")
+    anchors: Literal["text", "random"] = setting("text", "random: the ablation's baseline")
+    top_k: Positive = setting(50, "K, anchors per class, Tab. hyper-parameters")
+    random_share: Share = setting(0.0, "share of the K drawn at random, for diversity (Conclusion)")
+
+
+class TrainSettings(Schedule):
+    """Step 2: prototypes, bootstrapping, label correction."""
+
+    epochs: Count = setting(60, "in total")
+    start: Literal["web", "anchors"] = setting(
+        "web", "heads of step 1, or trained on anchors first"
+    )
+    anchor_epochs: Count = setting(20, "passes over the anchors where start is anchors")
+    frozen_epochs: Count = setting(5, "epochs with the encoder frozen, Tab. hyper-parameters")
+    correct_after: Count = setting(5, "epochs before labels are corrected")
+    policy: Literal["capro", "mopro"] = setting("capro", "capro: anchors keep their label (Eq. 7)")
+    gamma: Share = setting(0.6, "threshold of the label rule, Tab. hyper-parameters")
+    alpha: Share = setting(0.5, "classifier against prototypes, Tab. hyper-parameters")
+    update_every: Count = setting(
+        1, "epochs per prototype update; 0: renewed from the anchors alone"
+    )
+    prototype_momentum: Share = setting(0.999, "m_p, Tab. hyper-parameters")
+    key_momentum: Share = setting(0.999, "of the key branch (MoCo)")
+    queue: Positive = setting(8192, "Q, Tab. hyper-parameters")
+    reference: Literal[
+        "none", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb", "cb+mixup"
+    ] = setting("cb", "who provides label references")
+    lambda_bts: Share = setting(0.1, "weight of L_bts, Tab. hyper-parameters")
+    lambda_prj: Weight = setting(1.0, "weight of L_prj, Tab. hyper-parameters")
+    lambda_pro: Weight = setting(1.0, "weight of L_pro, Tab. hyper-parameters")
+    lambda_ins: Weight = setting(1.0, "weight of L_ins, Tab. hyper-parameters")
+
+
+class FinetuneSettings(Schedule):
+    """Step 3: the classifier alone, on the cleaned set."""
+
+    epochs: Count = setting(15, "in total, Tab. hyper-parameters")
+    lr: Rate = setting(1e-4, "peak learning rate, Tab. hyper-parameters")
+    warmup_epochs: Count = setting(0, "Tab. hyper-parameters")
+
+
+class LogSettings(Stage):
+    """What a run writes down while it works."""
+
+    tracker: Literal["none", "tensorboard", "wandb", "mlflow"] = setting(
+        "none", "accelerate's trackers"
+    )
+    checkpoint_minutes: Rate = setting(
+        10.0, "a checkpoint at least this often, besides every epoch"
+    )
+
+
+class Settings(Stage):
+    """Everything that decides a run."""
+
+    seed: Count = setting(0, "of every random choice")
+    data: DataSettings = DataSettings()
+    scan: ScanSettings = ScanSettings()
+    views: ViewSettings = ViewSettings()
+    net: NetSettings = NetSettings()
+    pretrain: PretrainSettings = PretrainSettings()
+    embed: EmbedSettings = EmbedSettings()
+    match: MatchSettings = MatchSettings()
+    train: TrainSettings = TrainSettings()
+    finetune: FinetuneSettings = FinetuneSettings()
+    log: LogSettings = LogSettings()
+
+
+# --- resolution ---------------------------------------------------------------------------------
+
+
+def preset_names() -> list[str]:
+    """The presets that ship with capro.
+
+    >>> preset_names()
+    ['demo', 'google500', 'nuswide', 'small', 'webvision1k']
+    """
+    folder = resources.files("capro") / "presets"
+    return sorted(
+        f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")
+    )
+
+
+@cache
+def preset(name: str) -> Mapping[str, Any]:
+    """The values a preset sets, as nested mappings."""
+    if name not in preset_names():
+        raise ConfigError(f"no preset {name!r}", hint=did_you_mean(name, preset_names()))
+    text = (resources.files("capro") / "presets" / f"{name}.yaml").read_text("utf-8")
+    return cast(Mapping[str, Any], yaml.safe_load(text))
+
+
+def load(
+    file: Path | None = None, *, preset_name: str | None = None, overrides: Iterable[str] = ()
+) -> Settings:
+    """Resolve defaults, preset, file and overrides into settings.
+
+    Args:
+        file: YAML file with any of the settings; its ``preset`` key names a preset.
+        preset_name: Preset; wins over the file's.
+        overrides: ``stage.name=value``, the value in YAML syntax.
+
+    >>> load(overrides=["train.gamma=0.4"]).train.gamma
+    0.4
+    """
+    values = _read(file) if file else {}
+    named = preset_name or values.pop("preset", None)
+    values.pop("preset", None)
+    merged = _merge(dict(preset(named)) if named else {}, values)
+    for override in overrides:
+        merged = _merge(merged, _parse_override(override))
+    return validate(merged, place=str(file) if file else "settings")
+
+
+def update(settings: Settings, overrides: Iterable[str]) -> Settings:
+    """Settings with some values replaced by ``stage.name=value``."""
+    merged = settings.model_dump()
+    for override in overrides:
+        merged = _merge(merged, _parse_override(override))
+    return validate(merged, place="--set")
+
+
+def validate(values: Mapping[str, Any], *, place: str) -> Settings:
+    """Settings from nested mappings; the first problem is told with its name and value."""
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise _explain(error.errors()[0], place) from None
+
+
+def show(settings: Settings, *, preset_name: str | None = None) -> str:
+    """Settings as YAML, each with its meaning and where the value comes from."""
+    chosen = preset(preset_name) if preset_name else {}
+    lines = []
+    for name, field in Settings.model_fields.items():
+        value = getattr(settings, name)
+        if not isinstance(value, Stage):
+            lines.append(_line(name, value, field, chosen.get(name), preset_name, indent=0))
+            continue
+        lines.append(f"\n{name}:  # {(type(value).__doc__ or '').splitlines()[0]}")
+        given = chosen.get(name, {})
+        for key, inner in type(value).model_fields.items():
+            line = _line(key, getattr(value, key), inner, given.get(key), preset_name, indent=2)
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _line(
+    name: str, value: Any, field: FieldInfo, given: Any, preset_name: str | None, *, indent: int
+) -> str:
+    text = " " * indent + f"{name}: " + yaml.safe_dump(value, width=1000).split("\n")[0]
+    origin = "" if given is None else f" [{preset_name}]"
+    return f"{text:<36}  # {field.description}{origin}"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: no such file", hint="give a YAML file with settings") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}", hint="give a YAML file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise ConfigError(f"{file}{line}: {problem}", hint="mend the YAML syntax") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{file}: holds a {type(values).__name__}, not settings",
+            hint="write `stage:` and below it `name: value`; see `capro config show`",
+        )
+    return values
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(
+            f"--set {text!r}: not of the form name=value", hint="--set train.gamma=0.4"
+        )
+    try:
+        nested: Any = yaml.safe_load(value)
+    except yaml.YAMLError:
+        nested = value
+    for part in reversed(name.strip().split(".")):
+        nested = {part: nested}
+    return cast(dict[str, Any], nested)
+
+
+def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merge(dict(old), value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _explain(problem: ErrorDetails, place: str) -> ConfigError:
+    path = [str(part) for part in problem["loc"]]
+    dotted = ".".join(path)
+    value = problem["input"]
+    if problem["type"] == "extra_forbidden":
+        return ConfigError(f"{place}: unknown setting '{dotted}'", hint=_suggest(path))
+    message = problem["msg"].removeprefix("Value error, ")
+    return ConfigError(
+        f"{place}: {dotted}: {message[0].lower() + message[1:]}, got {value!r}",
+        hint="`capro config show` lists every setting with its meaning",
+    )
+
+
+def _suggest(path: list[str]) -> str:
+    """The closest setting: in the same stage first, then anywhere by its last name."""
+    everywhere = {
+        f"{stage}.{key}"
+        for stage, field in Settings.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Stage)
+        for key in field.annotation.model_fields
+    }
+    siblings = {
+        name for name in everywhere if len(path) > 1 and name.startswith(f"{path[0]}.")
+    } or (everywhere | set(Settings.model_fields))
+    hint = did_you_mean(".".join(path), siblings)
+    if hint.startswith("did you mean"):
+        return hint
+    same = sorted(name for name in everywhere if name.split(".")[-1] == path[-1])
+    return f"did you mean '{same[0]}'?" if same else "`capro config show` lists every setting"

@@ -1,0 +1,156 @@
+"""Safe decoding: an allow-list by content, limits checked from the header, always RGB.
+
+An image that cannot be used raises ``ImageProblem`` with one of ``REASONS``; the caller quarantines
+the sample. Nothing here returns a substitute.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+
+REASONS = {
+    "empty": "the file has no bytes",
+    "not-an-image": "the content is not an image",
+    "format": "an image, but not JPEG, PNG, WebP, GIF, BMP or TIFF",
+    "too-large": "more pixels than scan.max_pixels",
+    "too-thin": "longer side over shorter side is above scan.max_aspect",
+    "truncated": "the file ends too early",
+    "damaged": "the content cannot be decoded",
+}
+
+
+class ImageProblem(Exception):
+    """Why an image cannot be used."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class ImageInfo:
+    """What the manifest keeps of an image: size after EXIF rotation, and format."""
+
+    width: int
+    height: int
+    format: str
+
+
+def decode(
+    data: bytes, *, max_pixels: int, max_aspect: float, min_side: int | None = None
+) -> tuple[Image.Image, ImageInfo]:
+    """Decode image bytes to RGB.
+
+    Args:
+        data: The file's bytes.
+        max_pixels: Checked from the header, before any pixel is decoded.
+        max_aspect: Longest allowed side over side; checked from the header as well.
+        min_side: A large JPEG is decoded in draft mode down to no less than this shorter side.
+
+    Returns:
+        RGB image, rotated as EXIF says, first frame of an animation, transparency on white; and
+        its full size and format.
+    """
+    image, info = _open(data, max_pixels=max_pixels, max_aspect=max_aspect)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd EXIF and palettes; the result is checked below
+            if min_side is not None and image.format == "JPEG":
+                image.draft("RGB", _at_least(image.size, min_side))
+            image.load()
+            image = ImageOps.exif_transpose(image)
+            rgb = _to_rgb(image)
+    except ImageProblem:
+        raise
+    except MemoryError:
+        raise ImageProblem("too-large", "not enough memory") from None
+    except Exception as error:  # decoders raise whatever they like on hostile bytes
+        raise _broken(data, error) from None
+    return rgb, info
+
+
+def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Image, ImageInfo]:
+    if not data:
+        raise ImageProblem("empty")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's bomb warning: our own cap follows
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except UnidentifiedImageError:
+        raise _unidentified(data) from None
+    except Image.DecompressionBombError as error:
+        raise ImageProblem("too-large", str(error)[:200]) from None
+    except Exception as error:
+        raise _broken(data, error) from None
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise ImageProblem("damaged", f"{width}x{height} pixels")
+    if width * height > max_pixels:
+        raise ImageProblem("too-large", f"{width}x{height} pixels")
+    if max(width, height) > max_aspect * min(width, height):
+        raise ImageProblem("too-thin", f"{width}x{height} pixels")
+    try:
+        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+    except Exception:  # broken EXIF is no reason to lose the picture
+        turned = False
+    size = (height, width) if turned else (width, height)
+    return image, ImageInfo(*size, format=str(image.format))
+
+
+def _broken(data: bytes, error: Exception) -> ImageProblem:
+    """Tell a file that ends too early from one with wrong bytes, as far as decoders say."""
+    text = str(error)
+    words = ("truncated", "unexpected end", "not processed", "eof")
+    short = isinstance(error, EOFError) or any(word in text.lower() for word in words)
+    if data[:4] == b"RIFF":  # WebP tells its length, but its decoder does not say "truncated"
+        short = int.from_bytes(data[4:8], "little") + 8 > len(data)
+    return ImageProblem("truncated" if short else "damaged", text[:200])
+
+
+def _unidentified(data: bytes) -> ImageProblem:
+    """Tell a cut-off file of a known format and a foreign image format from no image at all."""
+    head = data[:16]
+    ours = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+    if head.startswith(ours) or (head[:4] == b"RIFF" and data[8:12] == b"WEBP"):
+        return ImageProblem("truncated", "the header is incomplete")
+    foreign = (b"%PDF", b"8BPS", b"\0\0\1\0", b"\xff\x0a", b"qoif", b"P4", b"P5", b"P6", b"%!PS")
+    brands = (b"ftypavif", b"ftypheic", b"ftypheix", b"ftypmif1", b"JXL ")
+    if head.startswith(foreign) or data[4:12] in brands or b"<svg" in data[:512].lower():
+        return ImageProblem("format", f"starts with {head[:8]!r}")
+    return ImageProblem("not-an-image", f"starts with {head[:8]!r}")
+
+
+def _at_least(size: tuple[int, int], min_side: int) -> tuple[int, int]:
+    """The smallest size of the same shape whose shorter side is min_side or more."""
+    ratio = min(1.0, min_side / min(size))
+    return max(1, int(np.ceil(size[0] * ratio))), max(1, int(np.ceil(size[1] * ratio)))
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+        return _scale_to_8_bit(image)
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _scale_to_8_bit(image: Image.Image) -> Image.Image:
+    """16-bit and float grey to 8 bits: by the type's range, not clipped as Pillow's convert does."""
+    values = np.asarray(image, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ImageProblem("damaged", "non-finite pixels")
+    low, high = 0.0, 65535.0
+    if image.mode == "F" or values.min() < low or values.max() > high:  # no range of its own
+        low, high = float(values.min()), float(values.max())
+    scaled = (values - low) / (high - low or 1.0) * 255
+    return Image.fromarray(scaled.astype(np.uint8)).convert("RGB")

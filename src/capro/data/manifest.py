@@ -1,0 +1,183 @@
+"""The manifest: one Parquet table with every row of the source, in one stable order.
+
+Each row is a sample (status ``ok``) or was quarantined with a reason. A single-label manifest has a
+``label`` column, a multi-label one ``labels``: that column decides the task. Every per-sample array
+of later stages has the order of ``Manifest.samples``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from capro.errors import DataError
+from capro.runs import atomic_path
+
+Task = Literal["single", "multi"]
+SPLITS = ("train", "val", "test")
+
+ROW_REASONS = {
+    "missing-file": "the metadata names a file that is not there",
+    "outside-folder": "the path leaves the data folder",
+    "no-label": "no label, neither in the metadata nor from the folder",
+    "bad-row": "the row cannot be read",
+    "bad-split": "the split is not train, val or test",
+    "duplicate-id": "an earlier row has the same id",
+    "label-kind": "one label where the source has lists, or the other way round",
+    "not-downloaded": "the crawler's status is not success",
+    "truncated-shard": "the shard ends within this sample",
+    "no-image": "the sample has no image",
+    "unreadable": "the file cannot be opened",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where images of some rows are read from; kept in the manifest's schema."""
+
+    kind: Literal["files", "tars", "parquet", "hub"]
+    root: str
+    image_column: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a source, as a reader gives it.
+
+    ``path`` is relative to the source's root. ``offset`` and ``size`` place an image in a tar,
+    ``row`` in a Parquet file or hub data set. ``data`` are the image's bytes where the reader has
+    them at hand. ``problem`` is a reason why the row is no sample.
+    """
+
+    id: str
+    path: str
+    split: str = "train"
+    offset: int | None = None
+    size: int | None = None
+    row: int | None = None
+    title: str = ""
+    description: str = ""
+    tags: str = ""
+    labels: tuple[str, ...] = ()
+    listed: bool = False  # the labels were a list: multi-label
+    problem: str | None = None
+    detail: str = ""
+    data: bytes | None = field(default=None, repr=False, compare=False)
+
+
+def schema(task: Task, sources: Sequence[Source]) -> pa.Schema:
+    """The manifest's columns; the sources travel in the metadata."""
+    label = ("label", pa.string()) if task == "single" else ("labels", pa.list_(pa.string()))
+    columns = [
+        ("id", pa.string()),
+        ("split", pa.string()),
+        ("source", pa.int16()),
+        ("path", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("row", pa.int64()),
+        ("title", pa.string()),
+        ("description", pa.string()),
+        ("tags", pa.string()),
+        label,
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("format", pa.string()),
+        ("sha256", pa.string()),
+        ("status", pa.string()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+    ]
+    metadata = {"capro.sources": json.dumps([asdict(source) for source in sources])}
+    return pa.schema(columns, metadata=metadata)
+
+
+def write_manifest(
+    path: Path, records: Iterable[dict[str, Any]], *, task: Task, sources: Sequence[Source]
+) -> None:
+    """Stream records into a manifest, whole or not at all; memory is that of one block of rows."""
+    columns = schema(task, sources)
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns) as writer:
+        for block in _blocks(records, 10_000):
+            writer.write_table(pa.Table.from_pylist(block, schema=columns))
+
+
+def _blocks(records: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    block: list[dict[str, Any]] = []
+    for record in records:
+        block.append(record)
+        if len(block) == size:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest in memory.
+
+    >>> table = pa.Table.from_pylist([], schema=schema("single", []))
+    >>> Manifest(table).task
+    'single'
+    """
+
+    table: pa.Table
+
+    @staticmethod
+    def load(path: Path) -> Manifest:
+        """Read a manifest that ``capro scan`` wrote."""
+        try:
+            table = pq.read_table(path)
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file", hint="run `capro scan` first") from None
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{path}: damaged: {error}", hint="run `capro scan` again") from None
+        return Manifest(table)
+
+    @property
+    def task(self) -> Task:
+        """``single`` or ``multi``, by the column that is there."""
+        return "single" if "label" in self.table.column_names else "multi"
+
+    @property
+    def sources(self) -> list[Source]:
+        """Where the images are."""
+        metadata = self.table.schema.metadata or {}
+        return [Source(**value) for value in json.loads(metadata.get(b"capro.sources", b"[]"))]
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """All rows, with ``labels`` as tuples in both tasks."""
+        frame: pd.DataFrame = self.table.to_pandas()
+        if self.task == "single":
+            labels = [() if label is None else (label,) for label in frame.pop("label")]
+        else:
+            labels = [() if cell is None else tuple(cell) for cell in frame["labels"]]
+        frame["labels"] = pd.Series(labels, index=frame.index, dtype=object)
+        return frame
+
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        """The rows with status ok, reindexed: the order of every per-sample array."""
+        ok = self.frame[self.frame["status"] == "ok"]
+        return ok.reset_index(drop=True)
+
+    def split(self, name: str) -> NDArray[np.int64]:
+        """Positions in ``samples`` of one split, ascending."""
+        return np.flatnonzero((self.samples["split"] == name).to_numpy())
+
+    def label_names(self, split: str = "train") -> list[str]:
+        """The labels that occur in a split, sorted."""
+        rows = self.samples.loc[self.samples["split"] == split, "labels"]
+        return sorted({name for labels in rows for name in labels})

@@ -1,0 +1,108 @@
+"""Decoded images of a manifest, by position: from a memory map where they fit, else decoded anew.
+
+Both ways give the same pixels. The cache is one flat file of RGB bytes with an index of places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from capro.config import ScanSettings
+from capro.data.images import ImageProblem, decode
+from capro.data.manifest import Manifest
+from capro.data.store import ImageStore
+from capro.errors import DataError
+from capro.runs import atomic_path, write_array
+
+
+class Pixels:
+    """RGB images by position in ``manifest.samples``.
+
+    Args:
+        manifest: What there is.
+        limits: The same that ``scan`` used, so that what it accepted decodes here.
+        min_side: Large JPEGs are decoded in draft mode to no less than this.
+        cache: Folder of a cache made by ``build``; None decodes each time.
+    """
+
+    def __init__(
+        self, manifest: Manifest, limits: ScanSettings, *, min_side: int, cache: Path | None = None
+    ) -> None:
+        self.ids: list[str] = manifest.samples["id"].tolist()
+        self._store = ImageStore(manifest)
+        self._limits = limits
+        self._min_side = min_side
+        self._flat: NDArray[np.uint8] | None = None
+        if cache is not None:
+            self._flat = np.load(cache / "pixels.npy", mmap_mode="r")
+            self._index = np.load(cache / "index.npy")
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def image(self, position: int) -> Image.Image:
+        """One image, RGB."""
+        if self._flat is None:
+            return self._decode(position)
+        begin, height, width = (int(value) for value in self._index[position])
+        flat = self._flat[begin : begin + height * width * 3]
+        return Image.fromarray(flat.reshape(height, width, 3))
+
+    def _decode(self, position: int) -> Image.Image:
+        limits = self._limits
+        try:
+            image, _ = decode(
+                self._store.read(position),
+                max_pixels=limits.max_pixels,
+                max_aspect=limits.max_aspect,
+                min_side=self._min_side,
+            )
+        except ImageProblem as problem:
+            raise DataError(
+                f"sample {self.ids[position]}: its image has changed since the scan "
+                f"({problem.reason})",
+                hint="run `capro scan` again",
+            ) from None
+        return image
+
+    def build(self, folder: Path, *, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Decode every image once into a cache in ``folder``; a kill leaves no cache behind."""
+        index = np.zeros((len(self), 3), dtype=np.int64)
+        place = 0
+        with atomic_path(folder / "pixels.bin") as raw:
+            with raw.open("wb") as file, ThreadPoolExecutor() as pool:
+                for position, pixels in enumerate(pool.map(self._array, range(len(self)))):
+                    index[position] = place, *pixels.shape[:2]
+                    file.write(pixels.tobytes())
+                    place += pixels.size
+                    progress(1)
+            with atomic_path(folder / "pixels.npy") as target:
+                _with_header(raw, target, place)
+        (folder / "pixels.bin").unlink()
+        write_array(folder / "index.npy", index)
+
+    def _array(self, position: int) -> NDArray[np.uint8]:
+        return np.asarray(self._decode(position))
+
+
+def _with_header(raw: Path, target: Path, size: int) -> None:
+    """Copy raw bytes into an .npy file of shape (size,) by blocks."""
+    out = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=(size,))
+    with raw.open("rb") as file:
+        place = 0
+        while block := file.read(1 << 24):
+            out[place : place + len(block)] = np.frombuffer(block, dtype=np.uint8)
+            place += len(block)
+    out.flush()
+
+
+def decoded_bytes(manifest: Manifest) -> int:
+    """What a cache of all samples would take at most."""
+    samples = manifest.samples
+    return int((samples["width"].astype("int64") * samples["height"] * 3).sum())

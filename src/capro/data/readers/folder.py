@@ -1,0 +1,179 @@
+"""An image folder: class = folder, with an optional ``metadata.csv|jsonl|parquet``.
+
+Hugging Face's imagefolder convention: the metadata's ``file_name`` is relative to the metadata's
+folder, and its columns win over the folder's name. Files are taken by content, not by extension.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from capro.config import DataSettings
+from capro.data.manifest import Row, Source
+from capro.data.readers.columns import (
+    Columns,
+    Record,
+    choose,
+    header,
+    is_inside,
+    labels_of,
+    records,
+    safe_relative,
+    text_of,
+)
+from capro.errors import DataError
+
+METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet")
+PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".jfif")
+MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+
+
+class FolderReader:
+    """Reads an image folder."""
+
+    def __init__(self, root: Path, settings: DataSettings, split: str) -> None:
+        self.root = root
+        self.source = Source("files", str(root.resolve()))
+        self.notes: dict[str, int] = {}
+        self._settings = settings
+        self._split = split
+        self._files: list[str] | None = None
+
+    def count(self) -> int | None:
+        """Files that look like pictures, plus metadata rows without a file (found on the way)."""
+        return len(self._pictures())
+
+    def rows(self) -> Iterator[Row]:
+        """Every picture in path order, then metadata rows that match no picture."""
+        metadata, bad, columns = self._metadata()
+        pictures = self._pictures()
+        matched = 0
+        for name in pictures:
+            cells = metadata.pop(name, None)
+            matched += cells is not None
+            yield self._row(name, cells, columns)
+        self.notes |= {"files": len(pictures)}
+        if columns is not None:
+            self.notes |= {
+                "metadata_rows": matched + len(metadata) + len(bad),
+                "metadata_matched": matched,
+                "metadata_unmatched": len(metadata) + len(bad),
+                "files_without_metadata": len(pictures) - matched,
+            }
+        for name in metadata:
+            yield Row(
+                f"{self._split}/{name}", name, self._split, problem="missing-file", detail=name
+            )
+        yield from bad
+
+    def _pictures(self) -> list[str]:
+        if self._files is None:
+            self._files, other = [], 0
+            for folder, folders, names in os.walk(self.root):
+                folders[:] = sorted(name for name in folders if not name.startswith("."))
+                for name in sorted(names):
+                    if name.startswith(".") or name.lower() in METADATA:
+                        continue
+                    path = Path(folder) / name
+                    if _looks_like_picture(path):
+                        self._files.append(path.relative_to(self.root).as_posix())
+                    else:
+                        other += 1
+            self._files.sort()
+            self.notes["other_files_ignored"] = other
+            if not self._files:
+                raise DataError(
+                    f"{self.root}: no image in this folder",
+                    hint="give a folder of images, a table, or tar shards",
+                )
+        return self._files
+
+    def _metadata(self) -> tuple[dict[str, dict[str, Any]], list[Row], Columns | None]:
+        """Cells by file name; rows that cannot be used; the columns' purposes."""
+        found = [self.root / name for name in METADATA if (self.root / name).is_file()]
+        if not found:
+            self._refuse_columns_without_metadata()
+            return {}, [], None
+        if len(found) > 1:
+            names = " and ".join(file.name for file in found)
+            raise DataError(f"{self.root}: has {names}", hint="keep one metadata file")
+        file = found[0]
+        columns = choose(header(file), self._settings, place=str(file))
+        image = columns.image
+        if image is None:
+            raise DataError(f"{file}: no 'file_name' column", hint="name it with --image-column")
+        cells: dict[str, dict[str, Any]] = {}
+        bad: list[Row] = []
+        self.notes["metadata_replaced"] = 0
+        for record in records(file):
+            self.notes["metadata_replaced"] += record.replaced
+            problem = self._file_or_row(record, image, seen=cells)
+            if isinstance(problem, Row):
+                bad.append(problem)
+            else:
+                cells[problem] = dict(record.cells)
+        return cells, bad, columns
+
+    def _file_or_row(self, record: Record, image: str, seen: dict[str, Any]) -> str | Row:
+        """The normalised file name of a metadata row, or the row with its problem."""
+        identity = f"{self._split}/metadata:{record.number}"
+        if record.problem:
+            return Row(identity, "", self._split, problem="bad-row", detail=record.problem)
+        raw = text_of(record.cells.get(image))
+        name = safe_relative(raw)
+        if name is None or not is_inside(self.root, self.root / name):
+            return Row(identity, "", self._split, problem="outside-folder", detail=raw[:500])
+        if name in seen:
+            return Row(identity, name, self._split, problem="duplicate-id", detail=name)
+        return name
+
+    def _refuse_columns_without_metadata(self) -> None:
+        for purpose in ("image", "label", "text", "description", "tags", "id", "split"):
+            named = getattr(self._settings, f"{purpose}_column")
+            if named is not None:
+                raise DataError(
+                    f"{self.root}: --{purpose}-column {named} given, but there is no metadata file",
+                    hint="put a metadata.csv with a file_name column into the folder",
+                )
+
+    def _row(self, name: str, cells: dict[str, Any] | None, columns: Columns | None) -> Row:
+        identity, split = f"{self._split}/{name}", self._split
+        folder = name.rsplit("/", 2)[-2] if "/" in name else ""
+        labels: tuple[str, ...] = (folder,) if folder else ()
+        listed = False
+        title = description = tags = ""
+        if cells is not None and columns is not None:
+
+            def cell(column: str | None) -> Any:
+                return cells.get(column) if column else None
+
+            title, description = text_of(cell(columns.text)), text_of(cell(columns.description))
+            tags = text_of(cell(columns.tags))
+            if columns.label:
+                labels, listed = labels_of(cell(columns.label), self._settings.label_separator)
+            identity = text_of(cell(columns.id)) or identity
+            split = text_of(cell(columns.split)) or split
+        problem, detail = None, ""
+        if not is_inside(self.root, self.root / name):
+            problem, detail = "outside-folder", "a symbolic link out of the folder"
+        return Row(
+            identity, name, split, title=title, description=description, tags=tags,
+            labels=labels, listed=listed, problem=problem, detail=detail,
+        )  # fmt: skip
+
+
+def _looks_like_picture(path: Path) -> bool:
+    """By ending, or by the first bytes: a picture called ``x.dat`` counts, a README does not."""
+    if path.suffix.lower() in PICTURES:
+        return True
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(12)
+    except OSError:
+        return False
+    return head.startswith(MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")

@@ -1,0 +1,161 @@
+"""Text enhancement: texts smoothed over the graph of similar images (method.md, Text enhancement).
+
+Enhancers: `none`; `knn`, the plain k-NN graph of VSGraph; `reciprocal`, the re-ranked mutual
+neighbours of CAPro, with the same smoothing. After the search everything takes O(N k d_t) time, and
+O(N k) memory beyond the texts that go in and come out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array, diags_array, eye_array
+
+from capro.errors import ConfigError, DataError, did_you_mean
+from capro.graph.neighbors import ROWS, Floats, Neighbors, nearest, row_norms, unit_rows
+from capro.graph.rerank import Reranked, rerank, sparse_rows
+
+Enhancer = Literal["none", "knn", "reciprocal"]
+POOL = 4  # the pool that re-ranking chooses from is 4k wide (method.md, Text enhancement)
+
+
+@dataclass(frozen=True)
+class Enhanced:
+    """Texts after enhancement, and the graph that did it.
+
+    Attributes:
+        texts: S_hat, (n, d_t), unit rows; zero where no text is in reach.
+        adjacency: A, (n, n): row i names the samples that lent sample i their text, and how similar
+            they look. None for the enhancer `none`.
+        recall: of the neighbour search; None if it was exact or there was none.
+    """
+
+    texts: Floats
+    adjacency: csr_array | None
+    recall: float | None
+
+
+def adjacency(neighbors: Neighbors | Reranked, *, mutual: bool = True) -> csr_array:
+    """Weigh the graph's edges, A_ij = max(0, 1 - d(i, j)), Eq. 2.
+
+    Args:
+        neighbors: lists of all n samples; the whole width is used.
+        mutual: edges where both list the other (R* of re-ranked lists); otherwise where either does
+            (VSGraph: symmetrised by maximum).
+
+    Returns:
+        A, (n, n), exactly symmetric, zero diagonal.
+
+    >>> near = Neighbors(np.array([[1], [2], [1]]), np.array([[0.5], [0.75], [0.75]], np.float32))
+    >>> adjacency(near).toarray().tolist()
+    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.75], [0.0, 0.75, 0.0]]
+    >>> adjacency(near, mutual=False).toarray()[0].tolist()
+    [0.0, 0.5, 0.0]
+    """
+    n = len(neighbors.index)
+    lists = sparse_rows(neighbors.index, np.maximum(neighbors.similarity, 0), n)
+    transposed = lists.T.tocsr()
+    graph: csr_array = lists.minimum(transposed) if mutual else lists.maximum(transposed)
+    graph.eliminate_zeros()  # at a right angle: an edge without weight
+    return graph
+
+
+def smoothing_operator(adjacency: csr_array) -> csr_array:
+    """Normalise a graph with self-loops, D^-1/2 (A + I) D^-1/2 (method.md, Text enhancement).
+
+    Args:
+        adjacency: A, (n, n), symmetric, non-negative, zero diagonal.
+
+    Returns:
+        Operator to left-multiply onto text features; an isolated sample keeps its own text.
+
+    >>> smoothing_operator(csr_array([[0, 1, 0], [1, 0, 0], [0, 0, 0]])).toarray().round(3).tolist()
+    [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
+    """
+    n = adjacency.shape[0]
+    looped = (adjacency + eye_array(n, dtype=np.float32)).tocsr()
+    degree = looped.sum(axis=1)  # at least 1: the self-loop
+    scale = diags_array(1 / np.sqrt(degree), dtype=np.float32)
+    operator: csr_array = (scale @ looped @ scale).tocsr()
+    return operator
+
+
+def smooth(operator: csr_array, texts: ArrayLike) -> Floats:
+    """Smooth texts in one hop and normalise, S_hat = normalise(operator S).
+
+    Args:
+        operator: (n, n), of `smoothing_operator`.
+        texts: S, (n, d_t); zero rows are missing texts.
+
+    Returns:
+        (n, d_t), unit rows; a row that stays zero stays zero.
+
+    >>> smooth(csr_array([[0.5, 0.5], [0.5, 0.5]]), [[0.0, 2.0], [0.0, 0.0]]).tolist()
+    [[0.0, 1.0], [0.0, 1.0]]
+    """
+    s = np.asarray(texts, np.float32)
+    out = np.empty(s.shape, np.float32)
+    for start in range(0, len(s), ROWS):
+        part = slice(start, start + ROWS)
+        out[part] = operator[part] @ s  # (b, n) x (n, d_t) -> (b, d_t)
+    return unit_rows(out, "smoothed texts", out=out)
+
+
+def enhance(
+    features: ArrayLike,
+    texts: ArrayLike,
+    *,
+    enhancer: Enhancer,
+    k: int,
+    exact_below: int = 200_000,
+    nprobe: int = 64,
+    seed: int = 0,
+    neighbors: Neighbors | None = None,
+) -> Enhanced:
+    """Fill in and correct texts by those of similar images (method.md, Text enhancement).
+
+    Args:
+        features: v, (n, d_v), visual features.
+        texts: S, (n, d_t), text features, normalised here; zero rows are missing texts.
+        enhancer: `none`, `knn` or `reciprocal`.
+        k: neighbours of a sample in the graph.
+        exact_below: see `nearest`.
+        nprobe: see `nearest`.
+        seed: see `nearest`.
+        neighbors: lists of all n samples that are already there, at least `pool_width(enhancer, k)`
+            wide (or n - 1); then features are not read.
+
+    Returns:
+        S_hat and the graph.
+    """
+    if enhancer not in get_args(Enhancer):
+        raise ConfigError(
+            f"unknown enhancer {enhancer!r}", hint=did_you_mean(enhancer, get_args(Enhancer))
+        )
+    if enhancer == "none":
+        return Enhanced(unit_rows(texts, "texts"), None, None)
+    norm = row_norms(texts, "texts")
+    width = pool_width(enhancer, k)
+    if neighbors is None:
+        neighbors = nearest(features, width, exact_below=exact_below, nprobe=nprobe, seed=seed)
+    if len(neighbors.index) != len(norm):
+        raise DataError(
+            f"{len(neighbors.index)} samples have features, {len(norm)} have texts",
+            hint="embed both from the same manifest",
+        )
+    if enhancer == "knn":
+        graph = adjacency(neighbors.first(k), mutual=False)
+    else:
+        graph = adjacency(rerank(neighbors.first(width), k))
+    # unit texts without a copy of them: their lengths go into the operator's columns
+    scale = diags_array(1 / np.where(norm > 0, norm, 1), dtype=np.float32)
+    operator = (smoothing_operator(graph) @ scale).tocsr()
+    return Enhanced(smooth(operator, texts), graph, neighbors.recall)
+
+
+def pool_width(enhancer: Enhancer, k: int) -> int:
+    """How many neighbours to search for: 4k for `reciprocal`, k for `knn`, 0 for `none`."""
+    return {"none": 0, "knn": k, "reciprocal": POOL * k}[enhancer]

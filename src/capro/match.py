@@ -1,0 +1,246 @@
+"""Text matching: which samples of a class have a text that means the class (Eq. 3 and 4).
+
+Each class is a small graph of its own: its gallery (every sample with that web label) and its
+textual prototype as one more node. Decided here, beyond method.md:
+
+- The gallery is taken in the order of sample ids: ids break ties among neighbours too, and nothing
+  depends on the order of the samples.
+- Distances that agree to six decimals are ties: what is beyond is rounding of float32.
+- Far from the prototype no neighbour is shared: d_J is 1, d* = (d + 1) / 2 keeps the order of d.
+- A missing text (zero vector) is at distance 1 from everything: before texts that point away.
+
+Cost per class with m samples: a k-NN search, O(m^2 d) when exact; then O(m (k + d)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
+
+from capro.errors import ConfigError, DataError, did_you_mean
+from capro.graph.neighbors import ROWS, Floats, Ints, nearest, unit_rows
+from capro.graph.rerank import encoding, jaccard_distance
+
+Mode = Literal["text", "random"]
+DECIMALS = 6
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Text distance of every sample to each class it carries: sorted by class, then by sample id.
+
+    Attributes:
+        label: class, (m,).
+        sample: row of the sample, (m,).
+        distance: d*, (m,); d itself without re-ranking.
+        cosine: d, the cosine distance in [0, 2], (m,).
+    """
+
+    label: Ints
+    sample: Ints
+    distance: Floats
+    cosine: Floats
+
+
+@dataclass(frozen=True)
+class Anchors(Distances):
+    """The anchors D_K (Eq. 4): sorted by class, then by rank.
+
+    Attributes:
+        label: class, (a,).
+        sample: row of the sample, (a,).
+        distance: d*, (a,).
+        cosine: d, (a,).
+        rank: place within the class, from 0, (a,); randomly drawn anchors come last, as drawn.
+        random: whether an anchor was drawn at random, (a,).
+        gallery: the same distances for all samples, anchors or not.
+    """
+
+    rank: Ints
+    random: NDArray[np.bool_]
+    gallery: Distances
+
+
+def match(
+    texts: ArrayLike,
+    prototypes: ArrayLike,
+    labels: Any,
+    *,
+    k: int,
+    top_k: int,
+    ids: Sequence[str],
+    random_share: float = 0.0,
+    mode: Mode = "text",
+    seed: int = 0,
+    rerank: bool = True,
+    exact_below: int = 200_000,
+) -> Anchors:
+    """Choose the anchors of each class, the K samples with texts nearest to the prototype, Eq. 4.
+
+    Args:
+        texts: s_hat, (n, d_t), enhanced texts; zero rows are missing texts.
+        prototypes: s^c, (c, d_t), textual prototypes.
+        labels: web labels: (n,) classes with -1 for none, or (n, c) membership, dense or sparse.
+        k: neighbourhood size of Eq. 3.
+        top_k: K; a class with fewer samples gives them all, a class without samples none.
+        ids: (n,) sample ids, which break ties.
+        random_share: share of a class's anchors drawn at random from the rest of its gallery.
+        mode: `text`, or `random` for the ablation's baseline.
+        seed: of the random draws; each class has its own stream.
+        rerank: d* of Eq. 3; False orders by cosine alone.
+        exact_below: see `capro.graph.neighbors.nearest`.
+
+    Returns:
+        Anchors, and the distances of the whole galleries.
+
+    >>> texts = [[1, 0], [0.9, 0.1], [0, 1], [0, 0]]
+    >>> found = match(texts, [[1, 0.2]], [0, 0, 0, 0], k=1, top_k=2, ids=["a", "b", "c", "d"])
+    >>> found.sample.tolist(), found.rank.tolist()
+    ([1, 0], [0, 1])
+    >>> found.gallery.cosine.round(2).tolist()
+    [0.019999999552965164, 0.0, 0.800000011920929, 1.0]
+    """
+    _check_settings(top_k, random_share, mode)
+    s, s_c = np.asanyarray(texts), unit_rows(prototypes, "prototypes")
+    if s.ndim != 2 or s.shape[1] != s_c.shape[1]:
+        raise DataError(
+            f"texts have shape {s.shape}, prototypes {s_c.shape}",
+            hint="encode both with the same text encoder",
+        )
+    distances, anchors, ranks, drawn = [], [], [], []
+    for c, gallery in enumerate(galleries(labels, ids, len(s), len(s_c))):
+        s_i = unit_rows(s[gallery], f"texts of class {c}")
+        d_star, d = text_distances(s_i, s_c[c], k=k, rerank=rerank, exact_below=exact_below)
+        chosen, by_chance = _choose(
+            d_star, top_k, random_share, mode, np.random.default_rng([seed, c])
+        )
+        label = np.full(len(gallery), c, np.int32)
+        distances.append(Distances(label, gallery, d_star, d))
+        anchors.append(Distances(label[chosen], gallery[chosen], d_star[chosen], d[chosen]))
+        ranks.append(np.arange(len(chosen), dtype=np.int32))
+        drawn.append(by_chance)
+    best = _joined(anchors)
+    return Anchors(
+        best.label,
+        best.sample,
+        best.distance,
+        best.cosine,
+        rank=np.concatenate([np.empty(0, np.int32), *ranks]),
+        random=np.concatenate([np.empty(0, np.bool_), *drawn]),
+        gallery=_joined(distances),
+    )
+
+
+def text_distances(
+    texts: Floats, prototype: Floats, *, k: int, rerank: bool = True, exact_below: int = 200_000
+) -> tuple[Floats, Floats]:
+    """Measure a gallery against its prototype, d* = (d + d_J) / 2, Eq. 3.
+
+    Args:
+        texts: (m, d_t), unit rows or zero.
+        prototype: (d_t,), unit or zero.
+        k: neighbourhood size.
+        rerank: False gives d for d* too.
+        exact_below: see `capro.graph.neighbors.nearest`.
+
+    Returns:
+        d* and the cosine distance d, (m,) each.
+    """
+    m = len(texts)
+    d: Floats = np.empty(m, np.float32)
+    for start in range(0, m, ROWS):
+        # not a matrix product: there, equal texts may differ in the last bit by their position
+        product = texts[start : start + ROWS] * prototype
+        d[start : start + ROWS] = 1 - product.sum(axis=1)
+    d = np.clip(d, 0, 2)
+    if not rerank or m == 0:
+        return d, d
+    # the prototype goes first: among equal neighbours it is taken, or its neighbourhood is lost
+    near = nearest(np.vstack([prototype, texts]), k, exact_below=exact_below)
+    V = encoding(near, k)
+    d_J = jaccard_distance(V, np.zeros(m, np.int64), np.arange(1, m + 1))
+    return (d + d_J) * np.float32(0.5), d
+
+
+def galleries(labels: Any, ids: Sequence[str], samples: int, classes: int) -> list[Ints]:
+    """List the samples of each class in the order of their ids, from either form of labels.
+
+    >>> [g.tolist() for g in galleries([1, 0, -1, 1], ["d", "c", "b", "a"], 4, 2)]
+    [[1], [3, 0]]
+    >>> [g.tolist() for g in galleries([[1, 0], [1, 1]], ["b", "a"], 2, 2)]
+    [[1, 0], [1]]
+    """
+    y: Any = labels if issparse(labels) else np.asarray(labels)
+    if len(ids) != samples or y.shape[0] != samples:
+        raise DataError(
+            f"{samples} texts, {y.shape[0]} labels, {len(ids)} ids",
+            hint="pass all three in the order of the manifest",
+        )
+    by_id = np.array(sorted(range(samples), key=ids.__getitem__), np.int32)
+    if y.ndim == 2:
+        if y.shape[1] != classes:
+            raise DataError(
+                f"labels have {y.shape[1]} classes, there are {classes} prototypes",
+                hint="give every class of the manifest a definition",
+            )
+        sample, label = y.nonzero()
+    else:
+        if y.size and (y.max() >= classes or y.min() < -1):
+            wrong = int(np.flatnonzero((y >= classes) | (y < -1))[0])
+            raise DataError(
+                f"sample {ids[wrong]!r} has label {y[wrong]}, there are {classes} prototypes",
+                hint="give every class of the manifest a definition; -1 means no label",
+            )
+        sample = np.flatnonzero(y >= 0)
+        label = y[sample]
+    place = np.empty(samples, np.int64)
+    place[by_id] = np.arange(samples)
+    order = np.lexsort((place[sample], label))
+    ends = np.searchsorted(label[order], np.arange(classes + 1))
+    ordered = sample[order].astype(np.int32)
+    return [ordered[a:b] for a, b in pairwise(ends)]
+
+
+def _choose(
+    d_star: Floats, top_k: int, share: float, mode: Mode, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Places of the anchors in a gallery, and which of them were drawn at random."""
+    size = min(top_k, len(d_star))
+    drawn = size if mode == "random" else int(share * size + 0.5)
+    order = np.argsort(np.round(d_star.astype(np.float64), DECIMALS), kind="stable")
+    top, rest = order[: size - drawn], order[size - drawn :]
+    by_chance = rng.permutation(np.sort(rest))[
+        :drawn
+    ]  # sorted: the draw does not depend on distances
+    return np.concatenate([top, by_chance]), np.arange(size) >= len(top)
+
+
+def _joined(parts: list[Distances]) -> Distances:
+    names = ("label", "sample", "distance", "cosine")
+    empty = (np.int32, np.int32, np.float32, np.float32)
+    return Distances(
+        *(
+            np.concatenate([np.empty(0, kind), *(getattr(part, name) for part in parts)])
+            for name, kind in zip(names, empty, strict=True)
+        )
+    )
+
+
+def _check_settings(top_k: int, random_share: float, mode: Mode) -> None:
+    if top_k < 1:
+        raise ConfigError(
+            f"top_k must be at least 1, got {top_k}", hint="set match.top_k to 1 or more"
+        )
+    if not 0 <= random_share <= 1:
+        raise ConfigError(
+            f"random_share must be within 0 and 1, got {random_share}",
+            hint="0.2 draws a fifth of the anchors at random",
+        )
+    if mode not in get_args(Mode):
+        raise ConfigError(f"unknown mode {mode!r}", hint=did_you_mean(mode, get_args(Mode)))

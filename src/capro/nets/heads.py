@@ -1,0 +1,152 @@
+"""Heads on the visual feature v (method.md, Networks; Eq. 1).
+
+projector      v -> z   (b, d_v) -> (b, d_p), unit norm
+reconstructor  z -> v~  (b, d_p) -> (b, d_v)
+classifier     v -> p   (b, d_v) -> (b, C), logits
+auxiliary      z -> q   (b, d_p) -> (b, C), logits over the temperature
+subspaces      z -> z_c (b, d_p) -> (b, C, d_p), unit norm each; multi-label only
+
+Every head returns logits, not probabilities: the losses want log-softmax or log-sigmoid.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
+from torch import Tensor, nn
+
+from capro.errors import ConfigError
+
+# F.normalize's own 1e-12 is 0 in half precision: a zero row would become NaN.
+NORM_EPS = 1e-6
+
+
+def unit(x: Tensor) -> Tensor:
+    """L2-normalise the last dimension; a zero vector stays zero.
+
+    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
+    [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    return F.normalize(x, dim=-1, eps=NORM_EPS)
+
+
+class Projector(nn.Module):
+    """Linear(d_v, d_v), ReLU, Linear(d_v, d_p), L2-normalised: v -> z."""
+
+    def __init__(self, feature_dim: int, embedding_dim: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(feature_dim, feature_dim)
+        self.out = nn.Linear(feature_dim, embedding_dim)
+
+    def forward(self, v: Tensor) -> Tensor:
+        return unit(self.out(F.relu(self.hidden(v))))  # (b, d_v) -> (b, d_p)
+
+
+class Reconstructor(nn.Module):
+    """Linear(d_p, d_v), ReLU, Linear(d_v, d_v): z -> v~."""
+
+    def __init__(self, feature_dim: int, embedding_dim: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(embedding_dim, feature_dim)
+        self.out = nn.Linear(feature_dim, feature_dim)
+
+    def forward(self, z: Tensor) -> Tensor:
+        reconstruction: Tensor = self.out(F.relu(self.hidden(z)))
+        return reconstruction  # (b, d_p) -> (b, d_v)
+
+
+class Classifier(nn.Linear):
+    """Linear(d_v, C): v -> logits of p."""
+
+
+class Auxiliary(nn.Linear):
+    """Linear(d_p, C) over the temperature: z -> logits of q.
+
+    z has unit norm, so without the temperature q could never be confident (method.md, Networks).
+    """
+
+    def __init__(self, embedding_dim: int, classes: int, *, tau: float) -> None:
+        super().__init__(embedding_dim, classes)
+        self.tau = tau
+
+    def forward(self, z: Tensor) -> Tensor:
+        return super().forward(z) / self.tau  # (b, d_p) -> (b, C)
+
+
+class Subspaces(nn.Module):
+    """One linear map per class, z -> z_c, each L2-normalised (method.md, Multi-label).
+
+    The C maps are one weight (C, d_p, d_p) and one einsum: C d_p^2 multiply-adds a sample, and
+    b C d_p numbers of output, which is the larger memory (b=256, C=81, d_p=128: 10 MB).
+    """
+
+    def __init__(self, embedding_dim: int, classes: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(embedding_dim)  # the scale of nn.Linear, for each map
+        self.weight = nn.Parameter(torch.empty(classes, embedding_dim, embedding_dim))
+        self.bias = nn.Parameter(torch.empty(classes, embedding_dim))
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, z: Tensor) -> Tensor:
+        z_c = torch.einsum("bi,coi->bco", z, self.weight) + self.bias
+        return unit(z_c)  # (b, d_p) -> (b, C, d_p)
+
+
+class HeadOutputs(NamedTuple):
+    """What the heads say of a batch; z_c is None unless multi-label."""
+
+    v: Tensor  # (b, d_v), the input
+    p: Tensor  # (b, C), logits
+    z: Tensor  # (b, d_p), unit norm
+    q: Tensor  # (b, C), logits over tau
+    v_rec: Tensor  # (b, d_v), v~
+    z_c: Tensor | None  # (b, C, d_p), unit norm
+
+
+class Heads(nn.Module):
+    """All heads of one branch.
+
+    >>> heads = Heads(feature_dim=8, embedding_dim=4, classes=3, tau=0.1)
+    >>> out = heads(torch.randn(2, 8))
+    >>> tuple(out.p.shape), tuple(out.z.shape), tuple(out.v_rec.shape), out.z_c
+    ((2, 3), (2, 4), (2, 8), None)
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        embedding_dim: int,
+        classes: int,
+        *,
+        tau: float,
+        multi_label: bool = False,
+    ) -> None:
+        super().__init__()
+        sizes = {"feature_dim": feature_dim, "embedding_dim": embedding_dim, "classes": classes}
+        for name, value in sizes.items():
+            if value < 1:
+                raise ConfigError(f"heads: {name} is {value}", hint=f"{name} must be 1 or more")
+        if not tau > 0:
+            raise ConfigError(f"heads: tau is {tau}", hint="tau must be above 0; the paper has 0.1")
+        self.feature_dim, self.embedding_dim, self.classes = feature_dim, embedding_dim, classes
+        self.projector = Projector(feature_dim, embedding_dim)
+        self.reconstructor = Reconstructor(feature_dim, embedding_dim)
+        self.classifier = Classifier(feature_dim, classes)
+        self.auxiliary = Auxiliary(embedding_dim, classes, tau=tau)
+        # absent, not merely unused, for single label: distributed training objects to idle weights
+        self.subspaces = Subspaces(embedding_dim, classes) if multi_label else None
+
+    def forward(self, v: Tensor) -> HeadOutputs:
+        z = self.projector(v)
+        return HeadOutputs(
+            v=v,
+            p=self.classifier(v),
+            z=z,
+            q=self.auxiliary(z),
+            v_rec=self.reconstructor(z),
+            z_c=None if self.subspaces is None else self.subspaces(z),
+        )

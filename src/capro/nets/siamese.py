@@ -1,0 +1,124 @@
+"""The query branch with its gradient, and the key branch that follows it (method.md, Networks).
+
+    query view ─► encoder ─► v ─► heads ─► p, z, q, v~
+      key view ─► key_encoder ─► key_projector ─► z'           no gradient
+
+Weights of the key branch are a moving average of the query's. Its BatchNorm statistics are its own:
+copied at the start, then those of the batches that it sees, because running means that were
+averaged from the query branch would belong to other weights and to the other view.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from capro.errors import ConfigError
+from capro.nets.backbones import Backbone
+from capro.nets.heads import HeadOutputs, Heads, Projector
+
+
+class SiameseOutputs(NamedTuple):
+    """The query branch's outputs, and z' (b, d_p) where a key view was given."""
+
+    query: HeadOutputs
+    z_key: Tensor | None
+
+
+class Siamese(nn.Module):
+    """Query branch and momentum key branch.
+
+    Args:
+        backbone: the encoder of the query branch. `FeatureBackbone` for cached features.
+        heads: heads for the encoder's width.
+
+    >>> from capro.nets.backbones import FeatureBackbone
+    >>> net = Siamese(FeatureBackbone(8), Heads(8, 4, 3, tau=0.1)).eval()
+    >>> v = torch.randn(2, 8)
+    >>> out = net(v, v)
+    >>> bool((out.query.z == out.z_key).all())  # identical at the start
+    True
+    """
+
+    def __init__(self, backbone: Backbone, heads: Heads) -> None:
+        super().__init__()
+        if heads.feature_dim != backbone.dim:
+            raise ConfigError(
+                f"heads for features of width {heads.feature_dim}, but backbone "
+                f"'{backbone.name}' gives {backbone.dim}",
+                hint="build the heads with the backbone's `dim`",
+            )
+        self.encoder = backbone
+        self.heads = heads
+        # A backbone may hold weights that never train (a mask token): unfreezing leaves them alone.
+        self._learns = [name for name, p in backbone.named_parameters() if p.requires_grad]
+        self._frozen = False
+        self.key_encoder: Backbone = copy.deepcopy(backbone).requires_grad_(False)
+        self.key_projector: Projector = copy.deepcopy(heads.projector).requires_grad_(False)
+
+    def forward(self, query: Tensor, key: Tensor | None = None) -> SiameseOutputs:
+        """Both branches in one call, so that a distributed wrapper sees one forward a step.
+
+        Args:
+            query: normalised images (b, 3, h, w), or cached features (b, d_v).
+            key: the key view, the same shape. Shuffled BN is the caller's: shuffle before,
+                unshuffle `z_key` after.
+        """
+        outputs = self.heads(self.encoder(query))
+        return SiameseOutputs(outputs, None if key is None else self.embed_key(key))
+
+    @torch.no_grad()
+    def embed_key(self, key: Tensor) -> Tensor:
+        """Z' of a view, (b, d_p), without gradient."""
+        z_key: Tensor = self.key_projector(self.key_encoder(key))
+        return z_key
+
+    @torch.no_grad()
+    def update_key(self, momentum: float) -> None:
+        """Move the key weights: key <- m key + (1 - m) query. Call it after the optimiser."""
+        if not 0 <= momentum <= 1:
+            raise ConfigError(
+                f"key momentum is {momentum}", hint="it lies between 0 and 1; the paper has 0.999"
+            )
+        keys, queries = self._weights()
+        # lerp is exact where both are equal, so a frozen encoder's copy does not drift
+        torch._foreach_lerp_(keys, queries, 1 - momentum)  # one call for all weights
+
+    @torch.no_grad()
+    def reset_key(self) -> None:
+        """Make the key branch identical to the query branch again, BatchNorm statistics as well."""
+        self.key_encoder.load_state_dict(self.encoder.state_dict())
+        self.key_projector.load_state_dict(self.heads.projector.state_dict())
+
+    def freeze_encoder(self, frozen: bool) -> None:
+        """Fix or release the encoder.
+
+        Frozen: no gradient, and both encoders stay in eval mode whatever `train()` says, so that
+        neither weights nor batch statistics move. Released: exactly the weights that could train
+        before train again.
+        """
+        self._frozen = frozen
+        learns = set(self._learns)
+        for name, parameter in self.encoder.named_parameters():
+            parameter.requires_grad_(not frozen and name in learns)
+        self.train(self.training)
+
+    @property
+    def encoder_frozen(self) -> bool:
+        return self._frozen
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self._frozen:
+            self.encoder.eval()
+            self.key_encoder.eval()
+        return self
+
+    def _weights(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Key and query weights, in one order."""
+        keys = [*self.key_encoder.parameters(), *self.key_projector.parameters()]
+        queries = [*self.encoder.parameters(), *self.heads.projector.parameters()]
+        return list[Tensor](keys), list[Tensor](queries)

@@ -1,0 +1,1 @@
+"""Batches, objectives of the steps, and the one loop that runs them."""

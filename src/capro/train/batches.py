@@ -1,0 +1,290 @@
+"""Batches: which samples, on which rank, and their two views as network input.
+
+Everything random is a function of (seed, epoch, sample), and a batch a function of (seed, epoch,
+step): workers, ranks and a resume change nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from capro.config import ViewSettings
+from capro.data.pixels import Pixels
+from capro.data.views import KEY, QUERY, KeyAugment, center, crop, normalise, to_float, view_rng
+from capro.nets.backbones import Backbone
+from capro.runs import seed_for
+
+PLAIN = -1  # the view without augmentation
+AHEAD = 2  # batches prepared while the network works on another
+
+
+class Inputs(Protocol):
+    """Where network input comes from: images that are decoded and augmented, or cached features."""
+
+    def raw(self, positions: NDArray[np.int64], *, epoch: int, view: int) -> NDArray[Any]:
+        """The host's part of a view, in a worker thread; rows in the order of ``positions``."""
+        ...
+
+    def ready(
+        self,
+        raw: NDArray[Any],
+        positions: NDArray[np.int64],
+        *,
+        epoch: int,
+        view: int,
+        device: torch.device,
+    ) -> Tensor:
+        """The device's part: the network's input."""
+        ...
+
+
+class ImageInputs:
+    """Full mode: crops by Pillow on the host, colours by kornia on the device."""
+
+    def __init__(
+        self, pixels: Pixels, backbone: Backbone, settings: ViewSettings, *, seed: int
+    ) -> None:
+        self._pixels = pixels
+        self._size = settings.size or backbone.size
+        self._mean, self._std = backbone.mean, backbone.std
+        self._scale = (settings.crop_scale, 1.0)
+        self._flip = settings.flip
+        self._seed = seed_for(seed, "views")
+        self._augment = KeyAugment(jitter=settings.jitter, grey=settings.grey, blur=settings.blur)
+
+    def raw(self, positions: NDArray[np.int64], *, epoch: int, view: int) -> NDArray[np.uint8]:
+        """Crops, (b, size, size, 3)."""
+        return np.stack([self._crop(int(position), epoch, view) for position in positions])
+
+    def _crop(self, position: int, epoch: int, view: int) -> NDArray[np.uint8]:
+        image = self._pixels.image(position)
+        if view == PLAIN:
+            return center(image, self._size)
+        rng = view_rng(self._seed, epoch, position, view)
+        return crop(image, rng, size=self._size, scale=self._scale, flip=self._flip)
+
+    def ready(
+        self,
+        raw: NDArray[Any],
+        positions: NDArray[np.int64],
+        *,
+        epoch: int,
+        view: int,
+        device: torch.device,
+    ) -> Tensor:
+        """Normalised images, (b, 3, size, size)."""
+        images = to_float(torch.from_numpy(raw).to(device).permute(0, 3, 1, 2).contiguous())
+        if view == KEY:
+            images = self._augment(images, self._augment.draw(self._seed, epoch, positions))
+        return normalise(images, self._mean, self._std)
+
+
+class FeatureInputs:
+    """Frozen mode: features of a few augmented views, computed once.
+
+    Args:
+        plain: Features of every sample without augmentation, (n, d_v).
+        query: Features of query views, (V, n, d_v).
+        key: Features of key views, (V', n, d_v).
+        seed: Decides which view a sample shows in an epoch.
+    """
+
+    def __init__(
+        self,
+        plain: NDArray[np.float32],
+        query: NDArray[np.float32],
+        key: NDArray[np.float32],
+        *,
+        seed: int,
+    ) -> None:
+        self._plain, self._views = plain, {QUERY: query, KEY: key}
+        self._seed = seed_for(seed, "views")
+        self._chosen: dict[tuple[int, int], NDArray[np.int64]] = {}
+
+    def raw(self, positions: NDArray[np.int64], *, epoch: int, view: int) -> NDArray[np.float32]:
+        """Feature rows, (b, d_v)."""
+        if view == PLAIN:
+            return np.asarray(self._plain[positions])
+        views = self._views[view]
+        return np.asarray(views[self._choice(epoch, view)[positions], positions])
+
+    def _choice(self, epoch: int, view: int) -> NDArray[np.int64]:
+        """Which of the cached views each sample shows in this epoch."""
+        found = self._chosen.get((epoch, view))
+        if found is None:
+            views = self._views[view]
+            rng = view_rng(self._seed, epoch, 0, view)
+            found = rng.integers(0, views.shape[0], size=views.shape[1])
+            if len(self._chosen) > 8:
+                self._chosen.clear()
+            self._chosen[epoch, view] = found
+        return found
+
+    def ready(
+        self,
+        raw: NDArray[Any],
+        positions: NDArray[np.int64],
+        *,
+        epoch: int,
+        view: int,
+        device: torch.device,
+    ) -> Tensor:
+        """Feature rows on the device."""
+        del positions, epoch, view  # features are ready as they are
+        return torch.from_numpy(raw).to(device)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's part of a global batch of B samples.
+
+    ``everyone`` are the rows of the training set in the global batch, ``mine`` this rank's part of
+    it. Key views go through the network in ``key_order``, so that with several ranks a rank's
+    BatchNorm sees other keys than its own queries (shuffled BN); no image travels for that.
+    """
+
+    epoch: int
+    step: int
+    everyone: NDArray[np.int64]  # (B,)
+    mine: slice
+    query: Tensor  # this rank's (b, ...)
+    key: Tensor | None  # this rank's part of the reordered keys
+    key_order: NDArray[np.int64]  # (B,)
+
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """This rank's rows of the training set, (b,)."""
+        return self.everyone[self.mine]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the rows of a training set fall into batches.
+
+    An epoch's permutation is cut into equal parts (sizes differ by one at most), so that no sample
+    is left out and no batch is tiny; a part is cut the same way over the ranks.
+    """
+
+    rows: int
+    batch_size: int
+    seed: int
+
+    @property
+    def steps(self) -> int:
+        """Batches per epoch."""
+        return max(1, -(-self.rows // self.batch_size))
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """The global batches of an epoch."""
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.rows)
+        return np.array_split(order, self.steps)
+
+    def key_order(self, epoch: int, step: int, size: int) -> NDArray[np.int64]:
+        """The order in which a global batch's keys are computed."""
+        return np.random.default_rng([self.seed, epoch, step]).permutation(size)
+
+
+def slices(size: int, ranks: int) -> list[slice]:
+    """Cut a global batch over the ranks.
+
+    >>> slices(5, 2)
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    edges = np.cumsum([0] + [len(part) for part in np.array_split(np.arange(size), ranks)])
+    return [slice(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+
+
+def load_batches(
+    inputs: Inputs,
+    plan: Plan,
+    positions: NDArray[np.int64],
+    *,
+    epoch: int,
+    first: int,
+    keys: bool,
+    rank: int,
+    ranks: int,
+    device: torch.device,
+) -> Iterator[Batch]:
+    """The batches of an epoch from step ``first`` on, prepared ahead in threads.
+
+    Args:
+        inputs: Where the views come from.
+        plan: Which samples.
+        positions: Position in the manifest of each training row.
+        epoch: Epoch.
+        first: Steps to leave out: a resumed run has done them.
+        keys: Whether key views are wanted.
+        rank: This rank.
+        ranks: How many there are.
+        device: Where the input goes.
+    """
+    jobs = list(enumerate(plan.batches(epoch)))[first:]
+
+    def prepare(step: int, everyone: NDArray[np.int64]) -> tuple[Any, ...]:
+        mine = slices(len(everyone), ranks)[rank]
+        order = plan.key_order(epoch, step, len(everyone))
+        query_at = positions[everyone[mine]]
+        key_at = positions[everyone[order[mine]]]
+        query = inputs.raw(query_at, epoch=epoch, view=QUERY)
+        key = inputs.raw(key_at, epoch=epoch, view=KEY) if keys else None
+        return mine, order, query_at, key_at, query, key
+
+    with ThreadPoolExecutor(AHEAD) as pool:
+        waiting: deque[Future[tuple[Any, ...]]] = deque()
+        for job in jobs[:AHEAD]:
+            waiting.append(pool.submit(prepare, *job))
+        try:
+            for number, (step, everyone) in enumerate(jobs):
+                if number + AHEAD < len(jobs):
+                    waiting.append(pool.submit(prepare, *jobs[number + AHEAD]))
+                mine, order, query_at, key_at, query, key = waiting.popleft().result()
+                options = {"epoch": epoch, "device": device}
+                yield Batch(
+                    epoch=epoch,
+                    step=step,
+                    everyone=everyone,
+                    mine=mine,
+                    query=inputs.ready(query, query_at, view=QUERY, **options),
+                    key=None if key is None else inputs.ready(key, key_at, view=KEY, **options),
+                    key_order=order,
+                )
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def plain_batches(
+    inputs: Inputs, positions: Sequence[int] | NDArray[np.int64], *, size: int, device: torch.device
+) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    """Unaugmented input in the given order, in blocks: row numbers and network input."""
+    whole = np.asarray(positions, dtype=np.int64)
+    blocks = [np.arange(at, min(at + size, len(whole))) for at in range(0, len(whole), size)]
+    with ThreadPoolExecutor(AHEAD) as pool:
+        waiting: deque[tuple[NDArray[np.int64], Future[NDArray[Any]]]] = deque()
+        for number, rows in enumerate(blocks):
+            waiting.append((rows, pool.submit(inputs.raw, whole[rows], epoch=0, view=PLAIN)))
+            if number >= AHEAD:
+                yield _ready(inputs, whole, *waiting.popleft(), device=device)
+        while waiting:
+            yield _ready(inputs, whole, *waiting.popleft(), device=device)
+
+
+def _ready(
+    inputs: Inputs,
+    whole: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    raw: Future[NDArray[Any]],
+    *,
+    device: torch.device,
+) -> tuple[NDArray[np.int64], Tensor]:
+    return rows, inputs.ready(raw.result(), whole[rows], epoch=0, view=PLAIN, device=device)

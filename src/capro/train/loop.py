@@ -1,0 +1,204 @@
+"""The one loop. Every training of capro runs through ``fit``, top to bottom.
+
+A run killed at any moment and started again ends bit-identical on a CPU: batches, views and the
+learning rate are functions of (seed, epoch, step), and all else is in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from capro import losses, progress
+from capro.config import Schedule
+from capro.errors import RunError
+from capro.train.batches import Inputs, Plan, load_batches
+from capro.train.checkpoints import Checkpoints
+from capro.train.optim import learning_rate
+from capro.train.ranks import Ranks
+from capro.train.steps import Objective
+
+SHOWN_IDS = 5
+
+
+@dataclass
+class Position:
+    """Where a training is: the next step to do, sums of the running epoch, and past epochs."""
+
+    epoch: int = 0
+    step: int = 0  # within the epoch
+    sums: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def fit(
+    objective: Objective,
+    inputs: Inputs,
+    positions: NDArray[np.int64],
+    schedule: Schedule,
+    *,
+    name: str,
+    seed: int,
+    ranks: Ranks,
+    ids: list[str],
+    checkpoints: Checkpoints | None = None,
+    checkpoint_minutes: float = 10.0,
+    bar: progress.Bar = progress.silent,
+    log: Callable[[dict[str, float], int], None] = lambda _values, _step: None,
+) -> list[dict[str, float]]:
+    """Train an objective; returns one row of figures per epoch.
+
+    Args:
+        objective: What to train.
+        inputs: Where views come from.
+        positions: Manifest position of each training row.
+        schedule: Epochs, batch size, learning rate.
+        name: For messages.
+        seed: Of the order of samples.
+        ranks: The ranks.
+        ids: Sample ids by manifest position, for messages.
+        checkpoints: Where to resume from and to write to; None for trainings of a few seconds.
+        checkpoint_minutes: A checkpoint at least this often, besides every epoch.
+        bar: Progress.
+        log: Told the figures of each epoch, with the step.
+    """
+    plan = Plan(len(positions), schedule.batch_size, seed)
+    parameters = objective.parameters()
+    optimizer = torch.optim.SGD(
+        parameters, lr=schedule.lr, momentum=schedule.momentum, weight_decay=schedule.weight_decay
+    )
+    optimizer = ranks.accelerator.prepare_optimizer(optimizer)
+    at = Position()
+    resumed = checkpoints is not None and _restore(checkpoints, objective, parameters, optimizer, at)
+    saved_at = time.monotonic()
+    device = ranks.accelerator.device
+
+    with bar(name, schedule.epochs * plan.steps) as advance:
+        advance(at.epoch * plan.steps + at.step)
+        while at.epoch < schedule.epochs:
+            objective.begin_epoch(at.epoch, resumed=resumed and at.step > 0)
+            resumed = False
+            batches = load_batches(
+                inputs, plan, positions, epoch=at.epoch, first=at.step, keys=objective.keys,
+                rank=ranks.index, ranks=ranks.count, device=device,
+            )  # fmt: skip
+            for batch in batches:
+                done = at.epoch * plan.steps + at.step
+                rate = learning_rate(done, steps_per_epoch=plan.steps, schedule=schedule)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+                with ranks.accelerator.autocast():
+                    terms = objective.terms(batch)
+                    loss = losses.total(terms, objective.weights)
+                figures = _figures({"loss": loss, **terms}, ranks)
+                if not all(map(math.isfinite, figures.values())):
+                    _stop(name, figures, at, [ids[i] for i in positions[batch.everyone]])
+                optimizer.zero_grad()
+                ranks.accelerator.backward(loss)
+                ranks.average_gradients(parameters)
+                optimizer.step()
+                objective.after(batch)
+
+                at.step += 1
+                for key, value in figures.items():
+                    at.sums[key] = at.sums.get(key, 0.0) + value
+                advance(1, note=_note(at.epoch, schedule.epochs, figures))
+                if checkpoints and time.monotonic() - saved_at > 60 * checkpoint_minutes:
+                    _save(checkpoints, objective, parameters, optimizer, at, plan, ranks)
+                    saved_at = time.monotonic()
+            means = {key: total / plan.steps for key, total in at.sums.items()}
+            row = {"epoch": float(at.epoch), "lr": rate, **means, **objective.statistics()}
+            at.history.append(row)
+            at.epoch, at.step, at.sums = at.epoch + 1, 0, {}
+            log(row, at.epoch * plan.steps)
+            if checkpoints:
+                _save(checkpoints, objective, parameters, optimizer, at, plan, ranks)
+                saved_at = time.monotonic()
+    return at.history
+
+
+def _figures(terms: dict[str, Tensor], ranks: Ranks) -> dict[str, float]:
+    """Loss terms of the global batch: the mean over ranks, since divisors are global."""
+    values = torch.stack([term.detach().float() for term in terms.values()])
+    everyones = ranks.gather(values[None], [1] * ranks.count)  # (ranks, terms)
+    return dict(zip(terms, everyones.mean(dim=0).tolist(), strict=True))
+
+
+def _stop(name: str, figures: dict[str, float], at: Position, ids: list[str]) -> None:
+    bad = ", ".join(key for key, value in figures.items() if not math.isfinite(value))
+    shown = ", ".join(ids[:SHOWN_IDS]) + (f" and {len(ids) - SHOWN_IDS} more" if ids[SHOWN_IDS:] else "")
+    raise RunError(
+        f"{name}: {bad} is not finite in epoch {at.epoch}, step {at.step}; samples {shown}",
+        hint="lower the learning rate (--set train.lr=... or pretrain.lr=...), or look at the samples",
+    )
+
+
+def _note(epoch: int, epochs: int, figures: dict[str, float]) -> str:
+    terms = " ".join(f"{key} {value:.3f}" for key, value in figures.items())
+    return f"epoch {epoch + 1}/{epochs} {terms}"
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def _save(
+    checkpoints: Checkpoints,
+    objective: Objective,
+    parameters: list[nn.Parameter],
+    optimizer: Any,
+    at: Position,
+    plan: Plan,
+    ranks: Ranks,
+) -> None:
+    if ranks.main:
+        tensors = {f"net.{name}": tensor for name, tensor in objective.net.state_dict().items()}
+        tensors |= {f"objective.{name}": tensor for name, tensor in objective.state().items()}
+        for number, parameter in enumerate(parameters):
+            buffer = optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if buffer is not None:
+                tensors[f"momentum.{number}"] = buffer
+        tensors["random"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            tensors["random.cuda"] = torch.cuda.get_rng_state()
+        values = {"epoch": at.epoch, "step": at.step, "sums": at.sums, "history": at.history}
+        checkpoints.save(at.epoch * plan.steps + at.step, tensors, values)
+    ranks.wait()
+
+
+def _restore(
+    checkpoints: Checkpoints,
+    objective: Objective,
+    parameters: list[nn.Parameter],
+    optimizer: Any,
+    at: Position,
+) -> bool:
+    """Fill everything from the newest checkpoint; False if there is none."""
+    found = checkpoints.latest()
+    if found is None:
+        return False
+    tensors, values = found
+    net = {name[4:]: tensor for name, tensor in tensors.items() if name.startswith("net.")}
+    objective.net.load_state_dict(net)
+    for name, tensor in objective.state().items():
+        tensor.copy_(tensors[f"objective.{name}"])
+    objective.restored()
+    for number, parameter in enumerate(parameters):
+        buffer = tensors.get(f"momentum.{number}")
+        if buffer is not None:
+            optimizer.state[parameter]["momentum_buffer"] = buffer.to(parameter.device)
+    torch.set_rng_state(tensors["random"])
+    if torch.cuda.is_available() and "random.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+    at.epoch, at.step = values["epoch"], values["step"]
+    at.sums, at.history = values["sums"], values["history"]
+    return True
+
+

@@ -1,0 +1,361 @@
+"""The demo data: same bytes, exact noise, texts, truth, and a folder that is whole or absent."""
+
+import collections
+import csv
+import hashlib
+import json
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from capro.data import demo
+from capro.data.emoji import DESIGNS, picture, table
+from capro.data.emoji.compose import background, recolour, scene
+from capro.data.emoji.pages import page
+from capro.errors import ConfigError, DataError
+
+SMALL = {"n_train": 280, "n_test": 42}
+NAMES = [c.name for c in demo.CLASSES]
+SHOWN_BY = {code: c.name for c in demo.CLASSES for code in c.shows}
+WORDNET = Path("/usr/share/wordnet/data.noun")
+
+
+def digests(folder):
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
+def rows_of(folder, split="train"):
+    lines = (folder / split / "metadata.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def truth_of(folder):
+    with open(folder / "train_truth.csv", encoding="utf-8", newline="") as file:
+        return {row["file_name"]: row for row in csv.DictReader(file)}
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo") / "single"
+    demo.write_demo(folder, **SMALL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def multi(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo") / "multi"
+    demo.write_demo(folder, multi_label=True, **SMALL)
+    return folder
+
+
+# Assets
+
+
+def test_assets_are_small_and_decode():
+    root = resources.files("capro.data.emoji")
+    with resources.as_file(root) as folder:
+        files = [
+            path for path in Path(folder).rglob("*") if path.suffix in (".png", ".txt", ".json")
+        ]
+        pictures = {
+            str(path.relative_to(folder).with_suffix("")) for path in files if path.suffix == ".png"
+        }
+        assert sum(path.stat().st_size for path in files) <= 1_300_000
+    assert pictures == {f"{design}/{code}" for design in DESIGNS for code in demo.codes()}
+    for design in DESIGNS:
+        for code in demo.codes():
+            image = picture(design, code)
+            assert (image.size, image.mode) == ((64, 64), "RGBA")
+            alpha = np.asarray(image)[..., 3]
+            assert 0.05 < (alpha > 128).mean() < 0.99  # neither empty nor without transparency
+
+
+def test_every_design_brings_its_own_licence():
+    root = resources.files("capro.data.emoji")
+    first_words = {
+        "noto": "Apache License",
+        "twemoji": "Attribution 4.0 International",
+        "fluent": "Microsoft Corporation",
+        "cldr": "UNICODE LICENSE V3",
+    }
+    for design, words in first_words.items():
+        text = root.joinpath(f"LICENSE-{design}.txt").read_text(encoding="utf-8")
+        assert words in text[:400]
+    assert "CC-BY 4.0" in root.joinpath("README.md").read_text(encoding="utf-8")
+
+
+def test_every_emoji_has_a_name():
+    assert set(table()) == set(demo.codes())
+    assert table()["1f3cf"].name == "cricket game"
+    assert all(emoji.name and emoji.keywords for emoji in table().values())
+
+
+# Classes
+
+
+@pytest.mark.skipif(not WORDNET.exists(), reason="Debian's wordnet-base is not installed")
+@pytest.mark.parametrize("c", demo.CLASSES, ids=lambda c: c.name)
+def test_sense_is_a_wordnet_sense_of_the_word(c):
+    with open(WORDNET, "rb") as file:
+        file.seek(int(c.sense[1:]))
+        fields = file.readline().decode().split()
+    assert fields[0] == c.sense[1:]
+    lemmas = fields[4 : 4 + 2 * int(fields[3], 16) : 2]
+    # WordNet lists `glasses` as itself; only `tiger cat` is two words
+    assert c.name.replace(" ", "_") in lemmas
+
+
+def test_emoji_mean_one_class_only():
+    shown = [code for c in demo.CLASSES for code in c.shows]
+    assert len(shown) == len(set(shown))
+    assert not {*demo.STRANGERS} & {code for c in demo.CLASSES for code in (*c.shows, *c.other)}
+    assert all(not {*c.shows} & {*c.other} for c in demo.CLASSES)
+
+
+def test_classes_file(single):
+    rows = yaml.safe_load((single / "classes.yaml").read_text(encoding="utf-8"))
+    assert [row["name"] for row in rows] == NAMES
+    assert rows[0] == {"name": "mouse", "sense": "n02330245", "ambiguous": True}
+    assert len(rows) >= 12
+    assert [row["name"] for row in rows if not row["ambiguous"]] == ["tiger"]
+
+
+# Bytes
+
+
+def test_same_bytes_twice_and_another_seed_differs(single, tmp_path):
+    demo.write_demo(tmp_path / "again", **SMALL)
+    assert digests(tmp_path / "again") == digests(single)
+    demo.write_demo(tmp_path / "other", seed=1, n_train=28, n_test=14)
+    demo.write_demo(tmp_path / "zero", seed=0, n_train=28, n_test=14)
+    other, zero = digests(tmp_path / "other"), digests(tmp_path / "zero")
+    assert not set(other.values()) & {
+        zero[name] for name in zero if name.endswith((".png", "jsonl"))
+    }
+
+
+def test_train_and_test_share_no_picture(single):
+    images = [value for name, value in digests(single).items() if name.endswith(".png")]
+    assert len(images) == len(set(images)) == 280 + 42
+
+
+# Tree
+
+
+def test_counts_and_format(single):
+    for split, number in (("train", 280), ("test", 42)):
+        rows = rows_of(single, split)
+        files = {str(path.relative_to(single / split)) for path in (single / split).glob("*/*.png")}
+        assert len(rows) == number
+        assert {row["file_name"] for row in rows} == files
+        assert all(row["file_name"].split("/")[0] == row["label"] for row in rows)
+        assert {row["label"] for row in rows} == set(NAMES)
+    per_class = collections.Counter(row["label"] for row in rows_of(single, "test"))
+    assert set(per_class.values()) == {3}
+    for path in list((single / "train").glob("*/*.png"))[:20]:
+        with Image.open(path) as image:
+            assert (image.size, image.mode, image.format) == ((64, 64), "RGB", "PNG")
+
+
+def test_default_noise_is_what_the_issue_asks_for():
+    shots = demo.plan(np.random.default_rng(0), 2400, noisy=True, multi_label=False)
+    kinds = collections.Counter(shot.kind for shot in shots)
+    assert 0.38 <= 1 - kinds["clean"] / 2400 <= 0.42
+    assert 0.45 <= kinds["sense"] / (2400 - kinds["clean"]) <= 0.6
+    assert min(kinds["flip"], kinds["ood"]) >= 0.07 * 2400
+    by_class = collections.Counter((shot.web[0], shot.kind) for shot in shots)
+    majority = [name for name in NAMES if by_class[name, "sense"] >= by_class[name, "clean"]]
+    assert {"tiger cat", "ear", "drumstick"} <= set(majority)
+    assert min(by_class[name, "clean"] for name in NAMES) >= 60  # anchors exist in every class
+
+
+def test_kinds_agree_with_the_truth():
+    for shot in demo.plan(np.random.default_rng(3), 500, noisy=True, multi_label=False):
+        (label,), (code,) = shot.web, shot.codes
+        c = demo.CLASSES[NAMES.index(label)]
+        assert shot.truth == ((SHOWN_BY[code],) if code in SHOWN_BY else ())
+        assert (shot.kind == "clean") == (shot.truth == (label,)) == (code in c.shows)
+        assert (shot.kind == "sense") == (code in c.other)
+        assert (shot.kind == "ood") == (code in demo.STRANGERS)
+        assert (shot.kind == "flip") == (code in SHOWN_BY and code not in (*c.shows, *c.other))
+
+
+def test_test_set_is_clean():
+    for multi_label in (False, True):
+        rng = np.random.default_rng(0)
+        shots = demo.plan(rng, 300, noisy=False, multi_label=multi_label)
+        assert {shot.kind for shot in shots} == {"clean"}
+        assert all(shot.web == shot.truth for shot in shots)
+
+
+def test_truth_file(single):
+    truth, rows = truth_of(single), rows_of(single)
+    assert list(truth) == [row["file_name"] for row in rows]
+    for row in rows:
+        of = truth[row["file_name"]]
+        assert (of["kind"] == "clean") == (of["true_labels"] == row["label"])
+        if of["kind"] == "ood":
+            assert of["true_labels"] == ""
+        if of["kind"] == "flip":
+            assert of["true_labels"] in NAMES
+    wrong = [of for of in truth.values() if of["kind"] != "clean"]
+    assert 0.36 <= len(wrong) / 280 <= 0.44
+
+
+# Multi-label
+
+
+def test_multi_label_tree(multi):
+    truth = truth_of(multi)
+    wrong = missing = 0
+    for row in rows_of(multi):
+        of = truth[row["file_name"]]
+        true = set(of["true_labels"].split("|")) - {""}
+        assert row["file_name"].startswith("images/")
+        assert "label" not in row
+        assert 1 <= len(row["labels"]) == len(set(row["labels"])) <= 3
+        assert len(true) <= 3
+        assert (of["kind"] == "clean") == (set(row["labels"]) == true)
+        assert (of["kind"] == "ood") <= (true == set())
+        if of["kind"] == "missing":
+            assert set(row["labels"]) < true
+        wrong += len(set(row["labels"]) - true)
+        missing += len(true - set(row["labels"]))
+    assert 0.4 <= wrong / (wrong + missing) <= 0.6
+    assert {len(row["labels"]) for row in rows_of(multi, "test")} == {1, 2, 3}
+
+
+def test_multi_label_pictures_show_their_truth():
+    for shot in demo.plan(np.random.default_rng(0), 300, noisy=True, multi_label=True):
+        assert set(shot.truth) == {SHOWN_BY[code] for code in shot.codes if code in SHOWN_BY}
+        assert set(shot.named) <= set(shot.codes)
+
+
+# Texts
+
+
+def test_some_texts_are_missing_and_some_belong_elsewhere():
+    shot = demo.single_shot(np.random.default_rng(0), demo.CLASSES[0], "sense")
+    texts = [demo.text_of(np.random.default_rng(i), shot) for i in range(1500)]
+    empty = [text for text in texts if not any(text.values())]
+    own = [text for text in texts if "computer" in str(text)]
+    elsewhere = [text for text in texts if any(text.values()) and "mouse" not in str(text)]
+    assert 0.12 <= len(empty) / 1500 <= 0.18
+    assert 0.08 <= len(elsewhere) / 1500 <= 0.12
+    assert len(own) / 1500 >= 0.7
+
+
+def test_missing_share_of_the_tree(single):
+    rows = rows_of(single)
+    empty = [row for row in rows if not (row["title"] or row["description"] or row["tags"])]
+    assert 0.09 <= len(empty) / len(rows) <= 0.21
+
+
+def test_pages_look_like_the_web():
+    pages = [page(np.random.default_rng(i), ["mouse"], ["1f5b1-fe0f"]) for i in range(200)]
+    text = json.dumps(pages)
+    for sign in ("<p>", "&amp;", ".jpg", "https://", "\\n", "\\t", "computermouse"):
+        assert sign in text
+    assert all("mouse" in str(p) for p in pages)
+    assert np.mean(["computer" in str(p) for p in pages]) > 0.9  # the sense can be told
+
+
+def test_page_names_the_company():
+    text = page(np.random.default_rng(0), ["bat", "corn"], ["1f987", "1f33d"])
+    assert "With corn (ear of corn)." in text["description"]
+    assert text["tags"][:2] == ["bat", "corn"]
+
+
+# Pictures
+
+
+def test_recolour_keeps_grey_and_alpha():
+    grey = Image.new("RGBA", (2, 2), (100, 100, 100, 7))
+    turned = np.asarray(recolour(grey, hue=1.0, brightness=1.0))
+    assert np.abs(turned[..., :3].astype(int) - 100).max() <= 1
+    assert (turned[..., 3] == 7).all()
+    red = Image.new("RGBA", (2, 2), (200, 0, 0, 255))
+    assert np.asarray(recolour(red, hue=0.0, brightness=0.5))[0, 0, 0] in (99, 100)
+
+
+def test_emoji_cover_a_fair_part_of_the_picture():
+    rng_pairs = [(np.random.default_rng(i), np.random.default_rng(i)) for i in range(40)]
+    covered = [
+        (np.asarray(scene(a, ["1f357"], [])) != background(b)).any(axis=2).mean()
+        for a, b in rng_pairs
+    ]
+    assert min(covered) > 0.02
+    assert max(covered) < 0.6
+
+
+# Whole or absent
+
+
+def test_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
+    def broken(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "write_classes", broken)
+    with pytest.raises(KeyboardInterrupt):
+        demo.write_demo(tmp_path / "data" / "demo", n_train=14, n_test=14)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_complete_folder_is_left_alone_and_others_are_replaced(tmp_path):
+    folder = tmp_path / "demo"
+    demo.write_demo(folder, n_train=14, n_test=14)
+    before, born = digests(folder), folder.stat().st_ino
+    demo.write_demo(folder, n_train=14, n_test=14)
+    assert folder.stat().st_ino == born
+    next(folder.glob("train/*/*.png")).unlink()  # no longer complete
+    demo.write_demo(folder, n_train=14, n_test=14)
+    assert digests(folder) == before
+    demo.write_demo(folder, n_train=15, n_test=14)
+    assert len(rows_of(folder)) == 15
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]
+
+
+def test_foreign_folder_is_never_touched(tmp_path):
+    (tmp_path / "holiday.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"holiday\.txt") as caught:
+        demo.write_demo(tmp_path, n_train=14, n_test=14)
+    assert "another folder" in caught.value.hint
+    with pytest.raises(DataError, match="exists"):
+        demo.write_demo(tmp_path / "holiday.txt", n_train=14, n_test=14)
+    folder = tmp_path / "demo"
+    demo.write_demo(folder, n_train=14, n_test=14)
+    (folder / "notes").mkdir()
+    with pytest.raises(DataError, match="notes"):
+        demo.write_demo(folder, n_train=15, n_test=14)
+    assert (folder / "notes").is_dir()
+
+
+def test_an_empty_folder_may_be_filled(tmp_path):
+    demo.write_demo(tmp_path / "demo", n_train=14, n_test=14)
+    (tmp_path / "empty").mkdir()
+    demo.write_demo(tmp_path / "empty", n_train=14, n_test=14)
+    assert digests(tmp_path / "empty") == digests(tmp_path / "demo")
+
+
+def test_too_few_images(tmp_path):
+    with pytest.raises(ConfigError, match="n_test=13: the demo has 14 classes"):
+        demo.write_demo(tmp_path / "demo", n_test=13)
+
+
+@given(st.integers(0, 1000), st.lists(st.floats(0, 10), min_size=1, max_size=8))
+def test_apportion_is_exact_and_fair(number, weights):
+    weights = [*weights, 1.0]
+    counts = demo.apportion(number, weights)
+    exact = [number * weight / sum(weights) for weight in weights]
+    assert sum(counts) == number
+    assert all(abs(count - share) < 1 + 1e-6 for count, share in zip(counts, exact, strict=True))

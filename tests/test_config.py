@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from capro import config
+from capro.config import Settings, Stage
+from capro.errors import ConfigError
+
+# The paper's table of hyper-parameters: (setting, WebVision1k, Google500, NUS-WIDE).
+PAPER = [
+    ("pretrain.momentum", 0.9, 0.9, 0.9),
+    ("pretrain.weight_decay", 1e-4, 1e-4, 1e-4),
+    ("pretrain.batch_size", 256, 256, 256),
+    ("pretrain.warmup_epochs", 5, 10, 10),
+    ("pretrain.lr", 0.1, 0.1, 2e-3),
+    ("pretrain.epochs", 120, 120, 100),
+    ("train.warmup_epochs", 5, 10, 10),
+    ("train.lr", 0.1, 0.1, 2e-3),
+    ("train.frozen_epochs", 5, 10, 10),
+    ("train.epochs", 60, 120, 100),
+    ("finetune.warmup_epochs", 0, 0, 0),
+    ("finetune.lr", 1e-4, 1e-4, 2e-5),
+    ("finetune.epochs", 15, 20, 20),
+    ("net.backbone", "resnet50", "resnet50", "resnet50"),
+    ("embed.text_encoder", "minilm", "minilm", "minilm"),
+    ("train.lambda_prj", 1, 1, 1),
+    ("train.lambda_pro", 1, 1, 1),
+    ("train.lambda_ins", 1, 1, 1),
+    ("train.lambda_bts", 0.1, 0.1, 0.1),
+    ("train.prototype_momentum", 0.999, 0.999, 0.999),
+    ("net.embedding_dim", 128, 128, 128),
+    ("net.tau", 0.1, 0.1, 0.1),
+    ("train.alpha", 0.5, 0.5, 0.5),
+    ("match.top_k", 50, 50, 50),
+    ("train.queue", 8192, 8192, 2048),
+    ("train.gamma", 0.6, 0.6, 0.9),
+    ("match.k", 5, 5, 10),
+]
+
+
+@pytest.mark.parametrize(("name", "webvision", "google", "nuswide"), PAPER)
+def test_presets_are_the_papers_table(
+    name: str, webvision: float, google: float, nuswide: float
+) -> None:
+    stage, key = name.split(".")
+    for preset, value in (("webvision1k", webvision), ("google500", google), ("nuswide", nuswide)):
+        assert config.preset(preset)[stage][key] == value, preset
+        assert getattr(getattr(config.load(preset_name=preset), stage), key) == value
+
+
+@pytest.mark.parametrize("name", config.preset_names())
+def test_every_preset_value_has_a_comment_and_loads(name: str) -> None:
+    text = (Path(config.__file__).parent / "presets" / f"{name}.yaml").read_text()
+    values = [line for line in text.splitlines() if line.startswith("  ") and ":" in line]
+    bare = [line for line in values if "#" not in line and "mode: full" not in line]
+    assert bare == []
+    assert isinstance(config.load(preset_name=name), Settings)
+
+
+@pytest.mark.parametrize("name", [None, *config.preset_names()])
+def test_shown_settings_load_again(name: str | None, tmp_path: Path) -> None:
+    settings = config.load(preset_name=name)
+    (tmp_path / "shown.yaml").write_text(config.show(settings, preset_name=name))
+    assert config.load(tmp_path / "shown.yaml") == settings
+
+
+def test_later_wins(tmp_path: Path) -> None:
+    file = tmp_path / "data.yaml"
+    file.write_text("preset: nuswide\ntrain: {gamma: 0.8, lr: 1e-3}\n")
+    settings = config.load(file, overrides=["train.lr=0.5", "seed=7"])
+    assert (settings.train.gamma, settings.train.lr, settings.seed) == (0.8, 0.5, 7)
+    assert settings.train.queue == 2048  # the preset's
+    assert config.load(file, preset_name="webvision1k").train.queue == 8192
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("train.gama=0.4", "unknown setting 'train.gama'", "did you mean 'train.gamma'?"),
+        ("trian.gamma=0.4", "unknown setting 'trian'", "did you mean 'train'?"),
+        ("gamma=0.4", "unknown setting 'gamma'", "did you mean 'train.gamma'?"),
+        (
+            "train.gamma=2",
+            "train.gamma: input should be less than or equal to 1, got 2",
+            "capro config",
+        ),
+        ("train.gamma=high", "train.gamma: input should be a valid number", "capro config"),
+        ("train.lr=nan", "train.lr", "capro config"),
+        ("match.enhancer=magic", "'none', 'knn' or 'reciprocal', got 'magic'", "capro config"),
+        ("train=3", "train: input should be", "capro config"),
+        ("train.gamma", "not of the form name=value", "--set train.gamma=0.4"),
+        ("=3", "not of the form name=value", "--set"),
+    ],
+)
+def test_bad_overrides_are_told(text: str, message: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(overrides=[text])
+    assert message in str(caught.value)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\ntrain: [", "bad.yaml:2"),
+        (b"- a\n- b\n", "holds a list, not settings"),
+        (b"\xff\xfe\x00", "cannot be read"),
+        (b"preset: nusvide\n", "no preset 'nusvide'"),
+    ],
+)
+def test_bad_files_are_told(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "bad.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        config.load(tmp_path / "bad.yaml")
+    with pytest.raises(ConfigError, match="no such file"):
+        config.load(tmp_path / "absent.yaml")
+
+
+def test_settings_are_frozen_and_described() -> None:
+    settings = config.load()
+    with pytest.raises(ValidationError):
+        settings.train.gamma = 0.1  # type: ignore[misc]
+    for name, field in Settings.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Stage):
+            for key, inner in kind.model_fields.items():
+                assert inner.description, f"{name}.{key}"
+
+
+def test_show_names_the_origin() -> None:
+    text = config.show(config.load(preset_name="nuswide"), preset_name="nuswide")
+    line = next(line for line in text.splitlines() if line.strip().startswith("gamma:"))
+    assert "0.9" in line
+    assert "[nuswide]" in line
+    assert yaml.safe_load(text)["train"]["queue"] == 2048

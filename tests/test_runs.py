@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capro.config import Settings, update
+from capro.errors import RunError
+from capro.runs import (
+    Run,
+    atomic_path,
+    drop_shards,
+    fingerprint,
+    read_array,
+    seed_for,
+    sharded,
+    write_array,
+)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_fingerprint_ignores_key_order_only(value: object) -> None:
+    again = json.loads(json.dumps(value))
+    assert fingerprint(value) == fingerprint(again)
+    assert fingerprint([value]) != fingerprint([value, 0])
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    write_array(tmp_path / "a.npy", np.arange(3))
+
+    def fails() -> None:
+        with atomic_path(tmp_path / "a.npy") as temporary:
+            temporary.write_bytes(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
+    assert read_array(tmp_path / "a.npy").tolist() == [0, 1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
+
+
+def make(tmp_path: Path, settings: Settings | None = None) -> Run:
+    return Run.create(tmp_path / "run", settings or Settings())
+
+
+def test_a_stage_is_skipped_when_fresh_and_redone_when_settings_change(tmp_path: Path) -> None:
+    run, done = make(tmp_path), []
+
+    def work(folder: Path) -> dict[str, int]:
+        done.append(folder.name)
+        return {"n": 1}
+
+    assert run.stage("scan", work, settings={"a": 1})
+    assert not run.stage("scan", work, settings={"a": 1})
+    assert run.stage("scan", work, settings={"a": 2})
+    assert run.stage("scan", work, settings={"a": 2}, force=True)
+    assert done == ["scan"] * 3
+    events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events].count("skipped") == 1
+    assert run.finished("scan")["result"] == {"n": 1}  # type: ignore[index]
+
+
+def test_a_stage_goes_stale_with_its_input(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    nothing = lambda folder: None  # noqa: E731
+    run.stage("scan", nothing, settings={"a": 1})
+    assert run.stage("embed", nothing, settings={}, inputs=["scan"])
+    assert not run.stage("embed", nothing, settings={}, inputs=["scan"])
+    run.stage("scan", nothing, settings={"a": 2})
+    assert run.stage("embed", nothing, settings={}, inputs=["scan"])
+
+
+def test_a_missing_input_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="the scan stage has not finished") as caught:
+        make(tmp_path).stage("embed", lambda folder: None, settings={}, inputs=["scan"])
+    assert "capro scan" in caught.value.hint
+
+
+def test_an_interrupted_stage_is_not_finished(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.stage("scan", lambda folder: None, settings={})
+
+    def interrupted(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.stage("scan", interrupted, settings={}, force=True)
+    assert run.finished("scan") is None
+    assert run.stage("scan", lambda folder: None, settings={})
+
+
+def _hold(path: Path) -> None:
+    Run.open(path).stage("scan", lambda folder: time.sleep(60), settings={"held": True})
+
+
+def test_two_processes_do_not_share_a_run_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    holder = multiprocessing.get_context("spawn").Process(target=_hold, args=(run.path,))
+    holder.start()
+    events = run.path / "events.jsonl"
+    for _ in range(300):
+        if events.exists() and "started" in events.read_text():
+            break
+        time.sleep(0.1)
+    with pytest.raises(RunError, match="another capro is working"):
+        run.stage("scan", lambda folder: None, settings={})
+    assert holder.pid
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    assert run.stage("scan", lambda folder: None, settings={})
+
+
+def test_run_yaml_holds_the_settings(tmp_path: Path) -> None:
+    run = make(tmp_path, update(Settings(), ["train.gamma=0.4", "seed=3"]))
+    opened = Run.open(run.path)
+    assert opened.settings == run.settings
+    changed = opened.with_settings(update(opened.settings, ["train.gamma=0.5"]))
+    assert Run.open(run.path).settings.train.gamma == changed.settings.train.gamma == 0.5
+
+
+def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no run.yaml"):
+        Run.open(tmp_path)
+    (tmp_path / "photo.jpg").write_bytes(b"x")
+    with pytest.raises(RunError, match="not empty and not a run directory"):
+        Run.create(tmp_path, Settings())
+    with pytest.raises(RunError, match="is a file"):
+        Run.create(tmp_path / "photo.jpg", Settings())
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "run.yaml").write_text("half: [")
+    with pytest.raises(RunError, match="damaged"):
+        Run.open(tmp_path / "d")
+
+
+def test_seeds_differ_by_purpose() -> None:
+    seeds = {seed_for(seed, name) for seed in range(20) for name in ("match", "train", "views")}
+    assert len(seeds) == 60
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@given(count=st.integers(0, 23), size=st.integers(1, 9), fail_at=st.integers(0, 30))
+def test_shards_survive_a_kill(
+    tmp_path_factory: pytest.TempPathFactory, count: int, size: int, fail_at: int
+) -> None:
+    folder = tmp_path_factory.mktemp("shards")
+    whole = np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32)
+    computed: list[int] = []
+
+    def compute(begin: int, end: int) -> np.ndarray:
+        if begin >= fail_at and not computed.count(-1):
+            computed.append(-1)
+            raise KeyboardInterrupt
+        computed.extend(range(begin, end))
+        return whole[begin:end]
+
+    for _ in range(2):
+        try:
+            result = sharded(folder, count, compute, key="k", width=3, shard_size=size)
+            break
+        except KeyboardInterrupt:
+            continue
+    np.testing.assert_array_equal(result, whole)
+    assert sorted(row for row in computed if row >= 0) == list(range(count))  # each row once
+    sharded(folder, count, lambda b, e: whole[b:e], key="other", width=3, shard_size=size)
+    assert [path.name for path in folder.iterdir()] == ["shards-other"]
+    drop_shards(folder)
+    assert list(folder.iterdir()) == []
