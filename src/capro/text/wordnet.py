@@ -19,15 +19,12 @@ from capro.errors import ConfigError
 TABLE = Path(__file__).with_name("wordnet.txt.xz")
 
 # Lexicographer files of the nouns, by number (lexnames(5WN)); 03 holds the tops of all the others.
-LEXNAMES = {
-    number: f"noun.{name}"
-    for number, name in enumerate(
-        "Tops act animal artifact attribute body cognition communication event feeling food group "
-        "location motive object person phenomenon plant possession process quantity relation shape "
-        "state substance time".split(),
-        start=3,
-    )
-}
+_FILES = """
+Tops act animal artifact attribute body cognition communication event feeling food group location
+motive object person phenomenon plant possession process quantity relation shape state substance
+time
+"""
+LEXNAMES = {number: f"noun.{name}" for number, name in enumerate(_FILES.split(), start=3)}
 
 # Endings of regular plurals and what replaces them, as morphy(7WN) has them for nouns.
 _ENDINGS = (
@@ -203,6 +200,15 @@ def _forms(word: str) -> list[str]:
     return list(dict.fromkeys(forms))
 
 
+def is_wnid(text: str) -> bool:
+    """Whether a text has the form of an id.
+
+    >>> is_wnid("n02123159"), is_wnid("tiger")
+    (True, False)
+    """
+    return _WNID.fullmatch(text.strip()) is not None
+
+
 def is_lemma(word: str) -> bool:
     """Whether a lower-case word is a noun of WordNet, or the plural of one; quick.
 
@@ -277,16 +283,14 @@ def _spelling_hint(word: str) -> str:
 def sense_text(sense: Synset, *, max_hyponyms: int = MAX_HYPONYMS) -> str:
     """Text t^c of a textual prototype (method.md, Text encoding).
 
-    Encoders truncate (MiniLM at 256 tokens), so what says most comes first: synonyms and
-    definition, then hypernyms with theirs, then hyponyms. Examples in the gloss are left out: they
-    show idioms more often than the thing.
+    Encoders truncate (MiniLM at 256 tokens, about ten relatives), so what says most comes first:
+    definition and synonyms, then hypernyms with theirs, then hyponyms, those with most kinds of
+    their own first. Examples in the gloss are left out: they show idioms more often than the thing.
 
     >>> sense_text(resolve("n02123159"))
-    'tiger cat: a cat having a striped coat; domestic cat, house cat, Felis domesticus, \
-Felis catus: any domesticated member of the genus Felis'
+    'a cat having a striped coat; tiger cat; any domesticated member of the genus Felis; \
+domestic cat, house cat, Felis domesticus, Felis catus'
     """
-    relatives = [synset(offset) for offset in sense.hypernyms]
-    relatives += [synset(offset) for offset in sense.hyponyms[:max_hyponyms]]
-    return "; ".join(
-        f"{', '.join(each.words)}: {each.definition}" for each in [sense, *relatives]
-    )
+    hyponyms = sorted(map(synset, sense.hyponyms), key=lambda each: -len(each.hyponyms))
+    relatives = [*map(synset, sense.hypernyms), *hyponyms[:max_hyponyms]]
+    return "; ".join(f"{each.definition}; {', '.join(each.words)}" for each in [sense, *relatives])
