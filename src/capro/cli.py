@@ -184,18 +184,19 @@ def classes_suggest(
 ) -> None:
     """Rank the WordNet senses of every label by the class's own texts."""
     from capro import pipeline, progress, tables
-    from capro.text.classes import save_classes
+    from capro.text.classes import draft, save_classes
 
     suggestions = pipeline.suggest(open_run(run, set_), bar=progress.terminal)
     if out is not None:
         if out.exists():
             fail(f"{out}: exists already", "give another file to --out, or delete it")
-        save_classes(out, suggestions)
+        specs = [draft(suggestion) for suggestion in suggestions]
+        save_classes(out, specs, suggestions=suggestions)
         note(
             f"wrote {out}: look at the ambiguous classes, then use it with --set data.classes={out}"
         )
     if as_json:
-        print(json.dumps(tables.suggestions_data(suggestions), ensure_ascii=False))
+        print(json.dumps([each.as_dict() for each in suggestions], ensure_ascii=False))
     else:
         tables.suggestions(suggestions)
 

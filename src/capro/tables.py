@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from capro.runs import Run
 from capro.text.classes import ClassSpec, Suggestion, class_text
 
 SHOWN_CLASSES = 40
+SHOWN_SENSES = 4
 
 
 def console() -> Console:
@@ -116,9 +116,28 @@ def _duplicates(out: Console, found: dict[str, Any]) -> None:
 # --- classes and anchors --------------------------------------------------------------------------
 
 
-def suggestions_data(found: Sequence[Suggestion]) -> list[dict[str, Any]]:
-    """Suggestions as plain data."""
-    return [asdict(suggestion) for suggestion in found]
+def suggestions(found: Sequence[Suggestion]) -> None:
+    """The senses of every class, best first; ambiguous classes are marked."""
+    out = console()
+    made = table("class", "sense", ">fit", "meaning")
+    for suggestion in found:
+        mark = " [yellow]ambiguous[/]" if suggestion.ambiguous else ""
+        if suggestion.best is None:
+            word = f"senses of '{suggestion.head}'" if suggestion.head else "no sense in WordNet"
+            made.add_row(
+                f"[bold]{escape(suggestion.name)}[/]", "-", "", f"[yellow]{escape(word)}[/]"
+            )
+        for number, each in enumerate(suggestion.candidates[:SHOWN_SENSES]):
+            first = number == 0 and suggestion.best is not None
+            name = f"[bold]{escape(suggestion.name)}[/]{mark}" if first else ""
+            fit = "" if each.similarity is None else f"{each.similarity:.2f}"
+            style = "" if each.plausible else "[dim]"
+            text = f"{', '.join(each.sense.words[:3])}: {each.sense.definition}"
+            made.add_row(name, each.sense.wnid, fit, style + escape(text[:90]))
+        hidden = len(suggestion.candidates) - SHOWN_SENSES
+        if hidden > 0:
+            made.add_row("", "", "", f"[dim]... and {hidden} more")
+    out.print(made)
 
 
 def match_summary(found: dict[str, Any], folder: Path) -> None:

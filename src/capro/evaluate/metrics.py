@@ -26,7 +26,9 @@ def class_accuracy(scores: NDArray[np.floating], y: NDArray[np.int64]) -> NDArra
     right = scores.argmax(axis=1) == y
     counts = np.bincount(y, minlength=scores.shape[1])
     hits = np.bincount(y[right], minlength=scores.shape[1])
-    return np.divide(hits, counts, out=np.full(len(counts), np.nan), where=counts > 0)
+    share: NDArray[np.float64] = np.full(len(counts), np.nan)
+    np.divide(hits, counts, out=share, where=counts > 0)
+    return share
 
 
 def average_precision(scores: NDArray[np.floating], y: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -32,7 +32,7 @@ from capro.runs import (
     write_json,
 )
 from capro.text import classes as class_texts
-from capro.text.cleaning import combine
+from capro.text.cleaning import clean_text, combine
 from capro.text.encoders import load_text_encoder
 from capro.train.batches import PLAIN, ImageInputs, Inputs
 
@@ -99,21 +99,28 @@ def classes(
             specs = class_texts.load_classes(given)
         else:
             suggestions = suggest(run, bar=bar)
-            specs = [suggestion.spec for suggestion in suggestions]
-            class_texts.save_classes(folder / "classes.yaml", suggestions)
+            specs = [class_texts.draft(suggestion) for suggestion in suggestions]
+            class_texts.save_classes(folder / "classes.yaml", specs, suggestions=suggestions)
         write_json(folder / "classes.json", [asdict(spec) for spec in specs])
 
     decides = {
-        "classes": class_texts.load_classes(given) and given.read_text("utf-8") if given else None,
+        "classes": [asdict(spec) for spec in class_texts.load_classes(given)] if given else None,
         "encoder": [settings.embed.text_encoder, settings.embed.max_tokens] if not given else None,
     }
     stage(run, "classes", work, settings=decides, inputs=["scan"])
     specs = classes_of(run)
-    names = {spec.name for spec in specs}
-    assemble.encode_labels(manifest, manifest.split("train"), [spec.name for spec in specs])
-    empty = sorted(names - set(manifest.label_names("train")))
+    names = [spec.name for spec in specs]
+    assemble.encode_labels(manifest, manifest.split("train"), names)  # refuses unknown labels
+    empty = sorted(set(names) - set(manifest.label_names("train")))
     if empty:
         warn(f"{len(empty)} classes have no training sample: {', '.join(empty[:SHOWN])}")
+    if given is None:
+        unsure = [spec.name for spec in specs if spec.ambiguous or not spec.sense]
+        draft = run.folder("classes") / "classes.yaml"
+        warn(
+            f"senses were chosen by the texts; {len(unsure)} of {len(specs)} deserve a look "
+            f"({', '.join(unsure[:SHOWN])}): edit {draft} and give it as data.classes"
+        )
     return specs
 
 
@@ -138,7 +145,7 @@ def clean_texts(manifest: Manifest) -> list[str]:
     """Cleaned text of every training sample, in order."""
     samples = manifest.samples.iloc[manifest.split("train")]
     columns = [samples[name] for name in ("title", "description", "tags")]
-    return [combine(*row) for row in zip(*columns, strict=True)]
+    return [clean_text(combine(*row)) for row in zip(*columns, strict=True)]
 
 
 # --- pixels and features --------------------------------------------------------------------------

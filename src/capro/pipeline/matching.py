@@ -16,6 +16,7 @@ from capro.data.manifest import Manifest
 from capro.evaluate.truth import load_truth, membership, purity
 from capro.graph.smooth import enhance
 from capro.match import match as match_texts
+from capro.nets.backbones import load_backbone
 from capro.pipeline.base import stage, write_frame
 from capro.pipeline.ingest import clean_texts, embed_images
 from capro.report.sheet import contact_sheet
@@ -101,7 +102,7 @@ def _visual(folder: Path, run: Run, manifest: Manifest, bar: progress.Bar) -> ND
         assemble.load_net(run.folder("pretrain") / "model.safetensors", net)
         encoder = net.encoder
     else:
-        encoder = assemble.load_backbone(settings.embed.visual, image_size=settings.views.size)
+        encoder = load_backbone(settings.embed.visual, image_size=settings.views.size)
     size = settings.views.size or encoder.size
     images = ImageInputs(
         assemble.pixels_of(run, manifest, size), encoder, settings.views, seed=settings.seed

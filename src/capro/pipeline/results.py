@@ -25,7 +25,7 @@ from capro.train.batches import plain_batches
 
 def evaluate(run: Run) -> dict[str, dict[str, float]]:
     """Vanilla and CAPro on exactly the test samples; empty where there is no test split."""
-    settings, manifest = run.settings, manifest_of(run)
+    manifest = manifest_of(run)
 
     def work(folder: Path) -> dict[str, Any]:
         test = manifest.split("test")
@@ -34,8 +34,8 @@ def evaluate(run: Run) -> dict[str, dict[str, float]]:
         training = assemble.training_set(run, manifest)
         y = assemble.encode_labels(manifest, test, training.classes).numpy()
         results = {}
-        for name, stage in (("vanilla", "pretrain"), ("capro", "finetune")):
-            scores = test_scores(run, manifest, training, run.folder(stage) / "model.safetensors")
+        for name, made in (("vanilla", "pretrain"), ("capro", "finetune")):
+            scores = test_scores(run, manifest, training, run.folder(made) / "model.safetensors")
             write_array(folder / f"{name}.npy", scores)
             results[name] = score(scores, y)
         return results

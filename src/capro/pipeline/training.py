@@ -270,7 +270,7 @@ def _verdict_frame(run: Run, training: assemble.TrainingSet, verdicts: Any) -> p
                 "classifier_probability": verdicts.classifier[rows, given],
             }
         )
-        keys = {"left_on": ["id", "given_label"], "right_on": ["id", "class"]}
+        on = "given_label"
     else:
         out = (verdicts.labels < 0).any(axis=1)
         after = np.where(out[:, None], 0, verdicts.labels)
@@ -288,9 +288,9 @@ def _verdict_frame(run: Run, training: assemble.TrainingSet, verdicts: Any) -> p
                 "classifier_probability": verdicts.classifier[row, column],
             }
         )
-        keys = {"on": ["id", "class"]}  # type: ignore[dict-item]
-    merged: pd.DataFrame = frame.merge(distances, how="left", **keys)  # type: ignore[call-overload]
-    return merged if training.multi_label else merged.drop(columns="class")
+        on = "class"
+    distances = distances.rename(columns={"class": on})
+    return frame.merge(distances, how="left", on=["id", on])
 
 
 def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
