@@ -36,7 +36,9 @@ class Checkpoints:
         temporary = self.folder / f".{step:09d}.{os.getpid()}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        owned = {
+            name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()
+        }
         save_file(owned, temporary / "tensors.safetensors")
         write_json(temporary / "state.json", {"key": self.key, **values})
         _sync(temporary)
@@ -73,4 +75,3 @@ def _sync(folder: Path) -> None:
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
-

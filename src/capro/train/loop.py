@@ -77,7 +77,9 @@ def fit(
     )
     optimizer = ranks.accelerator.prepare_optimizer(optimizer)
     at = Position()
-    resumed = checkpoints is not None and _restore(checkpoints, objective, parameters, optimizer, at)
+    resumed = checkpoints is not None and _restore(
+        checkpoints, objective, parameters, optimizer, at
+    )
     saved_at = time.monotonic()
     device = ranks.accelerator.device
 
@@ -134,7 +136,9 @@ def _figures(terms: dict[str, Tensor], ranks: Ranks) -> dict[str, float]:
 
 def _stop(name: str, figures: dict[str, float], at: Position, ids: list[str]) -> None:
     bad = ", ".join(key for key, value in figures.items() if not math.isfinite(value))
-    shown = ", ".join(ids[:SHOWN_IDS]) + (f" and {len(ids) - SHOWN_IDS} more" if ids[SHOWN_IDS:] else "")
+    shown = ", ".join(ids[:SHOWN_IDS]) + (
+        f" and {len(ids) - SHOWN_IDS} more" if ids[SHOWN_IDS:] else ""
+    )
     raise RunError(
         f"{name}: {bad} is not finite in epoch {at.epoch}, step {at.step}; samples {shown}",
         hint="lower the learning rate (--set train.lr=... or pretrain.lr=...), or look at the samples",
@@ -200,5 +204,3 @@ def _restore(
     at.epoch, at.step = values["epoch"], values["step"]
     at.sums, at.history = values["sums"], values["history"]
     return True
-
-

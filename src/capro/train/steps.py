@@ -276,7 +276,11 @@ class Prototypes:
             sums = part if sums is None else sums + part
         if sums is None:  # no anchor at all: every class is absent until samples polish it
             width = self.net.heads.embedding_dim
-            shape = (self._task.classes, width) if self._labels.ndim == 1 else (self._task.classes, 2, width)
+            shape = (
+                (self._task.classes, width)
+                if self._labels.ndim == 1
+                else (self._task.classes, 2, width)
+            )
             return torch.zeros(shape, device=self._device)
         return unit(sums)
 
