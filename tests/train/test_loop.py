@@ -63,7 +63,8 @@ CASES = [
 def test_a_killed_training_ends_as_if_it_never_was(tmp_path, monkeypatch, toy, minutes):
     whole = toy.trained()
     assert len(whole["history"]) == 3
-    for number, kills in enumerate([[0], [4], [3, 1], [2, 2, 2, 2], [8]]):
+    many = [[0], [4], [3, 1], [2, 2, 2, 2], [8]]
+    for number, kills in enumerate(many if toy is CASES[0] else [[4], [1, 2]]):
         folder = tmp_path / str(number)
         assert same(resumed(toy, folder, monkeypatch, kills, minutes), whole)
 
