@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 
 import typer
 
-from capro import __version__
+from capro import __version__, launched
 from capro.errors import CaproError
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is 
 
 def main() -> None:
     """Entry point: errors become messages and exit codes, never tracebacks."""
+    if not launched.is_main():
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - of several ranks one prints results
     try:
         code = app(standalone_mode=False)
     except CaproError as error:
@@ -73,8 +75,9 @@ def main() -> None:
 
 def fail(message: str, hint: str = "", *, code: int = 2) -> NoReturn:
     """Print an error and leave."""
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
+    who = "" if launched.is_main() else f"rank {launched.rank()}: "
+    print(f"error: {who}{message}", file=sys.stderr)
+    if hint and launched.is_main():
         print(f"hint: {hint}", file=sys.stderr)
     raise SystemExit(code)
 
@@ -91,8 +94,9 @@ def usage(error: Any) -> NoReturn:
 
 
 def note(text: str) -> None:
-    """A line for the reader, on stderr."""
-    print(text, file=sys.stderr)
+    """A line for the reader, on stderr; of several ranks the main one writes it."""
+    if launched.is_main():
+        print(text, file=sys.stderr)
 
 
 def show_version(value: bool) -> None:
@@ -223,7 +227,7 @@ def embed(run: RunFolder, set_: Overrides = None) -> None:
 
     opened = open_run(run, set_)
     pipeline.classes(opened, bar=progress.terminal, warn=note)
-    pipeline.embed(opened, bar=progress.terminal)
+    pipeline.embed(opened, bar=progress.terminal, say=note)
 
 
 @app.command()
@@ -248,8 +252,8 @@ def pretrain(run: RunFolder, set_: Overrides = None) -> None:
     pipeline.classes(opened, bar=progress.terminal, warn=note)
     pipeline.pixels(opened, bar=progress.terminal)
     if opened.settings.net.mode == "frozen":
-        pipeline.features(opened, bar=progress.terminal)
-    pipeline.pretrain(opened, bar=progress.terminal)
+        pipeline.features(opened, bar=progress.terminal, say=note)
+    pipeline.pretrain(opened, bar=progress.terminal, say=note)
 
 
 @app.command()

@@ -82,7 +82,10 @@ def test_a_kill_after_any_save_is_survived(tmp_path, monkeypatch):
             if next(count) == fatal:
                 raise Killed
 
-        options = {"checkpoints": Checkpoints(tmp_path / str(fatal), "k"), "checkpoint_minutes": 1e-9}
+        options = {
+            "checkpoints": Checkpoints(tmp_path / str(fatal), "k"),
+            "checkpoint_minutes": 1e-9,
+        }
         with monkeypatch.context() as patch:
             patch.setattr(Checkpoints, "save", save)
             with pytest.raises(Killed):
@@ -245,7 +248,12 @@ def test_an_infinite_gradient_stops_before_it_reaches_the_weights():
 @pytest.mark.parametrize("multi", [False, True])
 @pytest.mark.parametrize(
     "size",
-    [{"n": 1, "classes": 1}, {"n": 2, "classes": 2}, {"n": 5, "classes": 7}, {"n": 9, "classes": 1}],
+    [
+        {"n": 1, "classes": 1},
+        {"n": 2, "classes": 2},
+        {"n": 5, "classes": 7},
+        {"n": 9, "classes": 1},
+    ],
     ids=str,
 )
 def test_tiny_sets_train(size, multi):
@@ -299,5 +307,7 @@ def test_half_precision_runs():
 def test_a_schedule_alone_decides_the_rate():
     toy = Toy()
     objective = WebLabels(toy.net(), toy.task, toy.labels, one_rank(), lambda_prj=1.0)
-    history = toy.fit(objective, schedule=Schedule(epochs=4, lr=1e-3, warmup_epochs=2, batch_size=8))
+    history = toy.fit(
+        objective, schedule=Schedule(epochs=4, lr=1e-3, warmup_epochs=2, batch_size=8)
+    )
     assert [row["lr"] for row in history][:2] == pytest.approx([5e-4, 1e-3])

@@ -26,7 +26,9 @@ def batches(toy: Toy, epoch: int, keys: bool = True):
     )  # fmt: skip
 
 
-def slow_rule(o: torch.Tensor, y: torch.Tensor, anchored: torch.Tensor, gamma: float, protect: bool):
+def slow_rule(
+    o: torch.Tensor, y: torch.Tensor, anchored: torch.Tensor, gamma: float, protect: bool
+):
     found = []
     for row, label, anchor in zip(o, y.tolist(), anchored.tolist(), strict=True):
         if anchor and protect:
@@ -102,9 +104,7 @@ def test_terms_labels_and_prototypes_equal_a_slow_reference(policy):
         dictionary = objective.state()["dictionary.store"].clone()
         with torch.no_grad():
             out, shuffled = objective.net(batch.query, batch.key)
-        keys = torch.stack(
-            [shuffled[batch.key_order.tolist().index(i)] for i in range(len(rows))]
-        )
+        keys = torch.stack([shuffled[batch.key_order.tolist().index(i)] for i in range(len(rows))])
         p, r = out.p.softmax(1), (out.z @ before.T / TAU).softmax(1)
         labels = slow_rule(0.4 * p + 0.6 * r, y, anchored, 0.55, policy == "capro")
         clean = labels != NULL
@@ -170,7 +170,9 @@ def all_out(objective):
     })  # fmt: skip
 
 
-@pytest.mark.parametrize("reference", ["cb", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb+mixup"])
+@pytest.mark.parametrize(
+    "reference", ["cb", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb+mixup"]
+)
 @pytest.mark.parametrize("multi", [False, True])
 def test_a_batch_without_a_clean_sample_is_a_zero_not_a_nan(multi, reference):
     toy = Toy(multi=multi, settings={"reference": reference})
@@ -186,9 +188,7 @@ def test_a_batch_without_a_clean_sample_is_a_zero_not_a_nan(multi, reference):
     assert terms["prj"].item() == pytest.approx(float((out.v_rec - out.v).square().mean()))
     assert terms["ins"].item() > 0
     sum(terms.values()).backward()
-    assert all(
-        torch.isfinite(p.grad).all() for p in objective.parameters() if p.grad is not None
-    )
+    assert all(torch.isfinite(p.grad).all() for p in objective.parameters() if p.grad is not None)
     stored = objective._dictionary.ordered()
     objective.after(batch)
     assert torch.equal(objective.prototypes, before)
@@ -355,9 +355,7 @@ def test_heads_on_anchors_leave_the_encoder():
     net = toy.net()
     rows = torch.nonzero(toy.anchored).flatten()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    objective = WebLabels(
-        net, toy.task, toy.labels[rows], one_rank(), lambda_prj=1.0, freeze=True
-    )
+    objective = WebLabels(net, toy.task, toy.labels[rows], one_rank(), lambda_prj=1.0, freeze=True)
     toy.fit(objective, positions=toy.positions[rows.numpy()])
     after = net.state_dict()
     moved = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}

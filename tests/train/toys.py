@@ -95,9 +95,7 @@ class Toy:
     def task(self) -> Task:
         if not self.multi:
             return SingleLabel(self.classes, TAU)
-        return MultiLabel(
-            self.classes, TAU, positive_weights((self.labels > 0).sum(dim=0), self.n)
-        )
+        return MultiLabel(self.classes, TAU, positive_weights((self.labels > 0).sum(dim=0), self.n))
 
     def inputs(self) -> Inputs:
         if self.mode == "frozen":
@@ -134,9 +132,7 @@ class Toy:
         schedule = options.pop("schedule", self.train)
         inputs = options.pop("inputs", None) or self.inputs()
         positions = options.pop("positions", self.positions)
-        return fit(
-            objective, inputs, positions, schedule, ranks=ranks or one_rank(), **options
-        )
+        return fit(objective, inputs, positions, schedule, ranks=ranks or one_rank(), **options)
 
     def trained(self, ranks: Ranks | None = None, **options: Any) -> dict[str, Any]:
         """Everything that a training ends with, to be compared to the bit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ SHOWN = 5  # neighbours and words named as evidence
 # --- text side ------------------------------------------------------------------------------------
 
 
-def embed(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+def embed(
+    run: Run, *, bar: progress.Bar = progress.silent, say: Callable[[str], None] = lambda _: None
+) -> None:
     """Text features s of the training samples, s^c of the classes, and visual features v."""
     settings, manifest = run.settings, manifest_of(run)
     specs = classes_of(run)
@@ -49,6 +51,13 @@ def embed(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         encoder = load_text_encoder(
             settings.embed.text_encoder, max_tokens=settings.embed.max_tokens
         )
+        work_of_text = {
+            "name": encoder.name,
+            "parameters": encoder.parameters,
+            "gflops": encoder.gflops(),
+            "at": f"{encoder.max_tokens} tokens",
+        }
+        say(assemble.cost_line("text encoder", work_of_text))
         write_array(folder / "texts.npy", _embed_texts(folder, texts, encoder, run, bar))
         prototypes, warnings = [], []
         for spec in specs:
@@ -58,7 +67,7 @@ def embed(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         write_array(folder / "prototypes.npy", encoder.encode(prototypes))
         write_array(folder / "visual.npy", _visual(folder, run, manifest, bar))
         drop_shards(folder)
-        return {"text_parameters": encoder.parameters, "warnings": warnings}
+        return {"text_encoder": work_of_text, "warnings": warnings}
 
     decides = {
         "embed": settings.embed.model_dump(exclude={"batch_size", "shard_size"}),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from capro import assemble, progress
 from capro.assemble import manifest_of
 from capro.clean import judge
-from capro.pipeline.base import stage, write_frame
+from capro.pipeline.base import Work, stage, write_frame
 from capro.runs import (
     Run,
     fingerprint,
@@ -29,11 +31,13 @@ from capro.train.steps import ClassifierOnly, Prototypes, WebLabels
 # --- step 1 ---------------------------------------------------------------------------------------
 
 
-def pretrain(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+def pretrain(
+    run: Run, *, bar: progress.Bar = progress.silent, say: Callable[[str], None] = lambda _: None
+) -> None:
     """Step 1: train on web labels; the result is the vanilla baseline."""
     settings = run.settings
     manifest = manifest_of(run)
-    ranks = assemble.ranks_of(settings, run.folder("pretrain"))
+    ranks = assemble.ranks_of(settings, run.folder("log"))
 
     def work(folder: Path) -> dict[str, Any]:
         device = ranks.accelerator.device
@@ -46,28 +50,50 @@ def pretrain(run: Run, *, bar: progress.Bar = progress.silent) -> None:
             ranks,
             lambda_prj=settings.pretrain.lambda_prj,
         )
-        history = fit(
-            objective,
-            assemble.inputs_of(run, manifest, net.encoder),
-            training.positions,
-            settings.pretrain,
-            name="step 1: web labels",
-            seed=settings.seed,
-            ranks=ranks,
-            ids=training.ids,
-            checkpoints=_checkpoints(run, "pretrain"),
-            bar=bar,
-            checkpoint_minutes=settings.log.checkpoint_minutes,
-            log=assemble.tracker_log(ranks, "pretrain", settings),
-        )
+        found: dict[str, Any] = {}
+        if settings.net.mode == "full":
+            size = settings.views.size or net.encoder.size
+            found["encoder"] = assemble.encoder_cost(net.encoder, size)
+            say(assemble.cost_line("encoder", found["encoder"]))
+        with assemble.tracked(ranks, "pretrain", settings) as log:
+            history = fit(
+                objective,
+                assemble.inputs_of(run, manifest, net.encoder),
+                training.positions,
+                settings.pretrain,
+                name="step 1: web labels",
+                seed=settings.seed,
+                ranks=ranks,
+                ids=training.ids,
+                checkpoints=_checkpoints(run, "pretrain"),
+                bar=bar,
+                checkpoint_minutes=settings.log.checkpoint_minutes,
+                log=log,
+            )
         if ranks.main:
             assemble.save_net(folder / "model.safetensors", net)
             write_json(folder / "history.json", history)
-        return {"epochs": len(history)}
+        return {"epochs": len(history), **found}
 
-    inputs = ["scan", "classes", *(["features"] if settings.net.mode == "frozen" else [])]
-    stage(run, "pretrain", work, settings=_decides(run, "pretrain"), inputs=inputs, ranks=ranks)
-    _clear_checkpoints(run, "pretrain", ranks)
+    _train_stage(run, "pretrain", work, ranks)
+
+
+def _train_stage(run: Run, name: str, work: Work, ranks: Ranks) -> None:
+    """A stage in which all ranks train; its checkpoints go when its result is there."""
+    stage(run, name, work, settings=_decides(run, name), inputs=_inputs(run, name), ranks=ranks)
+    if ranks.main:
+        _checkpoints(run, name).clear()
+
+
+def _inputs(run: Run, stage: str) -> list[str]:
+    """The stages that a training reads."""
+    features = ["features"] if run.settings.net.mode == "frozen" else []
+    read = {
+        "pretrain": features,
+        "train": ["pretrain", "match"],
+        "finetune": ["train", "clean"],
+    }
+    return ["scan", "classes", *read[stage]]
 
 
 def _decides(run: Run, *stages: str) -> dict[str, Any]:
@@ -78,19 +104,11 @@ def _decides(run: Run, *stages: str) -> dict[str, Any]:
     return parts | {"seed": settings.seed}
 
 
-def _checkpoints(run: Run, stage: str) -> Checkpoints:
-    done = [
-        run.finished(name) for name in ("scan", "classes", "features", "pretrain", "match", "clean")
-    ]
-    prints = [one["fingerprint"] for one in done if one and one["stage"] != stage]
-    return Checkpoints(
-        run.folder(stage) / "checkpoints", fingerprint([prints, _decides(run, stage)])
-    )
-
-
-def _clear_checkpoints(run: Run, stage: str, ranks: Ranks) -> None:
-    if ranks.main:
-        _checkpoints(run, stage).clear()
+def _checkpoints(run: Run, stage: str, *within: str) -> Checkpoints:
+    """The checkpoints of a stage, or of a training within it."""
+    prints = [run.need(name) for name in _inputs(run, stage)]
+    folder = run.folder(stage).joinpath("checkpoints", *within)
+    return Checkpoints(folder, fingerprint([prints, _decides(run, stage)]))
 
 
 # --- steps 2 and 3 --------------------------------------------------------------------------------
@@ -113,7 +131,7 @@ def anchored_of(run: Run, training: assemble.TrainingSet) -> torch.Tensor:
 def train(run: Run, *, bar: progress.Bar = progress.silent) -> None:
     """Step 2: prototypes, bootstrapping, label correction."""
     settings, manifest = run.settings, manifest_of(run)
-    ranks = assemble.ranks_of(settings, run.folder("train"))
+    ranks = assemble.ranks_of(settings, run.folder("log"))
 
     def work(folder: Path) -> dict[str, Any]:
         device = ranks.accelerator.device
@@ -137,35 +155,28 @@ def train(run: Run, *, bar: progress.Bar = progress.silent) -> None:
             tau=settings.net.tau,
             seed=settings.seed,
         )
-        history = fit(
-            objective,
-            inputs,
-            training.positions,
-            settings.train,
-            name="step 2: prototypes",
-            seed=settings.seed + 1,
-            ranks=ranks,
-            ids=training.ids,
-            checkpoints=_checkpoints(run, "train"),
-            bar=bar,
-            checkpoint_minutes=settings.log.checkpoint_minutes,
-            log=assemble.tracker_log(ranks, "train", settings),
-        )
+        with assemble.tracked(ranks, "train", settings) as log:
+            history = fit(
+                objective,
+                inputs,
+                training.positions,
+                settings.train,
+                name="step 2: prototypes",
+                seed=settings.seed + 1,
+                ranks=ranks,
+                ids=training.ids,
+                checkpoints=_checkpoints(run, "train"),
+                bar=bar,
+                checkpoint_minutes=settings.log.checkpoint_minutes,
+                log=log,
+            )
         if ranks.main:
             extra = {"prototypes": objective.prototypes}
             assemble.save_net(folder / "model.safetensors", net, extra)
             write_json(folder / "history.json", history)
         return {"epochs": len(history), "last": history[-1] if history else {}}
 
-    stage(
-        run,
-        "train",
-        work,
-        settings=_decides(run, "train"),
-        inputs=["scan", "classes", "pretrain", "match"],
-        ranks=ranks,
-    )
-    _clear_checkpoints(run, "train", ranks)
+    _train_stage(run, "train", work, ranks)
 
 
 def _train_on_anchors(
@@ -203,7 +214,9 @@ def _train_on_anchors(
         seed=settings.seed,
         ranks=ranks,
         ids=training.ids,
+        checkpoints=_checkpoints(run, "train", "anchors"),  # a resumed run has them at once
         bar=bar,
+        checkpoint_minutes=settings.log.checkpoint_minutes,
     )
 
 
@@ -257,6 +270,10 @@ def _verdict_frame(run: Run, training: assemble.TrainingSet, verdicts: Any) -> p
     if not training.multi_label:
         rows = np.arange(len(ids))
         best = verdicts.fused.argmax(axis=1)
+
+        def of_label(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+            return np.where(given >= 0, scores[rows, given], np.nan)  # a sample may have no label
+
         frame = pd.DataFrame(
             {
                 "id": ids,
@@ -264,10 +281,10 @@ def _verdict_frame(run: Run, training: assemble.TrainingSet, verdicts: Any) -> p
                 "corrected_label": names[verdicts.labels],
                 "decision": [task.names[d] for d in verdicts.decisions],
                 "predicted_label": names[best],
-                "label_score": verdicts.fused[rows, given],
+                "label_score": of_label(verdicts.fused),
                 "fused_score": verdicts.fused.max(axis=1),
-                "prototype_similarity": verdicts.similarity[rows, given],
-                "classifier_probability": verdicts.classifier[rows, given],
+                "prototype_similarity": of_label(verdicts.similarity),
+                "classifier_probability": of_label(verdicts.classifier),
             }
         )
         on = "given_label"
@@ -296,7 +313,7 @@ def _verdict_frame(run: Run, training: assemble.TrainingSet, verdicts: Any) -> p
 def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
     """Step 3: the classifier alone, on the cleaned labels."""
     settings, manifest = run.settings, manifest_of(run)
-    ranks = assemble.ranks_of(settings, run.folder("finetune"))
+    ranks = assemble.ranks_of(settings, run.folder("log"))
 
     def work(folder: Path) -> dict[str, Any]:
         device = ranks.accelerator.device
@@ -306,31 +323,24 @@ def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         labels = torch.from_numpy(np.array(read_array(run.folder("clean") / "labels.npy")))
         task = training.task(settings.net.tau)
         kept = torch.nonzero(~task.out(labels)).flatten()
-        history = fit(
-            ClassifierOnly(net, task, labels[kept].to(device), ranks),
-            assemble.inputs_of(run, manifest, net.encoder),
-            training.positions[kept.numpy()],
-            settings.finetune,
-            name="step 3: classifier",
-            seed=settings.seed + 2,
-            ranks=ranks,
-            ids=training.ids,
-            checkpoints=_checkpoints(run, "finetune"),
-            bar=bar,
-            checkpoint_minutes=settings.log.checkpoint_minutes,
-            log=assemble.tracker_log(ranks, "finetune", settings),
-        )
+        with assemble.tracked(ranks, "finetune", settings) as log:
+            history = fit(
+                ClassifierOnly(net, task, labels[kept].to(device), ranks),
+                assemble.inputs_of(run, manifest, net.encoder),
+                training.positions[kept.numpy()],
+                settings.finetune,
+                name="step 3: classifier",
+                seed=settings.seed + 2,
+                ranks=ranks,
+                ids=training.ids,
+                checkpoints=_checkpoints(run, "finetune"),
+                bar=bar,
+                checkpoint_minutes=settings.log.checkpoint_minutes,
+                log=log,
+            )
         if ranks.main:
             assemble.save_net(folder / "model.safetensors", net, extra)
             write_json(folder / "history.json", history)
         return {"epochs": len(history), "samples": len(kept)}
 
-    stage(
-        run,
-        "finetune",
-        work,
-        settings=_decides(run, "finetune"),
-        ranks=ranks,
-        inputs=["scan", "classes", "train", "clean"],
-    )
-    _clear_checkpoints(run, "finetune", ranks)
+    _train_stage(run, "finetune", work, ranks)
