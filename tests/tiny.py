@@ -63,11 +63,10 @@ class WordEncoder:
 
     def encode(self, texts: Sequence[str], **_options: Any) -> np.ndarray[Any, Any]:
         out = np.zeros((len(texts), self.dim), dtype=np.float32)
-        for row, text in zip(out, texts, strict=True):
+        for number, text in enumerate(texts):
             for word in text.lower().split():
-                row += np.random.default_rng(list(word.encode())).standard_normal(self.dim)
-            row /= max(1e-9, float(np.linalg.norm(row)))
-        return out
+                out[number] += np.random.default_rng(list(word.encode())).standard_normal(self.dim)
+        return out / np.linalg.norm(out, axis=1, keepdims=True).clip(min=1e-9)
 
 
 def settings(data: Path, *overrides: str) -> config.Settings:
@@ -116,7 +115,7 @@ def work(path: str, stages: Sequence[str], die: str = "", at: int = -1) -> None:
 
     os.fsync = lambda _descriptor: None
     if die:
-        module_name, _, name = die.split()[0].rpartition(".")
+        module_name, _, name = die.removesuffix(" after").rpartition(".")
         owner: Any = importlib.import_module("os" if module_name == "os" else module_name)
         real, calls = getattr(owner, name), [0]
 

@@ -40,6 +40,8 @@ def ranks_of(settings: Settings, folder: Path | None = None) -> Ranks:
     tracker = settings.log.tracker
     wanted = settings.net.precision
     precision = _precision() if wanted == "auto" else wanted
+    if precision == "fp16" and not _has_device():
+        raise ConfigError("net.precision: fp16 needs a GPU", hint="--set net.precision=auto")
     # the main rank may work alone for hours (scan, match) while the others wait for it
     patience = InitProcessGroupKwargs(timeout=timedelta(days=7))
     accelerator = Accelerator(

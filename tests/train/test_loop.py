@@ -174,6 +174,24 @@ def test_training_learns_and_corrects():
     assert right > before + 0.1
 
 
+def test_progress_tells_terms_and_the_last_epochs_shares():
+    from contextlib import contextmanager
+
+    notes = []
+
+    @contextmanager
+    def bar(_label, _total):
+        yield lambda _advance=1, note="": notes.append(note)
+
+    toy = Toy()
+    history = toy.fit(toy.objective(), bar=bar)
+    assert notes[1].startswith("epoch 1/3 loss ")
+    assert "ins " in notes[1]
+    assert "keep" not in notes[3]
+    share = f"{history[0]['keep']:.0%}"
+    assert f" keep {share} " in notes[4]
+
+
 def test_progress_counts_the_steps_that_are_done(tmp_path):
     from contextlib import contextmanager
 

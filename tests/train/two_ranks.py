@@ -1,6 +1,6 @@
 """What each rank runs in test_distributed: toys trained together, their ends written to a folder.
 
-    torchrun --nproc_per_node 2 tests/train/two_ranks.py FOLDER
+torchrun --nproc_per_node 2 tests/train/two_ranks.py FOLDER
 """
 
 from __future__ import annotations

@@ -65,9 +65,10 @@ def embed(
             prototypes.append(text)
             warnings += [warning] if warning else []
         write_array(folder / "prototypes.npy", encoder.encode(prototypes))
-        write_array(folder / "visual.npy", _visual(folder, run, manifest, bar))
+        visual, found = _visual(folder, run, manifest, bar, say)
+        write_array(folder / "visual.npy", visual)
         drop_shards(folder)
-        return {"text_encoder": work_of_text, "warnings": warnings}
+        return {"text_encoder": work_of_text, **found, "warnings": warnings}
 
     decides = {
         "embed": settings.embed.model_dump(exclude={"batch_size", "shard_size"}),
@@ -102,11 +103,14 @@ def _embed_texts(
     return whole
 
 
-def _visual(folder: Path, run: Run, manifest: Manifest, bar: progress.Bar) -> NDArray[np.float32]:
+def _visual(
+    folder: Path, run: Run, manifest: Manifest, bar: progress.Bar, say: Callable[[str], None]
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
     """Features v of the training images: of step 1's encoder, or of a backbone by name."""
+    found: dict[str, Any] = {}
     settings, train = run.settings, manifest.split("train")
     if settings.embed.visual == "step1" and settings.net.mode == "frozen":
-        return np.asarray(read_array(run.folder("features") / "plain.npy")[train])
+        return np.asarray(read_array(run.folder("features") / "plain.npy")[train]), found
     if settings.embed.visual == "step1":
         net = assemble.new_net(run, assemble.training_set(run, manifest))
         assemble.load_net(run.folder("pretrain") / "model.safetensors", net)
@@ -114,14 +118,18 @@ def _visual(folder: Path, run: Run, manifest: Manifest, bar: progress.Bar) -> ND
     else:
         encoder = load_backbone(settings.embed.visual, image_size=settings.views.size)
     size = settings.views.size or encoder.size
+    if settings.embed.visual != "step1":
+        found["encoder"] = assemble.encoder_cost(encoder, size)
+        say(assemble.cost_line("encoder", found["encoder"]))
     images = ImageInputs(
         assemble.pixels_of(run, manifest, size), encoder, settings.views, seed=settings.seed
     )
     with bar("visual features", len(train)) as step:
         key = [run.settings.embed.visual, size, run.finished("pretrain")]
-        return embed_images(
+        features = embed_images(
             folder, images, encoder, train, run, view=PLAIN, epoch=0, key=key, step=step
         )
+    return features, found
 
 
 def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from capro.runs import (
 )
 from capro.train.batches import Inputs
 from capro.train.checkpoints import Checkpoints
-from capro.train.loop import fit
+from capro.train.loop import NOT_FINITE, fit
 from capro.train.ranks import Ranks
 from capro.train.steps import ClassifierOnly, Prototypes, WebLabels
 
@@ -83,6 +83,7 @@ def _train_stage(run: Run, name: str, work: Work, ranks: Ranks) -> None:
     stage(run, name, work, settings=_decides(run, name), inputs=_inputs(run, name), ranks=ranks)
     if ranks.main:
         _checkpoints(run, name).clear()
+        (run.folder(name) / NOT_FINITE).unlink(missing_ok=True)  # of an attempt that failed
 
 
 def _inputs(run: Run, stage: str) -> list[str]:

@@ -29,6 +29,7 @@ from capro.train.ranks import Ranks
 from capro.train.steps import Objective
 
 SHOWN_IDS = 5
+NOT_FINITE = "not-finite.json"  # the samples of a batch that stopped a training
 
 
 @dataclass
@@ -121,7 +122,7 @@ def fit(
                 at.step += 1
                 for key, value in figures.items():
                     at.sums[key] = at.sums.get(key, 0.0) + value
-                advance(1, note=_note(at.epoch, schedule.epochs, figures))
+                advance(1, note=_note(at, schedule.epochs, figures))
                 due = time.monotonic() - saved_at > 60 * checkpoint_minutes
                 if checkpoints and due and at.step < plan.steps:  # the end of an epoch saves anyway
                     _save(checkpoints, objective, parameters, optimizer, at, plan, ranks)
@@ -187,7 +188,7 @@ def _check_finite(
     message = f"{', '.join(bad)} is not finite in epoch {at.epoch}, step {at.step}"
     told = ""
     if checkpoints is not None:
-        file = checkpoints.folder.parent / "not-finite.json"
+        file = checkpoints.folder.parent / NOT_FINITE
         told = f" (all in {file})"
         if ranks.main:
             place = {"epoch": at.epoch, "step": at.step, "figures": bad}
@@ -199,9 +200,13 @@ def _check_finite(
     )
 
 
-def _note(epoch: int, epochs: int, figures: dict[str, float]) -> str:
+def _note(at: Position, epochs: int, figures: dict[str, float]) -> str:
+    """The loss terms of a step, and what the last epoch did to the labels."""
     terms = " ".join(f"{key} {value:.3f}" for key, value in figures.items())
-    return f"epoch {epoch + 1}/{epochs} {terms}"
+    last = at.history[-1] if at.history else {}
+    told = {key: share for key, share in last.items() if key not in {"epoch", "lr", *figures}}
+    shares = "".join(f" {key} {share:.0%}" for key, share in told.items())
+    return f"epoch {at.epoch + 1}/{epochs} {terms}{shares}"
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
