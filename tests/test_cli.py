@@ -178,7 +178,7 @@ def test_nothing_is_written_for_a_source_that_is_not_there(
     from capro.errors import DataError
 
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="no data source|typo: no such file"):
+    with pytest.raises(DataError, match=r"no data source|typo: no such file"):
         cli.app([*command, "--run", "r"], standalone_mode=False)
     assert list(tmp_path.iterdir()) == []
 
