@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import reference  # noqa: E402
-
 from capro import config  # noqa: E402
 from capro.data.images import REASONS  # noqa: E402
 from capro.data.manifest import ROW_REASONS  # noqa: E402
@@ -190,9 +189,9 @@ def check_file(name: str) -> Iterator[str]:
         yield f"'{name}': no code writes '{last}'"
     if not rest and Path(last).suffix in (".py", ".toml", ".cff", ".md") and not anywhere(last):
         yield f"no file '{name}' in the repository"
-    if not rest and Path(last).suffix in (".parquet", ".npy", ".npz", ".safetensors"):
-        if last not in sources():
-            yield f"'{name}': no code reads or writes it"
+    arrays = (".parquet", ".npy", ".npz", ".safetensors")
+    if not rest and Path(last).suffix in arrays and last not in sources():
+        yield f"'{name}': no code reads or writes it"
 
 
 def check_line(line: str) -> Iterator[str]:
@@ -219,9 +218,10 @@ def check_line(line: str) -> Iterator[str]:
         for target in words[1:]:
             if "=" not in target and not target.startswith("-") and target not in targets():
                 yield f"`{line}`: no make target '{target}'"
-    elif program.startswith("python") and len(words) > 1 and words[1].endswith(".py"):
-        if words[1].startswith(OURS) and not (ROOT / words[1]).exists():
-            yield f"`{line}`: no file '{words[1]}'"
+    elif program.startswith("python"):
+        for word in words[1:2]:
+            if word.startswith(OURS) and not (ROOT / word).exists():
+                yield f"`{line}`: no file '{word}'"
 
 
 def check_capro(words: list[str]) -> Iterator[str]:

@@ -71,10 +71,7 @@ def _parameter(parameter: Any) -> list[str]:
 
 def _settings() -> Iterator[str]:
     yield "## Settings\n"
-    yield (
-        "Later wins: default, preset, settings file, `--set stage.name=value`. The name in a table "
-        "is the name after the stage's dot.\n"
-    )
+    yield ("Later wins: default, preset, settings file, `--set stage.name=value`.\n")
     yield f"`seed` (default {config.Settings().seed}): {_meaning(config.Settings, 'seed')}.\n"
     for stage, kind in stages().items():
         yield f"### {stage}\n"
