@@ -10,10 +10,13 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 
 import typer
+from typer.core import TyperGroup
 
 from capro import __version__, launched
 from capro.errors import CaproError
@@ -22,8 +25,25 @@ if TYPE_CHECKING:
     from capro.config import Settings
     from capro.runs import Run
 
+
+class InOrder(TyperGroup):
+    """Lists commands in the order in which they are used; those not named here follow."""
+
+    ORDER = (
+        *("demo", "run", "scan", "classes", "pretrain", "embed", "match", "train", "clean"),
+        *("finetune", "evaluate"),
+    )
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        """Names of the commands; ``config`` stands last."""
+        first = [name for name in self.ORDER if name in self.commands]
+        rest = [name for name in self.commands if name not in {*first, "config"}]
+        return [*first, *rest, "config"]
+
+
 app = typer.Typer(
     name="capro",
+    cls=InOrder,
     help="From noisy web images and texts to a classifier, a cleaned data set and a report.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -109,7 +129,8 @@ def show_version(value: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """From noisy web images and texts to a classifier, a cleaned data set and a report."""
@@ -122,6 +143,27 @@ def open_run(path: Path, overrides: list[str] | None) -> Run:
 
     run = Run.open(path)
     return run.with_settings(config.update(run.settings, overrides)) if overrides else run
+
+
+@contextmanager
+def told(run: Run, stage: str) -> Iterator[None]:
+    """Say how long a stage took, or that there was nothing to do."""
+    file = run.folder(stage) / "stage.json"
+    before = file.stat().st_mtime_ns if file.exists() else None
+    yield
+    if file.stat().st_mtime_ns == before:
+        note(f"{stage}: fresh, nothing to do")
+    else:
+        seconds = (run.finished(stage) or {})["seconds"]
+        note(f"{stage}: done in {seconds:.0f} s, see {run.folder(stage)}")
+
+
+def check_source(settings: Settings) -> None:
+    """Refuse a source that is not there before anything is written; the hub answers later."""
+    from capro.pipeline.ingest import find_sources
+
+    if not str(settings.data.source).startswith("hub:") and settings.data.format != "hub":
+        find_sources(settings.data)
 
 
 def settings_with_data(
@@ -157,12 +199,16 @@ def scan(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read a source into a manifest; every row is a sample or is quarantined with a reason."""
+    """Read a source into a manifest.
+
+    Every row of the source becomes a sample or is quarantined with a reason.
+    """
     data = {key: value for key, value in locals().items() if key not in NOT_DATA}
     from capro import pipeline, progress
     from capro.runs import Run
 
     settings = settings_with_data(None, preset, set_, data)
+    check_source(settings)
     opened = Run.create(run, settings)
     summary = pipeline.scan(opened, bar=progress.terminal, force=force)
     if as_json:
@@ -227,12 +273,16 @@ def embed(run: RunFolder, set_: Overrides = None) -> None:
 
     opened = open_run(run, set_)
     pipeline.classes(opened, bar=progress.terminal, warn=note)
-    pipeline.embed(opened, bar=progress.terminal, say=note)
+    with told(opened, "embed"):
+        pipeline.embed(opened, bar=progress.terminal, say=note)
 
 
 @app.command()
 def match(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Choose the anchors of each class by text matching through the visual graph."""
+    """Choose the anchors of each class by their texts.
+
+    Texts are first enhanced through the graph of visual neighbours.
+    """
     from capro import pipeline, progress, tables
 
     opened = open_run(run, set_)
@@ -245,7 +295,7 @@ def match(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> No
 
 @app.command()
 def pretrain(run: RunFolder, set_: Overrides = None) -> None:
-    """Step 1: train on the web labels as they are (the vanilla baseline)."""
+    """Step 1: train on the web labels, the vanilla baseline."""
     from capro import pipeline, progress
 
     opened = open_run(run, set_)
@@ -253,7 +303,8 @@ def pretrain(run: RunFolder, set_: Overrides = None) -> None:
     pipeline.pixels(opened, bar=progress.terminal)
     if opened.settings.net.mode == "frozen":
         pipeline.features(opened, bar=progress.terminal, say=note)
-    pipeline.pretrain(opened, bar=progress.terminal, say=note)
+    with told(opened, "pretrain"):
+        pipeline.pretrain(opened, bar=progress.terminal, say=note)
 
 
 @app.command()
@@ -261,12 +312,14 @@ def train(run: RunFolder, set_: Overrides = None) -> None:
     """Step 2: prototypes, bootstrapping and label correction."""
     from capro import pipeline, progress
 
-    pipeline.train(open_run(run, set_), bar=progress.terminal)
+    opened = open_run(run, set_)
+    with told(opened, "train"):
+        pipeline.train(opened, bar=progress.terminal)
 
 
 @app.command()
 def clean(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Give every training sample a verdict: anchor, keep, relabel or drop."""
+    """Judge every label: anchor, keep, relabel or drop."""
     from capro import pipeline, tables
 
     opened = open_run(run, set_)
@@ -282,7 +335,9 @@ def finetune(run: RunFolder, set_: Overrides = None) -> None:
     """Step 3: train the classifier alone on the cleaned labels."""
     from capro import pipeline, progress
 
-    pipeline.finetune(open_run(run, set_), bar=progress.terminal)
+    opened = open_run(run, set_)
+    with told(opened, "finetune"):
+        pipeline.finetune(opened, bar=progress.terminal)
 
 
 @app.command()
@@ -312,13 +367,21 @@ def run_command(
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Every stage from scan to evaluation; what is fresh is skipped, so this also resumes."""
+    """Every stage, from scan to evaluation.
+
+    What is fresh is skipped, so the same command resumes; `capro run --run DIR` alone goes on with
+    the settings of that run.
+    """
     from capro import pipeline, progress, tables
     from capro.runs import Run
 
-    settings = settings_with_data(config, preset, set_, {"source": data})
-    name = config.stem if config else Path(settings.data.source or "capro").stem
-    opened = Run.create(run or Path("runs") / name, settings)
+    if run is not None and not (config or data or preset) and (run / "run.yaml").exists():
+        opened = open_run(run, set_)  # its own settings, not the defaults
+    else:
+        settings = settings_with_data(config, preset, set_, {"source": data})
+        check_source(settings)
+        name = config.stem if config else Path(settings.data.source or "capro").stem
+        opened = Run.create(run or Path("runs") / name, settings)
     found = pipeline.run_all(opened, bar=progress.terminal, say=note)
     if as_json:
         print(json.dumps(found))
@@ -334,7 +397,10 @@ def demo(
     multi_label: Annotated[bool, typer.Option(help="The multi-label variant.")] = False,
     set_: Overrides = None,
 ) -> None:
-    """Run everything on the embedded demo data and compare with what is really true."""
+    """Run everything on the embedded demo data.
+
+    The results are compared with what is really true, which the demo data know.
+    """
     from capro import demonstration, progress
 
     demonstration.show(
