@@ -172,7 +172,6 @@ def class_galleries(found: Loaded, verdicts: Pairs, shown: Shown) -> dict[str, A
     changed = counts[:, [figures.AWAY, figures.ARRIVED, figures.DROP]].sum(axis=1)
     order = np.lexsort((np.arange(classes), -changed))[: GALLERY_BUDGET // (len(KINDS) * each)]
     scores = pair_scores(found, verdicts)
-    said = _said(found)
     by_class = np.argsort(verdicts.label, kind="stable")
     ends = np.searchsorted(verdicts.label[by_class], np.arange(classes + 1))
     found_classes = []
@@ -186,7 +185,7 @@ def class_galleries(found: Loaded, verdicts: Pairs, shown: Shown) -> dict[str, A
                 "total": len(inside),
                 "items": shown.add(verdicts.row[chosen].tolist(), large=True),
                 "scores": [round(float(value), 3) for value in scores[chosen]],
-                "evidence": [_evidence(found, verdicts, pair, said) for pair in chosen.tolist()],
+                "evidence": [_evidence(found, verdicts, pair) for pair in chosen.tolist()],
             }
         found_classes.append({"label": c, "parts": parts})
     return {"each": each, "of": classes, "classes": found_classes}
@@ -226,27 +225,13 @@ def _choose(
     return order[:each]
 
 
-def _said(found: Loaded) -> dict[tuple[str, str | None], str]:
-    """Evidence sentences that the verdicts bring, by id and class (None with one label)."""
-    frame = found.verdicts
-    if frame is None or "evidence" not in frame:
-        return {}
-    classes = frame["class"] if "class" in frame else [None] * len(frame)
-    return {
-        (identity, label): words.plain(text, 400)
-        for identity, label, text in zip(frame["id"], classes, frame["evidence"], strict=True)
-    }
-
-
-def _evidence(
-    found: Loaded, verdicts: Pairs, pair: int, said: dict[tuple[str, str | None], str]
-) -> str:
+def _evidence(found: Loaded, verdicts: Pairs, pair: int) -> str:
+    """The sentence that the clean stage wrote, or one of ours."""
     row, label = int(verdicts.row[pair]), int(verdicts.label[pair])
     kind = KINDS[int(verdicts.kind[pair])]
     identity = found.manifest.samples["id"].iloc[int(found.train[row])]
-    text = said.get((identity, found.names[label] if found.multi else None))
-    if text:
-        return text
+    if identity in found.evidence:
+        return words.plain(found.evidence[identity], 400)
     settings = found.run.settings.train
     fused = None if found.fused is None else found.fused[row]
     subject, other, other_score = label, None, None

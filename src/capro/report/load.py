@@ -49,6 +49,7 @@ class Loaded:
         truth: labels of the test rows; -1 (or a zero row) is outside the known classes.
         after: cleaned labels; -1 (or a row of -1) is dropped.
         anchors: table with row, class_index, rank.
+        evidence: sentences of the clean stage by sample id; empty where it wrote none.
         missing: stage -> sentence.
     """
 
@@ -67,7 +68,7 @@ class Loaded:
     anchors: pd.DataFrame | None = None
     after: Labels | None = None
     fused: NDArray[np.float32] | None = None
-    verdicts: pd.DataFrame | None = None
+    evidence: dict[str, str] = field(default_factory=dict)
     scores: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     results: dict[str, dict[str, float]] = field(default_factory=dict)
     history: dict[str, list[dict[str, float]]] = field(default_factory=dict)
@@ -112,7 +113,7 @@ def load(run: Run) -> Loaded:
         anchors=reader.table("match", "anchors"),
         after=after,
         fused=None if after is None else reader.array("clean", "fused", len(train)),
-        verdicts=None if after is None else reader.table("clean", "verdicts"),
+        evidence={} if after is None else reader.evidence(),
         scores=reader.scores(len(test)),
         results=_results(stages),
         history=reader.history(),
@@ -186,6 +187,14 @@ class _Reader:
         """A table of a stage."""
         file = self.run.folder(stage) / f"{name}.parquet"
         return pd.read_parquet(file) if stage in self.stages and file.exists() else None
+
+    def evidence(self) -> dict[str, str]:
+        """Sentences by sample id: with several labels they are in the table of samples."""
+        for name in ("samples", "verdicts"):
+            frame = self.table("clean", name)
+            if frame is not None and "evidence" in frame:
+                return dict(zip(frame["id"], frame["evidence"], strict=True))
+        return {}
 
     def scores(self, rows: int) -> dict[str, NDArray[np.float32]]:
         """Probabilities of vanilla and CAPro on the test rows, (m, C); both or none."""

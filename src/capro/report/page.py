@@ -16,7 +16,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from capro.report.words import NAMES, many
+from capro.report.words import NAMES, SHORT, many, signed
 
 TEMPLATE = Path(__file__).parent / "template"
 SCRIPTS = ("base.js", "charts.js", "labels.js", "galleries.js", "map.js", "start.js")
@@ -37,6 +37,12 @@ def render(data: dict[str, Any]) -> str:
         sheets=data["sheets"],
         changes=changes(data),
     )
+
+
+def version() -> str:
+    """A hash of the template: a report of another template is made anew."""
+    parts = [path.read_bytes() for path in sorted(TEMPLATE.iterdir())]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def policy(style: str, script: str) -> str:
@@ -98,7 +104,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["percent"] = lambda value: f"{100 * value:.1f}"
-    made.filters["points"] = lambda value: f"{100 * value:+.1f}".replace("-", "\N{MINUS SIGN}")
+    made.filters["points"] = signed
     made.filters["many"] = many
     made.filters["metric"] = lambda name: NAMES.get(name, name)
+    made.filters["short"] = lambda name: SHORT.get(name, name)
     return made

@@ -11,11 +11,14 @@ from capro.data.scan import explain
 CLIP = 280  # characters of a web text in the page
 # control characters, and those that turn the direction of the text around them
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-NAMES = {
+NAMES = {  # metrics in a sentence; SHORT, in a table
     "top1": "top-1 accuracy",
     "top5": "top-5 accuracy",
     "mAP": "mean average precision",
 }
+
+
+SHORT = {"top1": "top-1", "top5": "top-5"}
 
 
 def plain(value: Any, clip: int = CLIP) -> str:
@@ -43,12 +46,21 @@ def share(part: float, whole: float) -> str:
     """A share in per cent, never "0 %" of something that is there.
 
     >>> share(1, 3), share(1, 4000), share(0, 0)
-    ('33 %', '0.03 %', '0 %')
+    ('33\\xa0%', '0.03\\xa0%', '0\\xa0%')
     """
     value = 100 * part / whole if whole else 0.0
     if not value or value >= 9.5:
-        return f"{value:.0f} %"
-    return f"{value:.1f} %" if value >= 0.95 else f"{value:.1g} %"
+        return f"{value:.0f}\N{NO-BREAK SPACE}%"
+    return f"{value:.1f}\N{NO-BREAK SPACE}%" if value >= 0.95 else f"{value:.1g}\N{NO-BREAK SPACE}%"
+
+
+def signed(share: float) -> str:
+    """A difference of shares in points.
+
+    >>> signed(-0.125), signed(0.02)
+    ('\N{MINUS SIGN}12.5', '+2.0')
+    """
+    return f"{100 * share:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def listed(names: Sequence[str]) -> str:
@@ -114,7 +126,7 @@ def was_wrong(counts: dict[str, int], worst: Sequence[tuple[str, float]], *, mul
             f"{many(counts['away'], 'image')} show another class, and "
             f"{many(counts['drop'], 'image')} show none of the classes well enough."
         )
-    named = [f"{name} ({value:.0%})" for name, value in worst if value > 0]
+    named = [f"{name} ({share(value, 1)})" for name, value in worst if value > 0]
     return text + (f" The noisiest classes are {listed(named)}." if named else "")
 
 
@@ -152,16 +164,17 @@ def brought(
     before, after = (100 * results[name][metric] for name in ("vanilla", "capro"))
     gain = after - before
     verb = "rose" if gain > 0.05 else "fell" if gain < -0.05 else "stayed"
-    change = f"at {after:.1f} %" if verb == "stayed" else f"from {before:.1f} to {after:.1f} %"
+    to = f"{after:.1f}\N{NO-BREAK SPACE}%"
+    change = f"at {to}" if verb == "stayed" else f"from {before:.1f} to {to}"
     known = interval is not None and interval[0] == interval[0]  # nan: too few images
     between = (
-        f" (95 % interval {100 * interval[0]:+.1f} to {100 * interval[1]:+.1f})"
+        f" (95\N{NO-BREAK SPACE}% interval {signed(interval[0])} to {signed(interval[1])})"
         if known and interval is not None
         else ""
     )
     text = (
         f"On {many(tests, 'test image')} {NAMES.get(metric, metric)} {verb} {change}, a difference "
-        f"of {gain:+.1f} points{between} against the same network trained on the web labels as "
+        f"of {signed(gain / 100)} points{between} against the same network trained on the web labels as "
         "they came."
     )
     worse = [row for row in changes if row["change"] < 0]
@@ -169,7 +182,7 @@ def brought(
     text += f" {many(better, 'class', 'classes')} got better, {len(worse):,} worse"
     if worse:
         first = worse[0]
-        text += f" (most of all {names[first['label']]}, {100 * first['change']:+.1f} points)"
+        text += f" (most of all {names[first['label']]}, {signed(first['change'])} points)"
     return text + "."
 
 
@@ -198,7 +211,7 @@ def evidence(
         words = f" (words: {', '.join(anchor['words'])})" if anchor["words"] else ""
         lent = anchor["neighbors"]
         company = f", with those of {many(lent, 'look-alike')}" if lent else ""
-        return f"Its text{company} is number {anchor['rank'] + 1} of “{label}”{words}."
+        return f"Rank {anchor['rank'] + 1} of “{label}” by its text{company}{words}."
     if kind == "keep":
         if multi:
             return f"The model gives “{label}” {said}: not enough against it to take it away."

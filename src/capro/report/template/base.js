@@ -23,7 +23,7 @@ function fill(made, attributes, children) {
 }
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const count = (number) => number.toLocaleString("en");
-const percent = (share, digits = 0) => share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`;
+const percent = (share, digits = 0) => share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)}\u00a0%`;
 const nameOf = (c) => c < 0 ? "other classes" : DATA.classes[c];
 const labels = (list) => list.length ? list.map(nameOf).join(", ") : "no label";
 const clip = (text, length) => text.length > length ? `${text.slice(0, Math.max(1, length - 1))}…` : text;
@@ -67,7 +67,8 @@ function picture(sample, side) {
   if (place) sheet(place[0]).then((image) => {
     if (!image) return;
     const across = Math.floor(image.width / tile);
-    canvas.getContext("2d").drawImage(image, (place[1] % across) * tile, Math.floor(place[1] / across) * tile, tile, tile, 0, 0, canvas.width, canvas.height);
+    // one pixel in: compression lets neighbours bleed over the edge
+    canvas.getContext("2d").drawImage(image, (place[1] % across) * tile + 1, Math.floor(place[1] / across) * tile + 1, tile - 2, tile - 2, 0, 0, canvas.width, canvas.height);
     canvas.dataset.ready = "1";
   });
   return canvas;

@@ -78,7 +78,7 @@ function stackChart(host, width, x, layers, options) {
 function heatMap(host, width, rows, columns, cells, options) {
   const longest = (names) => Math.max(...names.map((name) => Math.min(name.length, 16)));
   const left = Math.min(118, 14 + 6.6 * longest(rows)), top = 14 + 5.2 * longest(columns);
-  const side = Math.max(13, Math.min(38, (width - left - 22) / columns.length));
+  const side = Math.max(13, Math.min(44, (width - left - 22) / columns.length));
   const root = svg("svg", { width: Math.max(width, left + side * columns.length + 20), height: top + side * rows.length + 8, role: "img", "aria-label": options.label });
   columns.forEach((name, c) => root.append(svg("text", { x: 0, y: 0, transform: `translate(${left + side * (c + 0.62)} ${top - 7}) rotate(-52)`, class: "muted" }, clip(name, 16))));
   rows.forEach((name, r) => {
@@ -89,8 +89,8 @@ function heatMap(host, width, rows, columns, cells, options) {
       if (!value) return;
       const share = value / sum;
       const cell = svg("g", { on: tipped(() => options.tip(r, c, value, share)) },
-        svg("rect", { x: left + side * c + 0.5, y: top + side * r + 0.5, width: side - 1, height: side - 1, rx: 2, fill: options.paint(r, c), "fill-opacity": Math.max(0.13, Math.min(1, 0.1 + 1.05 * Math.sqrt(share))) }));
-      if (side >= 25) cell.append(svg("text", { x: left + side * (c + 0.5), y: top + side * (r + 0.5) + 4, "text-anchor": "middle", class: "muted cell", fill: color("ink") }, value));
+        svg("rect", { x: left + side * c + 0.5, y: top + side * r + 0.5, width: side - 1, height: side - 1, rx: 2, fill: options.paint(r, c), "fill-opacity": Math.min(1, 0.08 + share ** 0.7).toFixed(3) }));
+      if (side >= 25) cell.append(svg("text", { x: left + side * (c + 0.5), y: top + side * (r + 0.5) + 4, "text-anchor": "middle", class: share > 0.4 ? "cell strong" : "cell" }, value));
       root.append(cell);
     });
   });

@@ -23,9 +23,13 @@ function classGallery(each) {
     const place = el("div", null);
     const show = (kind) => {
       const part = each.parts[kind];
+      const cards = part.items.map((sample, i) => () => card(sample, kind, part.evidence[i], part.scores[i]));
+      const first = innerWidth < 760 ? 6 : 12;
+      const box = el("div", { class: "cards" }, ...cards.slice(0, first).map((make) => make()));
       place.replaceChildren(
-        el("p", { class: "count-line" }, part.items.length < part.total ? `${count(part.items.length)} of ${count(part.total)} ${NOTE[kind]}` : `${count(part.total)} ${part.total === 1 ? "image" : "images"}`),
-        el("div", { class: "cards" }, ...part.items.map((sample, i) => card(sample, kind, part.evidence[i], part.scores[i]))));
+        el("p", { class: "count-line" }, part.items.length < part.total ? `${count(part.items.length)} of ${count(part.total)} can be seen here, ${NOTE[kind]}` : `${count(part.total)} ${part.total === 1 ? "image" : "images"}`),
+        box);
+      if (cards.length > first) place.append(el("button", { type: "button", class: "more", on: { click: (event) => { event.currentTarget.remove(); box.append(...cards.slice(first).map((make) => make())); } } }, `Show ${cards.length - first} more`));
     };
     const kinds = DATA.noise.kinds.filter((kind) => each.parts[kind].total);
     const meaning = DATA.meanings[each.label];
@@ -36,7 +40,7 @@ function classGallery(each) {
   return el("details", { class: "class", "data-label": each.label, on: { toggle: (event) => { if (event.target.open && !body.childNodes.length) fillBody(); } } },
     el("summary", null, el("span", { class: "name" }, nameOf(each.label)), el("span", { class: "meaning" }, DATA.meanings[each.label]), stack), body);
 }
-const NOTE = { anchor: "are shown, best first", keep: "are shown, from the surest to the most doubtful", away: "are shown, surest first", arrived: "are shown, surest first", drop: "are shown, least likely first" };
+const NOTE = { anchor: "best first", keep: "from the surest to the most doubtful", away: "surest first", arrived: "surest first", drop: "least likely first" };
 
 function galleries() {
   const host = document.getElementById("class-list");

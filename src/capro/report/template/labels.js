@@ -45,12 +45,13 @@ function flowFigure() {
     const root = svg("svg", { width, height, role: "img", "aria-label": "Label flow from given to corrected" });
     const bands = svg("g", null);
     const focus = (test) => { for (const band of bands.children) band.setAttribute("fill-opacity", test(+band.dataset.s, +band.dataset.t) ? 0.85 : 0.08); };
-    const rest = () => { for (const band of bands.children) band.setAttribute("fill-opacity", band.dataset.s === band.dataset.t ? 0.55 : 0.7); hideTip(); };
+    const rest = () => { for (const band of bands.children) band.setAttribute("fill-opacity", band.dataset.rest); hideTip(); };
+    const strength = (s, t, number) => s === t ? 0.5 : Math.min(0.85, 0.22 + 4 * number / (out[s] || 1)); // a few strays stay faint
     const x0 = margin + 9, x1 = width - margin - 9, mid = (x0 + x1) / 2;
     for (const [s, t, number] of DATA.flow.links) {
       const thick = Math.max(0.6, number * scale), a = used[0][s], b = used[1][t];
       used[0][s] += number * scale; used[1][t] += number * scale;
-      const band = svg("path", { d: `M${x0} ${a}C${mid} ${a} ${mid} ${b} ${x1} ${b}L${x1} ${b + thick}C${mid} ${b + thick} ${mid} ${a + thick} ${x0} ${a + thick}Z`, fill: paint(s, t), "data-s": s, "data-t": t });
+      const band = svg("path", { d: `M${x0} ${a}C${mid} ${a} ${mid} ${b} ${x1} ${b}L${x1} ${b + thick}C${mid} ${b + thick} ${mid} ${a + thick} ${x0} ${a + thick}Z`, fill: paint(s, t), "data-s": s, "data-t": t, "data-rest": strength(s, t, number).toFixed(2) });
       const show = (event) => { focus((p, q) => p === s && q === t); showTip(event, line(s === t ? `${names[s]} stays` : `${names[s]} → ${names[t]}`, true), line(`${count(number)} ${DATA.task === "multi" ? "labels" : "images"}, ${percent(number / (out[s] || 1))} of ${names[s]}`)); };
       fill(band, { on: { pointerenter: show, pointermove: show, pointerleave: rest } }, []);
       bands.append(band);
@@ -152,8 +153,8 @@ function thresholdFigure() {
   const number = (key, share) => key === "labels" && share !== null ? share.toFixed(2) : percent(share, 1);
   const table = () => {
     value.textContent = (now / 100).toFixed(2);
-    body.replaceChildren(...[["vanilla", "vanilla"], ["capro", "CAPro"]].map(([key, name]) => el("tr", { class: key === "capro" ? "strong" : null }, el("th", { scope: "row" }, name),
-      ...measures.map(([measure]) => el("td", { "data-measure": `${key}-${measure}` }, number(measure, DATA.threshold[key][measure][now]))))));
+    body.replaceChildren(...measures.map(([measure, name]) => el("tr", null, el("th", { scope: "row" }, name),
+      ...["vanilla", "capro"].map((key) => el("td", { "data-measure": `${key}-${measure}` }, number(measure, DATA.threshold[key][measure][now]))))));
   };
   let mark = null, plot = null;
   const draw = (width) => {
@@ -170,7 +171,7 @@ function thresholdFigure() {
   const set = () => { if (mark) { mark.setAttribute("x1", plot.px(now / 100)); mark.setAttribute("x2", plot.px(now / 100)); } table(); };
   const slider = el("input", { type: "range", min: 0, max: 100, value: now, id: "threshold-slider", "aria-label": "threshold", on: { input: (event) => { now = +event.target.value; set(); } } });
   host.append(el("div", { class: "slider" }, slider, value),
-    el("div", { class: "scroll" }, el("table", { class: "numbers" }, el("thead", null, el("tr", null, el("th", null, ""), ...measures.map(([, text]) => el("th", { scope: "col" }, text)))), body)),
+    el("div", { class: "scroll" }, el("table", { class: "numbers" }, el("thead", null, el("tr", null, el("th", null, "at this threshold"), el("th", { scope: "col" }, "vanilla"), el("th", { scope: "col" }, "CAPro"))), body)),
     el("p", { class: "count-line" }, multi || open ? `C-F1 of CAPro is best at ${(best / 100).toFixed(2)} on these test images.`.replace("C-F1", multi ? "F1" : "C-F1") : "All test images belong to the known classes: what is held back here is doubt, not images of other things."), place);
   table();
   figure(place, draw);
