@@ -32,7 +32,9 @@ def report(
 
     done = [name for name in STAGES if run.finished(name)]
     force = force or not path.exists()
-    stage(run, "report", work, settings={"title": title, "page": version()}, inputs=done, force=force)
+    stage(
+        run, "report", work, settings={"title": title, "page": version()}, inputs=done, force=force
+    )
     if out is None:
         return path
     write_text(out, path.read_text("utf-8"))

@@ -73,7 +73,7 @@ def collect(run: Run, *, title: str | None = None, bar: progress.Bar = progress.
         "missing": found.missing,
         "stages": [_stage(found, name) for name in STAGES],
         "comparison": comparison(found),
-        "curves": found.history or None,
+        "curves": curves(found),
         "noise": None if verdicts is None else noise(found, verdicts),
         "flow": None if verdicts is None else label_flow(found),
         "matrix": None if verdicts is None else label_matrix(found),
@@ -148,7 +148,7 @@ def label_flow(found: Loaded) -> dict[str, Any]:
     links = [
         [int(s), int(t), int(small[s, t])]
         for s, t in zip(source, target, strict=True)
-        if (s, t) != (last, last)
+        if s != last or t != last
     ]
     return {"classes": kept, "links": links, "of": len(found.names)}
 
@@ -213,7 +213,9 @@ def _choose(
     """Which pairs a gallery shows: the first anchors, the surest moves, a spread of what was kept."""
     if kind == figures.ANCHOR and found.anchors is not None:
         frame = found.anchors
-        place = dict(zip(zip(frame["row"], frame["class_index"], strict=True), frame["rank"], strict=True))
+        place = dict(
+            zip(zip(frame["row"], frame["class_index"], strict=True), frame["rank"], strict=True)
+        )
         ranks = [
             place.get((verdicts.row[pair], verdicts.label[pair]), len(frame)) for pair in inside
         ]
@@ -349,6 +351,22 @@ def _classes(labels: Any) -> list[int]:
     return [int(c) for c in np.flatnonzero(np.asarray(labels) > 0)]
 
 
+def curves(found: Loaded) -> dict[str, Any] | None:
+    """Figures by epoch and stage; verdicts only from the epoch on in which labels are corrected."""
+    first = found.run.settings.train.correct_after
+    shares = {"anchor", "keep", "relabel", "drop", "add", "remove"}
+    kept = {
+        stage: [
+            {key: row[key] for key in row if row["epoch"] >= first or key not in shares}
+            if stage == "train"
+            else row
+            for row in rows
+        ]
+        for stage, rows in found.history.items()
+    }
+    return kept or None
+
+
 # --- results --------------------------------------------------------------------------------------
 
 
@@ -364,7 +382,11 @@ def comparison(found: Loaded) -> dict[str, Any] | None:
         if not found.multi:
             interval = figures.paired_interval(vanilla, capro, found.truth)
     metrics = [
-        {"name": name, "vanilla": found.results["vanilla"][name], "capro": found.results["capro"][name]}
+        {
+            "name": name,
+            "vanilla": found.results["vanilla"][name],
+            "capro": found.results["capro"][name],
+        }
         for name in found.results["vanilla"]
         if name in found.results["capro"]
     ]
@@ -398,7 +420,9 @@ def summary(found: Loaded, data: dict[str, Any]) -> list[dict[str, str]]:
     total = data["noise"]["total"] if data["noise"] else None
     problems = words.scan_problems(found.summary)
     if total:
-        worst = [(data["classes"][row["label"]], float(row["share"])) for row in data["noise"]["classes"]]
+        worst = [
+            (data["classes"][row["label"]], float(row["share"])) for row in data["noise"]["classes"]
+        ]
         problems.insert(0, words.was_wrong(total, worst[:WORST], multi=found.multi))
     else:
         problems.append(found.missing.get("clean", "There are no verdicts on the labels yet."))

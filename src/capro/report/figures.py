@@ -49,7 +49,7 @@ def pairs(given: Ints, after: Ints, anchored: NDArray[np.bool_]) -> Pairs:
     [(0, 0, 'anchor'), (1, 0, 'away'), (2, 1, 'drop'), (3, 1, 'keep'), (1, 1, 'arrived')]
     """
     if given.ndim == 2:
-        out = (after < 0).any(axis=1)[:, None]
+        out: NDArray[np.bool_] = np.any(after < 0, axis=1, keepdims=True)
         had, has = given > 0, (after > 0) & ~out
         row, label = np.nonzero(had)
         kind = np.where(has[row, label], np.where(anchored[row, label], ANCHOR, KEEP), AWAY)
@@ -289,7 +289,8 @@ def embedding_map(features: NDArray[np.floating[Any]], seed: int) -> NDArray[np.
     n = len(x)
     if n < 4 or not np.ptp(x, axis=0).any():  # too few, or all the same: a circle
         angle = np.linspace(0, 2 * np.pi, max(n, 1), endpoint=False)[:n]
-        return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32) / 2 + 0.5
+        circle = np.stack([np.cos(angle), np.sin(angle)], axis=1) / 2 + 0.5
+        return circle.astype(np.float32)
     width = min(50, n - 1, x.shape[1])
     x = PCA(width, random_state=seed % 2**32, svd_solver="randomized").fit_transform(x)
     found = TSNE(

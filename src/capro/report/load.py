@@ -213,6 +213,5 @@ class _Reader:
         return {
             stage: read_json(file)
             for stage in ("pretrain", "train", "finetune")
-            if stage in self.stages
-            and (file := self.run.folder(stage) / "history.json").exists()
+            if stage in self.stages and (file := self.run.folder(stage) / "history.json").exists()
         }

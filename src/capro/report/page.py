@@ -28,14 +28,18 @@ def render(data: dict[str, Any]) -> str:
     style = (TEMPLATE / "page.css").read_text("utf-8")
     script = "\n".join((TEMPLATE / name).read_text("utf-8") for name in SCRIPTS)
     light = {key: value for key, value in data.items() if key != "sheets"}
-    return environment().get_template("page.html.j2").render(
-        data=data,
-        style=style,
-        script=script,
-        policy=policy(style, script),
-        block=json_block(light),
-        sheets=data["sheets"],
-        changes=changes(data),
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            data=data,
+            style=style,
+            script=script,
+            policy=policy(style, script),
+            block=json_block(light),
+            sheets=data["sheets"],
+            changes=changes(data),
+        )
     )
 
 

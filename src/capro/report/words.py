@@ -226,4 +226,6 @@ def evidence(
         return f"The model gives “{other}” {reached}, over the threshold of {gamma:.2f}{given}."
     if multi:
         return f"The image lost every label it had; the model gives “{label}” {said}."
-    return f"No class reaches {gamma:.2f}, and “{label}” gets {said}, less than chance ({chance:.2f})."
+    return (
+        f"No class reaches {gamma:.2f}, and “{label}” gets {said}, less than chance ({chance:.2f})."
+    )

@@ -47,6 +47,13 @@ function redraw(host, force) {
   state.width = width;
   state.draw(width);
 }
+// After the first screen the rest is drawn in idle time: links to sections then land where they should.
+function drawRest() {
+  const idle = window.requestIdleCallback || ((call) => setTimeout(call, 30));
+  const waiting = [...drawn.keys()].filter((host) => !drawn.get(host).width);
+  if (!waiting.length) { document.documentElement.dataset.drawn = "1"; return; }
+  idle(() => { near.unobserve(waiting[0]); redraw(waiting[0], true); drawn.get(waiting[0]).width ||= -1; sized.observe(waiting[0]); drawRest(); });
+}
 function redrawAll() { for (const host of drawn.keys()) redraw(host, true); }
 
 // --- pictures: a sheet is decoded when a picture on it is first needed ---

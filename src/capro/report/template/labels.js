@@ -96,11 +96,11 @@ function curves() {
     figure(place, (width) => draw(place, width));
   };
   const train = DATA.curves.train;
-  const shares = train && train.length ? Object.keys(train[0]).filter((key) => key in PAINTS) : [];
-  if (shares.length && train.some((row) => shares.some((key) => row[key]))) {
+  const shares = train && train.length ? Object.keys(train[train.length - 1]).filter((key) => key in PAINTS) : [];
+  if (shares.length) {
     const said = { anchor: "anchor", keep: "kept", relabel: "relabelled", drop: "dropped", add: "added", remove: "removed" };
     const rows = train.filter((row) => shares.every((key) => typeof row[key] === "number"));
-    const word = DATA.task === "multi" ? "Share of all (image, class) decisions in each epoch, in per cent." : "Share of the images in each epoch, in per cent.";
+    const word = DATA.task === "multi" ? "Share of all (image, class) decisions in each epoch since correction began, in per cent." : "Share of the images in each epoch since correction began, in per cent.";
     if (rows.length > 1) chart("Kept, corrected, dropped", word, (place, width) => stackChart(place, width, rows.map((row) => row.epoch + 1), shares.map((key) => ({ name: said[key] || key, paint: color(PAINTS[key]), y: rows.map((row) => row[key]) })),
       { label: "Verdicts by epoch", xLabel: "epoch", percent: true, whole: true, before: [legend(shares.map((key) => [said[key] || key, color(PAINTS[key])]))] }));
   }

@@ -11,3 +11,4 @@ for (const draw of [noiseBars, flowFigure, matrixFigure, galleries, matches, cur
   try { draw(); } catch (error) { console.error(error); } // one broken figure leaves the others
 }
 document.documentElement.dataset.ready = "1";
+drawRest();
