@@ -107,6 +107,7 @@ function curves() {
   for (const [stage, history] of Object.entries(DATA.curves)) {
     if (!history.length) continue;
     const keys = Object.keys(history[0]).filter((key) => !["epoch", "lr"].includes(key) && !(key in PAINTS) && typeof history[0][key] === "number");
+    if (keys.length === 2) keys.pop(); // one term: the whole loss again
     const series = () => keys.map((key, i) => ({ name: terms[key] || key, paint: color(hues[i % hues.length]), x: history.map((row) => row.epoch + 1), y: history.map((row) => row[key]), thin: key !== "loss" }));
     chart(names[stage] || stage, `Loss over ${history.length} ${history.length === 1 ? "epoch" : "epochs"}.`, (place, width) => lineChart(place, width, series(), { label: names[stage], xLabel: "epoch", whole: true, before: [legend(series().map((each) => [each.name, each.paint]))] }));
   }
