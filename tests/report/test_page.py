@@ -13,8 +13,7 @@ import pytest
 
 from capro import pipeline
 from capro.errors import RunError
-from capro.report import collect as collecting
-from capro.report import page, thumbs, words
+from capro.report import images, page, thumbs, words
 from capro.report.collect import collect
 from capro.runs import Run, write_array
 from tests.report.made import HOSTILE, NAMES, SIZE, make_run
@@ -56,8 +55,8 @@ def test_the_data_is_json_and_complete(data: Any) -> None:
 
 
 def test_galleries_say_how_many_of_how_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "PER_GALLERY", 3)
-    monkeypatch.setattr(collecting, "MAP_POINTS", 20)
+    monkeypatch.setattr(images, "PER_GALLERY", 3)
+    monkeypatch.setattr(images, "MAP_POINTS", 20)
     data = collect(run)
     part = next(c for c in data["galleries"]["classes"] if c["label"] == 0)["parts"]["keep"]
     assert (len(part["items"]), part["total"]) == (3, 8)
@@ -70,10 +69,19 @@ def test_galleries_say_how_many_of_how_many(run: Run, monkeypatch: pytest.Monkey
 def test_many_classes_leave_out_those_with_least_change(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collecting, "GALLERY_BUDGET", 2 * 5 * collecting.LEAST)
+    monkeypatch.setattr(images, "GALLERY_BUDGET", 2 * 5 * images.LEAST)
     data = collect(run)
     assert len(data["galleries"]["classes"]) == 2
     assert "The 2 classes of 4 with most change" in page.render(data)
+
+
+def test_too_many_samples_for_a_graph_of_the_report(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "GRAPH_LIMIT", 10)
+    data = collect(run)
+    assert data["matches"]["columns"] == ["text"]
+    assert "more than 10 images: smoothed, reranked" in page.render(data)
 
 
 def test_only_our_markup_is_in_the_page(data: Any) -> None:

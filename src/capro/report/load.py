@@ -65,6 +65,7 @@ class Loaded:
     texts: NDArray[np.float32] | None = None
     visual: NDArray[np.float32] | None = None
     prototypes: NDArray[np.float32] | None = None
+    enhanced: NDArray[np.float32] | None = None
     anchors: pd.DataFrame | None = None
     after: Labels | None = None
     fused: NDArray[np.float32] | None = None
@@ -110,6 +111,7 @@ def load(run: Run) -> Loaded:
         texts=reader.array("embed", "texts", len(train)),
         visual=reader.array("embed", "visual", len(train)),
         prototypes=reader.array("embed", "prototypes", len(names)),
+        enhanced=reader.optional("match", "texts", len(train)),
         anchors=reader.table("match", "anchors"),
         after=after,
         fused=None if after is None else reader.array("clean", "fused", len(train)),
@@ -182,6 +184,11 @@ class _Reader:
             )
             return None
         return found
+
+    def optional(self, stage: str, name: str, rows: int) -> NDArray[Any] | None:
+        """An array that the report can do without."""
+        fits = (self.run.folder(stage) / f"{name}.npy").exists()
+        return self.array(stage, name, rows) if fits else None
 
     def table(self, stage: str, name: str) -> pd.DataFrame | None:
         """A table of a stage."""

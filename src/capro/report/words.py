@@ -151,6 +151,11 @@ def was_done(counts: dict[str, int] | None, anchors: int | None, *, multi: bool)
     return text.strip()
 
 
+def main_metric(results: dict[str, dict[str, float]]) -> str:
+    """The metric of the first sentence: mAP with several labels, else the first."""
+    return "mAP" if "mAP" in results["vanilla"] else next(iter(results["vanilla"]), "")
+
+
 def brought(
     results: dict[str, dict[str, float]],
     changes: Sequence[dict[str, Any]],
@@ -160,7 +165,7 @@ def brought(
     interval: tuple[float, float] | None,
 ) -> str:
     """What it brought on the test images; says so where it was harm."""
-    metric = "mAP" if "mAP" in results["vanilla"] else next(iter(results["vanilla"]))
+    metric = main_metric(results)
     before, after = (100 * results[name][metric] for name in ("vanilla", "capro"))
     gain = after - before
     verb = "rose" if gain > 0.05 else "fell" if gain < -0.05 else "stayed"
