@@ -49,7 +49,7 @@ def test_the_data_is_json_and_complete(data: Any) -> None:
         "What was done",
         "What it brought",
     ]
-    assert "15 % of the web labels".replace(" %", "\xa0%") in data["summary"][1]["text"]
+    assert "takes 15\xa0% of the web labels to be wrong" in data["summary"][1]["text"]
     assert len(data["map"]["items"]) == SIZE
     assert all(place is not None for place in data["samples"]["place"])
 

@@ -115,7 +115,7 @@ def was_wrong(counts: dict[str, int], worst: Sequence[tuple[str, float]], *, mul
     """What the verdicts say about the labels."""
     total = sum(counts[name] for name in ("anchor", "keep", "away", "drop"))
     wrong = counts["away"] + counts["drop"]
-    text = f"By the verdicts, {share(wrong, total)} of the web labels are wrong: "
+    text = f"The method takes {share(wrong, total)} of the web labels to be wrong: "
     if multi:
         text += (
             f"{many(counts['away'], 'label')} were taken away, {many(counts['drop'], 'label')} "

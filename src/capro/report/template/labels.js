@@ -36,10 +36,11 @@ function flowFigure() {
     const sum = (at) => names.map((_, n) => DATA.flow.links.reduce((total, each) => total + (each[at] === n ? each[2] : 0), 0));
     const out = sum(0), into = sum(1);
     const total = Math.max(out.reduce((a, b) => a + b, 0), 1);
-    const height = Math.max(380, names.length * 30);
-    const scale = (height - gap * names.length - 8) / total;
-    const starts = (sizes) => { let at = 4; return sizes.map((size) => { const here = at; at += size * scale + (size ? gap : 0); return here; }); };
+    const scale = (Math.max(380, names.length * 30) - gap * names.length - 8) / total;
+    const starts = (sizes) => { let at = 4; return sizes.map((size) => { const here = at; at += size ? Math.max(14, size * scale + gap) : 0; return here; }); }; // 14 px: names never overlap
     const left = starts(out), right = starts(into);
+    const ends = (at, sizes) => Math.max(...at.map((y, n) => y + sizes[n] * scale));
+    const height = Math.ceil(Math.max(ends(left, out), ends(right, into))) + 16;
     const used = [left.slice(), right.slice()];
     const paint = (s, t) => t === none ? color("drop") : s === none ? color("arrived") : s === t ? color("keep") : color("away");
     const root = svg("svg", { width, height, role: "img", "aria-label": "Label flow from given to corrected" });
