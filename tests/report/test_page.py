@@ -186,6 +186,18 @@ def test_the_stage_is_skipped_when_fresh_and_copied_out(tmp_path: Path) -> None:
     assert "Another" in path.read_text()
 
 
+def test_the_command_prints_the_path(run: Run, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from capro.cli import app
+
+    out = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["report", str(run.path), "--out", str(out), "--title", "T < U"])
+    assert done.exit_code == 0
+    assert done.stdout.strip() == str(out)
+    assert "<title>T &lt; U</title>" in out.read_text()
+
+
 def test_a_run_without_a_scan_is_an_error(tmp_path: Path, run: Run) -> None:
     with pytest.raises(RunError, match="the scan stage has not finished"):
         pipeline.report(Run.create(tmp_path / "new", run.settings))

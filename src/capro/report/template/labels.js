@@ -61,7 +61,7 @@ function flowFigure() {
     const node = (n, y, size, side) => {
       if (!size) return;
       const tall = Math.max(1.5, size * scale);
-      const show = (event) => { focus((p, q) => (side ? q : p) === n); showTip(event, line(names[n], true), line(`${side ? "after" : "given"}: ${count(size)}`), ...(n < none ? [line(`given ${count(out[n])}, after cleaning ${count(into[n])}`)] : [])); };
+      const show = (event) => { focus((p, q) => (side ? q : p) === n); showTip(event, line(names[n], true), line(n < none ? `given ${count(out[n])}, after cleaning ${count(into[n])}` : count(size))); };
       root.append(svg("g", { on: { pointerenter: show, pointermove: show, pointerleave: rest } },
         svg("rect", { x: side ? x1 : margin, y, width: 9, height: tall, rx: 2, fill: n === none ? (side ? color("drop") : color("arrived")) : color("anchor") }),
         svg("text", { x: side ? x1 + 15 : margin - 6, y: y + tall / 2 + 4, "text-anchor": side ? "start" : "end" }, clip(names[n], narrow ? 11 : 17))));
