@@ -52,6 +52,9 @@ def test_the_data_is_json_and_complete(data: Any) -> None:
     assert "takes 15\xa0% of the web labels to be wrong" in data["summary"][1]["text"]
     assert len(data["map"]["items"]) == SIZE
     assert all(place is not None for place in data["samples"]["place"])
+    first = data["matches"]["classes"][0]
+    marked = [n for n, anchor in zip(first["text"], first["text_anchor"], strict=True) if anchor]
+    assert {data["samples"]["id"][n][-7:] for n in marked} == {"000.png", "004.png"}
 
 
 def test_galleries_say_how_many_of_how_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

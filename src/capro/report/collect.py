@@ -15,7 +15,14 @@ import numpy as np
 from capro import __version__, progress
 from capro.report import figures, words
 from capro.report.figures import KINDS, Pairs
-from capro.report.images import Shown, class_galleries, embedding, samples, top_matches
+from capro.report.images import (
+    Shown,
+    anchors_protected,
+    class_galleries,
+    embedding,
+    samples,
+    top_matches,
+)
 from capro.report.load import STAGES, Loaded, load
 from capro.runs import Run
 
@@ -79,7 +86,7 @@ def labels_and_verdicts(found: Loaded) -> Pairs | None:
     if found.after is None:
         return None
     anchored = np.zeros(found.given.shape, dtype=bool)
-    if found.anchors is not None and found.run.settings.train.policy == "capro":
+    if found.anchors is not None and anchors_protected(found):
         rows = found.anchors["row"].to_numpy(np.int64)
         if found.multi:
             anchored[rows, found.anchors["class_index"].to_numpy(np.int64)] = True

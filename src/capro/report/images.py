@@ -175,6 +175,7 @@ def top_matches(found: Loaded, shown: Shown, bar: progress.Bar) -> dict[str, Any
     rows: dict[int, dict[str, Any]] = {
         int(c): {"label": int(c), "of": int(sizes[c])} for c in order
     }
+    protected = _anchors(found.anchors) if anchors_protected(found) else {}
     columns = []
     for name, enhancer in COLUMNS:
         with bar(f"matches ({name})", len(order)) as step:
@@ -188,6 +189,7 @@ def top_matches(found: Loaded, shown: Shown, bar: progress.Bar) -> dict[str, Any
                 )
                 best = np.argsort(np.round(distance, 6), kind="stable")[:TOP]
                 rows[c][name] = shown.add(members[c][best].tolist(), large=True)
+                rows[c][f"{name}_anchor"] = [(int(row), c) in protected for row in members[c][best]]
                 rows[c][f"{name}_distance"] = [round(float(d), 3) for d in distance[best]]
                 step(1)
     return {
@@ -197,6 +199,11 @@ def top_matches(found: Loaded, shown: Shown, bar: progress.Bar) -> dict[str, Any
         "top": TOP,
         "classes": list(rows.values()),
     }
+
+
+def anchors_protected(found: Loaded) -> bool:
+    """Whether anchors keep their label by rule, as in Eq. 7."""
+    return found.run.settings.train.policy == "capro"
 
 
 def _texts(found: Loaded, enhancer: Enhancer) -> NDArray[np.float32] | None:

@@ -61,11 +61,9 @@ function matches() {
   if (!host) return;
   const titles = { text: "Text alone", smoothed: "Smoothed", reranked: "Re-ranked" };
   const columns = el("div", { class: "columns" });
-  const verdictKinds = new Map();
-  if (DATA.galleries) for (const each of DATA.galleries.classes) for (const sample of each.parts.anchor.items) verdictKinds.set(`${each.label}-${sample}`, "anchor");
   const show = (each) => columns.replaceChildren(...DATA.matches.columns.map((name) => el("div", null, el("h3", null, titles[name]),
     el("div", { class: "small" }, ...each[name].map((sample, i) => {
-      const kind = verdictKinds.get(`${each.label}-${sample}`) || verdict(sample);
+      const kind = DATA.samples.after && each[`${name}_anchor`][i] ? "anchor" : verdict(sample);
       const said = `text distance ${each[`${name}_distance`][i].toFixed(3)}`;
       return el("button", { type: "button", on: { ...tipped(() => [line(move(sample), true), line(DATA.samples.title[sample] || "no title"), line(said)]), click: () => openDetail(sample, `Number ${i + 1} of “${nameOf(each.label)}”: ${said}.`) } },
         picture(sample), el("span", { class: `line ${kind || ""}` }));
