@@ -408,6 +408,25 @@ def demo(
     )
 
 
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Also write it here."),
+    ] = None,
+    title: Annotated[Text, typer.Option("--title", help="Title of the page.")] = None,
+    force: Force = False,
+) -> None:
+    """Write one HTML file about a run that opens offline: results, galleries, figures."""
+    from capro import pipeline, progress
+
+    made = pipeline.report(
+        open_run(run, None), out=out, title=title, force=force, bar=progress.terminal
+    )
+    print(made)
+
+
 @config_app.command("show")
 def config_show(
     file: Annotated[Optional[Path], typer.Argument(help="YAML file.")] = None,  # noqa: UP045

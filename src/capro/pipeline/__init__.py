@@ -15,6 +15,7 @@ from typing import Any
 from capro import assemble, progress
 from capro.pipeline.ingest import classes, features, pixels, scan, suggest
 from capro.pipeline.matching import anchor_sheet, embed, match, purity_by_enhancer
+from capro.pipeline.reporting import report
 from capro.pipeline.results import evaluate, label_accuracies
 from capro.pipeline.training import clean, finetune, pretrain, train
 from capro.runs import Run
@@ -32,6 +33,7 @@ __all__ = [
     "pixels",
     "pretrain",
     "purity_by_enhancer",
+    "report",
     "run_all",
     "scan",
     "suggest",
