@@ -164,7 +164,13 @@ class Predictor:
 
 
 def _row(name: str, **values: Any) -> dict[str, Any]:
-    empty = {"label": None, "probability": None, "open": None, "top": [], "error": None}
+    empty: dict[str, Any] = {
+        "label": None,
+        "probability": None,
+        "open": None,
+        "top": [],
+        "error": None,
+    }
     return {"image": name, **empty, **values}
 
 

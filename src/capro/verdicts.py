@@ -184,7 +184,7 @@ def single_label(evidence: Evidence) -> pd.DataFrame:
         "prototype_similarity": e.similarity[rows, e.given],
         "classifier_probability": e.classifier[rows, e.given],
         "text_distance": distance,
-        "evidence": [_sentence(e, row, float(distance[row])) for row in rows],
+        "evidence": [_sentence(e, row, float(distance[row])) for row in range(len(e.ids))],
     }
     return pd.DataFrame(frame)
 
@@ -245,7 +245,7 @@ def pairs(evidence: Evidence) -> pd.DataFrame:
     """Multi-label: one row per (sample, class) that was given or is in the corrected set."""
     e = evidence
     names = np.array(e.classes, dtype=object)
-    out = (e.corrected < 0).any(axis=1)
+    out = np.asarray((e.corrected < 0).any(axis=1))
     after = np.where(out[:, None], 0, e.corrected)
     row, column = np.nonzero((e.given > 0) | (after > 0))
     distance = e.distances(list(e.ids[row]), list(names[column]))
@@ -280,7 +280,7 @@ def multi_label(evidence: Evidence) -> pd.DataFrame:
     """
     e = evidence
     rows = np.arange(len(e.ids))
-    out = (e.corrected < 0).any(axis=1)
+    out = np.asarray((e.corrected < 0).any(axis=1))
     after = np.where(out[:, None], 0, e.corrected) > 0
     given = e.given > 0
     changed = out | (after != given).any(axis=1)
@@ -289,7 +289,7 @@ def multi_label(evidence: Evidence) -> pd.DataFrame:
     confidence = _confidence(e)
     worst = confidence.argmin(axis=1)
     score = confidence[rows, worst]
-    distance = e.distances(list(e.ids), [e.classes[c] for c in worst])
+    distance = e.distances(list(e.ids), [e.classes[c] for c in worst.tolist()])
     frame = {
         "id": e.ids,
         "given_labels": _lists(given, e.classes),
@@ -304,14 +304,15 @@ def multi_label(evidence: Evidence) -> pd.DataFrame:
         "classifier_probability": e.classifier[rows, worst],
         "text_distance": distance,
         "evidence": [
-            _sentence_of_set(e, row, given[row], after[row], bool(out[row])) for row in rows
+            _sentence_of_set(e, row, given[row], after[row], bool(out[row]))
+            for row in range(len(e.ids))
         ],
     }
     return pd.DataFrame(frame)
 
 
 def _lists(member: NDArray[np.bool_], classes: Sequence[str]) -> list[list[str]]:
-    return [[classes[c] for c in np.flatnonzero(row)] for row in member]
+    return [[classes[c] for c in np.flatnonzero(row).tolist()] for row in member]
 
 
 def _sentence_of_set(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -39,7 +40,7 @@ def model_card(run: Run, manifest: Manifest, config: dict[str, Any]) -> str:
         "## Data\n\n"
         + _table(
             ("", "samples"),
-            [(split, f"{int(n):,}") for split, n in counts.items()]
+            [(str(split), f"{int(n):,}") for split, n in counts.items()]
             + [(f"verdict: {name}", f"{n:,}") for name, n in _verdicts(run).items()],
         )
         + f"\n\nSource: `{_plain(settings.data.source or '')}`, fingerprint `{run.need('scan')}`. "
@@ -72,7 +73,7 @@ def _plain(text: str) -> str:
     return "".join(" " if c in "`<>[]()|*_\\\n\r" else c for c in text).strip()
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -8,6 +8,7 @@ samples are left out and listed in ``dropped.csv``; ``export.json`` says what wa
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,12 +111,13 @@ def _mode(to: str, images: str | None) -> str:
 def scan_command(to: str, out: Path, root: str | None) -> str:
     """How the export is read back by ``capro scan``."""
     place = {"csv": out / "samples.csv", "parquet": out / "samples.parquet"}.get(to, out)
-    return f"capro scan {place}" + (f" --image-root {root}" if root else "")
+    words = ["capro", "scan", str(place), *(["--image-root", root] if root else [])]
+    return shlex.join(words)
 
 
 def cleaned_table(run: Run, manifest: Manifest) -> pd.DataFrame:
     """All training samples with verdicts and texts, in manifest order; ``position`` is theirs there."""
-    verdicts = run.issues().set_index("id")
+    verdicts: pd.DataFrame = run.issues().set_index("id")
     position = manifest.split("train")
     samples = manifest.samples.iloc[position]
     found = verdicts.loc[samples["id"]].reset_index(drop=True)

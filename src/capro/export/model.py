@@ -6,8 +6,10 @@ the pretrained backbone. ``capro.predict`` reads what is written here.
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from capro.train.batches import plain_batches
 STEPS = np.linspace(0, 1, 101)
 FEW = 20  # open samples; fewer say little about a threshold
 KNOWN_SHARE = 0.95  # of the known samples that stay in, where there are too few open ones
+KNOWN_LEAST = 0.8  # whatever the open ones say: a classifier that refuses more is of little use
 ONNX_TOLERANCE = 1e-4
 
 
@@ -109,7 +112,7 @@ def choose_threshold(known: NDArray[np.floating], open_: NDArray[np.floating]) -
     """The threshold of 0, 0.01 ... 1 with the best balanced accuracy, the lowest of equal ones.
 
     A sample is open when its highest probability is below the threshold (method.md, Evaluation).
-    With too few open samples it is the largest threshold that keeps 95 % of the known ones.
+    Only thresholds that keep 80 % of the known samples are considered. With too few open samples it is the largest threshold that keeps 95 % of the known ones.
 
     Args:
         known: Highest probabilities of samples of known classes, (n,).
@@ -122,7 +125,8 @@ def choose_threshold(known: NDArray[np.floating], open_: NDArray[np.floating]) -
     if len(open_) < FEW:
         return float(round(STEPS[np.flatnonzero(stays >= KNOWN_SHARE)[-1]], 2))
     out = (open_[None] < STEPS[:, None]).mean(axis=1)
-    return float(round(STEPS[int((stays + out).argmax())], 2))
+    balanced = np.where(stays >= KNOWN_LEAST, stays + out, -1.0)
+    return float(round(STEPS[int(balanced.argmax())], 2))
 
 
 def calibrate(run: Run, manifest: Manifest, training: assemble.TrainingSet) -> dict[str, Any]:
@@ -153,7 +157,8 @@ def calibrate(run: Run, manifest: Manifest, training: assemble.TrainingSet) -> d
             "samples": len(open_),
             "rejected": round(float((open_ < threshold).mean()), 4) if len(open_) else None,
         },
-        "rule": "best balanced accuracy of keeping the known and rejecting the open"
+        "rule": "best balanced accuracy of keeping the known and rejecting the open, "
+        f"among thresholds that keep {KNOWN_LEAST:.0%} of the known"
         if enough
         else f"keeps {KNOWN_SHARE:.0%} of the known: fewer than {FEW} open samples",
     }
@@ -189,6 +194,18 @@ class _WithProbabilities(torch.nn.Module):
         return self.net.probabilities(images)
 
 
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """No warnings from a logger: the exporter complains of a torchvision that nobody needs."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def write_onnx(net: Deployed, path: Path, size: int) -> dict[str, Any]:
     """Images in [0, 1], (b, 3, size, size) -> probabilities, (b, C); checked against PyTorch.
 
@@ -205,7 +222,7 @@ def write_onnx(net: Deployed, path: Path, size: int) -> dict[str, Any]:
         ) from None
     whole = _WithProbabilities(net).eval()
     example = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet("torch.onnx"):
         warnings.simplefilter("ignore")  # the exporter's own deprecations
         torch.onnx.export(
             whole,

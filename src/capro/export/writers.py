@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -49,7 +50,7 @@ def write_csv(path: Path, table: pd.DataFrame) -> None:
 
 def _plain(value: Any) -> Any:
     """A cell as Python knows it: null and NaN become None."""
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and math.isnan(value):
         return None
     return round(value, 6) if isinstance(value, float) else value
 

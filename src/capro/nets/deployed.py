@@ -43,7 +43,7 @@ class Deployed(nn.Module):
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Softmax over classes, or a sigmoid per class where samples carry several labels."""
-        logits = self(images)
+        logits: Tensor = self(images)
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
 
