@@ -7,7 +7,7 @@ reads), a DataFrame with paths, or a Hugging Face data set. docs/python.md has e
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from PIL import Image
 
 from capro import config, pipeline, progress
 from capro.data.images import ImageProblem
-from capro.data.intake import is_hub_data, write_frame_source, write_hub_source
+from capro.data.intake import is_hub_data, with_labels, write_frame_source, write_hub_source
 from capro.errors import CaproError, ConfigError, DataError
 from capro.export import export_data, export_model
 from capro.predict import MULTI_LABEL_FROM, Predictor, find_images
@@ -121,22 +121,14 @@ class CAPro:
         # only now: a failed fit leaves no model of other data behind
         self.__dict__.pop("_predictor", None)
         path = self._folder()
-        data = self._intake(X, y, path / "input" / "train", path)
-        if test is not None:
-            held = self._intake(test, None, path / "input" / "test", path)
-            if held.get("image_root", "") != data.get("image_root", "") and "image_root" in data:
-                raise DataError(
-                    "X and test have paths below different folders",
-                    hint="give one DataFrame with a 'split' column that says train or test",
-                )
-            data |= {"test": held["source"]}
+        data = self._intake(X, y, test, path.with_name(f"{path.name}-input"))
         if classes is not None:
             data["classes"] = str(classes)
-        run = Run.create(path / "run", self._resolve(data))
+        run = Run.create(path, self._resolve(data))
         bar = progress.terminal if self.verbose else progress.silent
         self.results_ = pipeline.run_all(run, bar=bar, say=print if self.verbose else _nothing)
         self.run_ = run
-        model = path / "models" / run.need("finetune")
+        model = path / "export" / run.need("finetune")
         if not model.exists():
             export_model(run, model)
         self._take(Predictor.load(model))
@@ -144,29 +136,39 @@ class CAPro:
 
     def _folder(self) -> Path:
         if self.run is not None:
-            path = Path(self.run)
-            path.mkdir(parents=True, exist_ok=True)
-            return path
+            return Path(self.run)
         self._temporary = tempfile.TemporaryDirectory(prefix="capro-")  # lives as long as we do
-        return Path(self._temporary.name)
+        return Path(self._temporary.name) / "run"
 
-    def _intake(self, data: Any, y: Sequence[Any] | None, stem: Path, path: Path) -> dict[str, Any]:
-        """Settings of ``data`` for whatever was given."""
-        del path
+    def _intake(
+        self, data: Any, y: Sequence[Any] | None, test: Any, folder: Path
+    ) -> dict[str, Any]:
+        """Settings of ``data`` for whatever was given; data in memory is written to ``folder``."""
         if isinstance(data, str | Path):
             if y is not None:
-                raise ConfigError(
-                    "y is for a DataFrame", hint="labels of a source are in the source"
-                )
-            return {"source": str(data)}
+                raise ConfigError("y is for a DataFrame", hint="labels of a source are in it")
+            if test is not None and not isinstance(test, str | Path):
+                raise _other_kind(data, test)
+            return {"source": str(data), "test": None if test is None else str(test)}
         named = {
             name: self.settings.get(f"data__{name}") or self.settings.get(f"data.{name}")
             for name in ("image_column", "label_column")
         }
+        table = folder / "table.parquet"
         if isinstance(data, pd.DataFrame):
-            return write_frame_source(data, y, stem.with_suffix(".parquet"), **named)
+            if y is not None:
+                data, named["label_column"] = with_labels(data, y), "label"
+            if test is not None:
+                if not isinstance(test, pd.DataFrame):
+                    raise _other_kind(data, test)
+                data = pd.concat([data.assign(split="train"), test.assign(split="test")])
+            return write_frame_source(data, table, **named)
         if is_hub_data(data):
-            return write_hub_source(data, stem.with_suffix(".parquet"), **named)
+            if test is not None:
+                if not is_hub_data(test) or isinstance(data, dict) or isinstance(test, dict):
+                    raise _other_kind(data, test)
+                data = {"train": data, "test": test}
+            return write_hub_source(data, table, **named)
         raise ConfigError(
             f"cannot learn from a {type(data).__name__}",
             hint="give a folder, a DataFrame with a column of paths, or a Hugging Face data set",
@@ -203,9 +205,9 @@ class CAPro:
         p = self.predict_proba(X)
         if self.multi_label_:
             return (p >= MULTI_LABEL_FROM).astype(np.int64)
-        names = self.classes_[p.argmax(axis=1)]
+        names: NDArray[Any] = self.classes_[p.argmax(axis=1)]
         if open_set and self.threshold_ is not None:
-            names = np.where(p.max(axis=1) < self.threshold_, None, names)
+            names[p.max(axis=1) < self.threshold_] = None
         return names
 
     def score(self, X: Images, y: Sequence[Any]) -> float:
@@ -287,6 +289,13 @@ class CAPro:
                 "this CAPro is not fitted yet: call fit(data), or CAPro.load(path)"
             )
         return self._predictor
+
+
+def _other_kind(data: Any, test: Any) -> ConfigError:
+    return ConfigError(
+        f"data is a {type(data).__name__} and test a {type(test).__name__}",
+        hint="give both as paths, as DataFrames, or as data sets without splits",
+    )
 
 
 def _nothing(_: str) -> None:

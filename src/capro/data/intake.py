@@ -22,7 +22,6 @@ BLOCK = 256  # rows in memory
 
 def write_frame_source(
     frame: pd.DataFrame,
-    y: Sequence[Any] | None,
     path: Path,
     *,
     image_column: str | None = None,
@@ -34,13 +33,6 @@ def write_frame_source(
     """
     frame = frame.reset_index(drop=True)
     frame.columns = frame.columns.map(str)
-    if y is not None:
-        if len(y) != len(frame):
-            raise DataError(
-                f"{len(frame)} rows, but {len(y)} labels in y", hint="one label per row"
-            )
-        frame = frame.assign(label=list(y))
-        label_column = "label"
     named = DataSettings(image_column=image_column, label_column=label_column)
     columns = choose(list(frame.columns), named, place="DataFrame")
     if columns.image is None:
@@ -60,6 +52,13 @@ def write_frame_source(
     _replace(path, frame)
     found = {"source": str(path), "image_root": root, "image_column": columns.image}
     return found | {"label_column": columns.label}
+
+
+def with_labels(frame: pd.DataFrame, y: Sequence[Any]) -> pd.DataFrame:
+    """The frame with a column ``label``."""
+    if len(y) != len(frame):
+        raise DataError(f"{len(frame)} rows, but {len(y)} labels in y", hint="one label per row")
+    return frame.assign(label=list(y))
 
 
 def _is_path(value: Any) -> bool:
@@ -95,9 +94,7 @@ def is_hub_data(value: Any) -> bool:
 
 
 def _splits(data: Any) -> dict[str, Any]:
-    if hasattr(data, "column_names") and isinstance(data.column_names, dict):
-        return dict(data)
-    return {"train": data}
+    return dict(data) if isinstance(data, dict) else {"train": data}
 
 
 def _undecoded(data: Any) -> Any:
@@ -155,7 +152,8 @@ def _blocks(
     for cells in _undecoded(data):
         label = cells.get(columns.label) if columns.label else None
         several = isinstance(label, list)
-        found, _ = labels_of([_name(v, names) for v in (label if several else [label])], None)
+        values: list[Any] = label if isinstance(label, list) else [label]
+        found, _ = labels_of([_name(value, names) for value in values], None)
         block.append(
             {
                 "image": {"bytes": image_bytes(cells[columns.image]), "path": None},

@@ -129,7 +129,7 @@ def cleaned_table(run: Run, manifest: Manifest) -> pd.DataFrame:
         found["label"] = found["corrected_label"]
     else:
         found["labels"] = [list(names) for names in found["corrected_labels"]]
-        found["given_labels"] = [list(names) for names in found["given_labels"]]
+        found["given_labels"] = [list(names) for names in samples["labels"]]  # in their own order
     return found
 
 

@@ -112,7 +112,8 @@ def choose_threshold(known: NDArray[np.floating], open_: NDArray[np.floating]) -
     """The threshold of 0, 0.01 ... 1 with the best balanced accuracy, the lowest of equal ones.
 
     A sample is open when its highest probability is below the threshold (method.md, Evaluation).
-    Only thresholds that keep 80 % of the known samples are considered. With too few open samples it is the largest threshold that keeps 95 % of the known ones.
+    Only thresholds that keep 80 % of the known samples are considered. With too few open samples it
+    is the largest threshold that keeps 95 % of the known ones.
 
     Args:
         known: Highest probabilities of samples of known classes, (n,).
