@@ -6,7 +6,9 @@ reads), a DataFrame with paths, or a Hugging Face data set. docs/python.md has e
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
 
 from capro import config, pipeline, progress
 from capro.data.images import ImageProblem
@@ -27,7 +31,7 @@ from capro.runs import Run, read_json, write_json
 Images = Any  # path, folder, tar, sequence of paths / images / arrays, DataFrame, Hugging Face data
 
 
-class CAPro:
+class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that learns from noisy web images and texts, and says which labels were wrong.
 
     Args:
@@ -137,8 +141,9 @@ class CAPro:
     def _folder(self) -> Path:
         if self.run is not None:
             return Path(self.run)
-        self._temporary = tempfile.TemporaryDirectory(prefix="capro-")  # lives as long as we do
-        return Path(self._temporary.name) / "run"
+        folder = tempfile.mkdtemp(prefix="capro-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # lives as long as we do
+        return Path(folder) / "run"
 
     def _intake(
         self, data: Any, y: Sequence[Any] | None, test: Any, folder: Path
@@ -283,8 +288,6 @@ class CAPro:
 
     def _fitted(self) -> Predictor:
         if not self.__sklearn_is_fitted__():
-            from sklearn.exceptions import NotFittedError
-
             raise NotFittedError(
                 "this CAPro is not fitted yet: call fit(data), or CAPro.load(path)"
             )
