@@ -72,7 +72,7 @@ def test_sentences_say_what_decided() -> None:
     assert "0.25" in said["a"]
     assert f"from '{CLASSES[0]}' to '{CLASSES[1]}'" in said["b"]
     assert "is 0.70, above 0.60" in said["b"]
-    assert f"0 of its 2 similar pictures are '{CLASSES[1]}'" in said["b"]
+    assert f"of 2 similar pictures that lent their texts, 0 are '{CLASSES[1]}'" in said["b"]
     assert said["c"].startswith(f"Kept as '{CLASSES[0]}'")
     assert "below chance (0.33)" in said["d"]
 

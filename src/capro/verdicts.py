@@ -112,6 +112,11 @@ def spoke_for(graph: Any | None, count: int) -> list[NDArray[np.int64]]:
     return found
 
 
+def _count(number: int, noun: str) -> str:
+    """``1 picture``, ``2 pictures``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 # --- evidence in common ---------------------------------------------------------------------------
 
 
@@ -155,7 +160,7 @@ class Evidence:
         copies = len(self.pictures.duplicates[row])
         text = " The picture is unlike the others." if self.pictures.is_outlier[row] else ""
         if copies:
-            text += f" It nearly equals {copies} other picture{'s' if copies > 1 else ''}."
+            text += f" It nearly equals {_count(copies, 'other picture')}."
         return text
 
 
@@ -198,7 +203,7 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
     decision = Decision(int(e.decisions[row]))
     if decision is Decision.ANCHOR:
         helpers = len(e.spoke[row])
-        lent = f" and the texts of {helpers} similar pictures" if helpers else ""
+        lent = f" and the texts of {_count(helpers, 'similar picture')}" if helpers else ""
         text = (
             f"Anchor of '{label}': its own text{lent} lie {distance:.2f} from the class's meaning"
         )
@@ -235,7 +240,8 @@ def _votes(e: Evidence, row: int, label: int) -> str:
     if not len(others):
         return ""
     agree = int((e.corrected[others] == label).sum())
-    return f"; {agree} of its {len(others)} similar pictures are '{e.classes[label]}'"
+    near = _count(len(others), "similar picture")
+    return f"; of {near} that lent their texts, {agree} are '{e.classes[label]}' after cleaning"
 
 
 # --- several labels -------------------------------------------------------------------------------
