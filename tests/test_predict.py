@@ -130,6 +130,8 @@ def test_a_folder_that_is_no_model_says_so(tmp_path: Path, damage: str) -> None:
     save_file(predictor().net.state_dict(), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(config()))
     if damage == "nothing":
+        with pytest.raises(CaproError, match="device 'tpux'"):
+            Predictor.load(tmp_path, device="tpux")
         assert Predictor.load(tmp_path).classes == ["a", "b,c", "d"]
         return
     if damage == "no config":

@@ -40,7 +40,7 @@ def evidence(**changes: Any) -> verdicts.Evidence:
         "decisions": np.array([Decision.ANCHOR, Decision.RELABEL, Decision.KEEP, Decision.DROP]),
         "anchored": np.array([True, False, False, False]),
         "fused": p, "classifier": p, "similarity": p,
-        "text_distance": {("a", CLASSES[0]): 0.25},
+        "text_distance": pd.DataFrame({"id": ["a"], "class": CLASSES[:1], "distance": [0.25]}),
         "pictures": verdicts.look_at_pictures(near),
         "spoke": [np.array([2]), np.array([0, 2]), np.array([], int), np.array([], int)],
         "gamma": 0.6,
@@ -67,7 +67,7 @@ def test_columns_and_values_by_hand() -> None:
 def test_sentences_say_what_decided() -> None:
     said = verdicts.single_label(evidence()).set_index("id")["evidence"]
     assert said["a"].startswith(
-        f"Anchor of '{CLASSES[0]}': its own text and the texts of 1 similar"
+        f"Anchor of '{CLASSES[0]}': its own text and the texts of 1 similar picture lie "
     )
     assert "0.25" in said["a"]
     assert f"from '{CLASSES[0]}' to '{CLASSES[1]}'" in said["b"]
@@ -181,7 +181,8 @@ def both() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
         verdicts.Evidence(
             ids=np.array([str(i) for i in range(n)], dtype=object), classes=classes, given=web,
             corrected=corrected.numpy(), decisions=decisions.numpy(),
-            anchored=np.zeros(n, bool), fused=p, classifier=p, similarity=p, text_distance={},
+            anchored=np.zeros(n, bool), fused=p, classifier=p, similarity=p,
+            text_distance=pd.DataFrame({"id": ["0"], "class": ["a"], "distance": [0.5]}),
             pictures=verdicts.look_at_pictures(nearest(features, verdicts.NEIGHBORS)),
             spoke=[np.zeros(0, np.int64)] * n, gamma=0.6,
         )

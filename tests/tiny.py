@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from PIL import Image
 
@@ -100,7 +101,8 @@ def make_evidence(training: assemble.TrainingSet, seed: int = 0) -> verdicts.Evi
     features[4] = features[5]
     ids = np.array([training.ids[position] for position in training.positions], dtype=object)
     names = training.classes
-    distances = {(i, name): float(rng.random()) for i in ids for name in names}
+    pairs = [(i, name, float(rng.random())) for i in ids for name in names]
+    distances = pd.DataFrame(pairs, columns=["id", "class", "distance"])
     return verdicts.Evidence(
         ids=ids, classes=names, given=labels.numpy(), corrected=corrected.numpy(),
         decisions=decisions.numpy(), anchored=anchored.numpy(), fused=o.numpy(), classifier=p,

@@ -1,5 +1,6 @@
 """From noisy web images and texts to a classifier, a cleaned data set and a report."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,7 +13,5 @@ __all__ = ["CAPro", "__version__"]
 def __getattr__(name: str) -> Any:
     """``CAPro`` on demand: `import capro` and `capro --help` stay light."""
     if name == "CAPro":
-        from capro.api import CAPro
-
-        return CAPro
+        return import_module("capro.api").CAPro
     raise AttributeError(f"module 'capro' has no attribute {name!r}")

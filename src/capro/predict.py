@@ -94,7 +94,11 @@ class Predictor:
         except RuntimeError as error:  # weights that do not fit
             reason = str(error).strip().splitlines()[-1].strip()
             raise RunError(f"{folder}: {reason}", hint="export the model again") from None
-        return Predictor(net, config, device=device)
+        try:
+            return Predictor(net, config, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigError(f"device {device!r}: {reason}", hint="use cpu") from None
 
     def open_image(self, data: bytes) -> Image.Image:
         """Decode as in training; raises ``ImageProblem``."""

@@ -133,15 +133,16 @@ class Evidence:
     fused: Floats  # o, (n, C)
     classifier: Floats  # p, (n, C)
     similarity: Floats  # r, (n, C)
-    text_distance: dict[tuple[str, str], float]  # (id, class) -> d*
+    text_distance: pd.DataFrame  # id, class, distance: d* of each sample to its web classes
     pictures: Pictures
     spoke: list[NDArray[np.int64]]
     gamma: float
 
     def distances(self, ids: Sequence[str], names: Sequence[str | None]) -> NDArray[np.float64]:
         """d* of each (id, class); nan where the class is none of the sample's web labels."""
-        pairs = zip(ids, names, strict=True)
-        return np.array([self.text_distance.get((i, str(c)), np.nan) for i, c in pairs], float)
+        asked = pd.DataFrame({"id": ids, "class": names}, dtype=object)
+        found = asked.merge(self.text_distance, how="left", on=["id", "class"], validate="m:1")
+        return found["distance"].to_numpy(dtype=np.float64)
 
     def common(self) -> dict[str, Any]:
         """Columns that do not depend on the task."""

@@ -113,9 +113,7 @@ def test_hugging_face_loads_it_with_class_names(single: Run, multi: Run, tmp_pat
     for run, column in ((single, "label"), (multi, "labels")):
         out = tmp_path / column
         export_data(run, out, to="hf")
-        data = datasets.Dataset.from_parquet(
-            str(out / "train-00000-of-00001.parquet"), cache_dir=str(tmp_path / "cache")
-        )
+        data = datasets.load_dataset(str(out), cache_dir=str(tmp_path / "cache"))["train"]
         feature = data.features[column]
         assert getattr(feature, "feature", feature).names == CLASSES
         assert data[0]["image"].size == (20, 16)

@@ -35,6 +35,7 @@ ENDINGS = {
     "GIF": ".gif",
     "BMP": ".bmp",
     "TIFF": ".tif",
+    "MPO": ".jpg",  # what Pillow calls a JPEG with further pictures in it
 }
 KEPT = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
 
@@ -195,7 +196,9 @@ class Pictures:
         names = []
         for number, row in enumerate(self.table.to_dict("records")):
             stem = safe_name(Path(str(row["path"])).stem) if row["source"] in self._files else ""
-            name = f"{number:08d}{'-' + stem if stem else ''}{ENDINGS[str(row['format'])]}"
+            name = (
+                f"{number:08d}{'-' + stem if stem else ''}{ENDINGS.get(str(row['format']), '.img')}"
+            )
             if self.to == "folder" and single:
                 name = f"{folders[row['label']]}/{name}"
             elif self.to in ("folder", "csv", "parquet"):

@@ -144,8 +144,8 @@ def _hf_schema(table: pd.DataFrame, names: Sequence[str]) -> pa.Schema:
     text = {"dtype": "string", "_type": "Value"}
     kinds: dict[str, tuple[pa.DataType, Any]] = {
         "label": (pa.int64(), label),
-        "labels": (pa.list_(pa.int64()), {"feature": label, "_type": "List"}),
-        "given_labels": (pa.list_(pa.string()), {"feature": text, "_type": "List"}),
+        "labels": (pa.list_(pa.int64()), {"feature": label, "_type": "Sequence"}),
+        "given_labels": (pa.list_(pa.string()), {"feature": text, "_type": "Sequence"}),
         "label_score": (pa.float64(), {"dtype": "float64", "_type": "Value"}),
     }
     for column in table.columns:

@@ -19,7 +19,7 @@ class Deployed(nn.Module):
 
     >>> from capro.nets.backbones import load_backbone
     >>> net = Deployed(load_backbone("small", image_size=32), classes=3).eval()
-    >>> p = net.probabilities(torch.rand(2, 3, 32, 32))
+    >>> p = net.probabilities(torch.rand(2, 3, 32, 32)).detach()
     >>> tuple(p.shape), [round(float(x), 4) for x in p.sum(dim=1)]
     ((2, 3), [1.0, 1.0])
     """

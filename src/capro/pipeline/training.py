@@ -257,7 +257,6 @@ def _evidence(
     """What the verdict tables are written from."""
     settings = run.settings
     distances = pd.read_parquet(run.folder("match") / "distances.parquet")
-    keys = zip(distances["id"], distances["class"], strict=True)
     graph = run.folder("match") / "graph.npz"
     near = nearest(
         read_array(run.folder("embed") / "visual.npy"),
@@ -276,7 +275,7 @@ def _evidence(
         fused=judged.fused,
         classifier=judged.classifier,
         similarity=judged.similarity,
-        text_distance=dict(zip(keys, distances["distance"].tolist(), strict=True)),
+        text_distance=distances[["id", "class", "distance"]],
         pictures=verdicts.look_at_pictures(near),
         spoke=verdicts.spoke_for(np.load(graph) if used else None, len(training.positions)),
         gamma=settings.train.gamma,
