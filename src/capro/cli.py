@@ -427,6 +427,80 @@ def report(
     print(made)
 
 
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
+NewFolder = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    out: NewFolder,
+    to: Annotated[
+        str, typer.Option("--to", help="folder, csv, parquet, webdataset, hf or fiftyone.")
+    ] = "csv",
+    images: Annotated[
+        Text, typer.Option("--images", help="none, link or copy; what the format needs if unset.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the cleaned data set; the given labels stay in it, dropped samples are listed."""
+    from capro import progress
+    from capro.export import export_data
+    from capro.runs import Run
+
+    with progress.terminal("writing images", None) as step:
+        found = export_data(Run.open(run), out, to=to, images=images, progress=step)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        print(f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv")
+        note(f"read it back with `{found['scan']} --run NEW_RUN`")
+
+
+@app.command("export-model")
+def export_model(
+    run: RunArgument,
+    out: NewFolder,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, checked.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the trained model with its configuration and model card, for `capro predict`."""
+    from capro.export import export_model as write_model
+    from capro.runs import Run
+
+    found = write_model(Run.open(run), out, onnx=onnx, say=note)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        threshold = found["open_set"]["threshold"]
+        print(f"model of {found['num_labels']} classes in {out}, open-set threshold {threshold}")
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder made by `capro export-model`.")],
+    images: Annotated[list[Path], typer.Argument(help="Images, folders, tars or tables.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="File to write; its ending says csv or jsonl. Else stdout."),
+    ] = None,
+    format: Annotated[Text, typer.Option("--format", help="csv or jsonl.")] = None,
+    top: Annotated[int, typer.Option("--top", min=0, help="Classes listed; 0 for all.")] = 5,
+    open_set: Annotated[
+        bool, typer.Option("--open-set", help="No label below the calibrated threshold.")
+    ] = False,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, ...")] = "cpu",
+) -> None:
+    """Label images with an exported model; an unreadable image gets a row with its error."""
+    from capro.predict import Predictor, find_images, save_rows
+
+    rows = Predictor.load(model, device=device).rows(
+        find_images(images), top=top, open_set=open_set
+    )
+    found = save_rows(rows, out, format)
+    note(", ".join(f"{count:,} {name}" for name, count in found.items()))
+
+
 @config_app.command("show")
 def config_show(
     file: Annotated[Optional[Path], typer.Argument(help="YAML file.")] = None,  # noqa: UP045

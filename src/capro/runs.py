@@ -208,6 +208,16 @@ class Run:
             )
         return str(done["fingerprint"])
 
+    def issues(self) -> Any:
+        """The verdicts as a DataFrame, one row per training sample (docs/export.md)."""
+        import pandas as pd
+
+        self.need("clean")
+        listed = self.folder("clean") / "samples.parquet"  # multi-label
+        return pd.read_parquet(
+            listed if listed.exists() else self.folder("clean") / "verdicts.parquet"
+        )
+
     def stage(
         self,
         name: str,

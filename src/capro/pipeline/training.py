@@ -11,9 +11,10 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from capro import assemble, progress
+from capro import assemble, progress, verdicts
 from capro.assemble import manifest_of
 from capro.clean import judge
+from capro.graph.neighbors import nearest
 from capro.pipeline.base import Work, stage, write_frame
 from capro.runs import (
     Run,
@@ -231,7 +232,7 @@ def clean(run: Run) -> dict[str, Any]:
         task, anchored = training.task(settings.net.tau), anchored_of(run, training)
         net = assemble.new_net(run, training).to(device)
         extra = assemble.load_net(run.folder("train") / "model.safetensors", net)
-        verdicts = judge(
+        judged = judge(
             net,
             task,
             extra["prototypes"].to(device),
@@ -241,9 +242,15 @@ def clean(run: Run) -> dict[str, Any]:
             training.positions,
             settings.train,
         )
-        write_array(folder / "labels.npy", verdicts.labels)
-        write_array(folder / "fused.npy", verdicts.fused)
-        frame = _verdict_frame(run, training, verdicts)
+        write_array(folder / "labels.npy", judged.labels)
+        write_array(folder / "fused.npy", judged.fused)
+        evidence = _evidence(run, training, anchored, judged)
+        if training.multi_label:  # labels as lists, beside the (sample, class) table
+            write_frame(folder / "samples.parquet", verdicts.multi_label(evidence))
+            frame = verdicts.pairs(evidence)
+        else:
+            (folder / "samples.parquet").unlink(missing_ok=True)  # of other data
+            frame = verdicts.single_label(evidence)
         write_frame(folder / "verdicts.parquet", frame)
         counts = frame["decision"].value_counts()
         return {str(name): int(count) for name, count in counts.items()}
@@ -252,63 +259,41 @@ def clean(run: Run) -> dict[str, Any]:
         run,
         "clean",
         work,
-        inputs=["scan", "classes", "match", "train"],
+        inputs=["scan", "classes", "embed", "match", "train"],
         settings=settings.train.model_dump(include={"gamma", "alpha", "policy"}),
     )
     return dict((run.finished("clean") or {})["result"])
 
 
-def _verdict_frame(run: Run, training: assemble.TrainingSet, verdicts: Any) -> pd.DataFrame:
-    """Verdicts with their evidence: one row per sample, or per (sample, class) that matters."""
-    names = np.array([*training.classes, None], dtype=object)
-    task = training.task(run.settings.net.tau)
-    ids = np.array([training.ids[position] for position in training.positions], dtype=object)
+def _evidence(
+    run: Run, training: assemble.TrainingSet, anchored: torch.Tensor, judged: Any
+) -> verdicts.Evidence:
+    """What the verdict tables are written from."""
+    settings = run.settings
     distances = pd.read_parquet(run.folder("match") / "distances.parquet")
-    distances = distances.rename(columns={"distance": "text_distance"}).drop(
-        columns="cosine_distance"
+    graph = run.folder("match") / "graph.npz"
+    near = nearest(
+        read_array(run.folder("embed") / "visual.npy"),
+        verdicts.NEIGHBORS,
+        exact_below=settings.match.exact_below,
+        seed=settings.seed,
     )
-    given = training.labels.cpu().numpy()
-    if not training.multi_label:
-        rows = np.arange(len(ids))
-        best = verdicts.fused.argmax(axis=1)
-
-        def of_label(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-            return np.where(given >= 0, scores[rows, given], np.nan)  # a sample may have no label
-
-        frame = pd.DataFrame(
-            {
-                "id": ids,
-                "given_label": names[given],
-                "corrected_label": names[verdicts.labels],
-                "decision": [task.names[d] for d in verdicts.decisions],
-                "predicted_label": names[best],
-                "label_score": of_label(verdicts.fused),
-                "fused_score": verdicts.fused.max(axis=1),
-                "prototype_similarity": of_label(verdicts.similarity),
-                "classifier_probability": of_label(verdicts.classifier),
-            }
-        )
-        on = "given_label"
-    else:
-        out = (verdicts.labels < 0).any(axis=1)
-        after = np.where(out[:, None], 0, verdicts.labels)
-        row, column = np.nonzero((given > 0) | (after > 0))
-        frame = pd.DataFrame(
-            {
-                "id": ids[row],
-                "class": names[column],
-                "given": given[row, column] > 0,
-                "corrected": after[row, column] > 0,
-                "decision": [task.names[d] for d in verdicts.decisions[row, column]],
-                "sample_is_out": out[row],
-                "label_score": verdicts.fused[row, column],
-                "prototype_similarity": verdicts.similarity[row, column],
-                "classifier_probability": verdicts.classifier[row, column],
-            }
-        )
-        on = "class"
-    distances = distances.rename(columns={"class": on})
-    return frame.merge(distances, how="left", on=["id", on])
+    used = graph.exists() and settings.match.enhancer != "none"  # a file of an earlier enhancer
+    return verdicts.Evidence(
+        ids=np.array([training.ids[position] for position in training.positions], dtype=object),
+        classes=training.classes,
+        given=training.labels.cpu().numpy(),
+        corrected=judged.labels,
+        decisions=judged.decisions,
+        anchored=anchored.cpu().numpy(),
+        fused=judged.fused,
+        classifier=judged.classifier,
+        similarity=judged.similarity,
+        text_distance=distances[["id", "class", "distance"]],
+        pictures=verdicts.look_at_pictures(near),
+        spoke=verdicts.spoke_for(np.load(graph) if used else None, len(training.positions)),
+        gamma=settings.train.gamma,
+    )
 
 
 def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
