@@ -43,7 +43,15 @@ class DataSettings(Stage):
 
     source: str | None = setting(None, "folder, table, tar shards, or hub:NAME")
     test: str | None = setting(None, "a second source, for testing only")
-    format: Literal["auto", "folder", "table", "tars", "hub"] = setting("auto", "kind of source")
+    format: Literal["auto", "folder", "table", "tars", "hub", "webvision", "nuswide"] = setting(
+        "auto", "kind of source"
+    )
+    subset: Literal["all", "google", "mini"] = setting(
+        "all", "WebVision: google leaves Flickr out; mini is Google's first 50 classes"
+    )
+    class_list: str | None = setting(
+        None, "WebVision: file with one WordNet id, class or label per line"
+    )
     classes: str | None = setting(None, "classes.yaml with senses or definitions")
     image_root: str | None = setting(None, "folder of a table's paths; the table's own if unset")
     image_column: str | None = setting(None, "column with paths or image bytes; guessed if unset")
