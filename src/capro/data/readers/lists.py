@@ -61,7 +61,9 @@ def lines(path: Path, *, hint: str) -> Iterator[Line]:
                 yield Line(path, number, text)
 
 
-def pairs(first: Iterator[Line], second: Iterator[Line], paths: tuple[Path, Path]) -> Iterator[tuple[Line, Line]]:
+def pairs(
+    first: Iterator[Line], second: Iterator[Line], paths: tuple[Path, Path]
+) -> Iterator[tuple[Line, Line]]:
     """Lines of two files that belong together; both must have as many."""
     count = 0
     for count, line in enumerate(first, start=1):

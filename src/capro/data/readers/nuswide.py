@@ -170,9 +170,7 @@ class NusWideReader:
                 f"got {what[:80]!r} in a row of {len(self.concepts)} zeros and ones",
                 "use the file as it was published",
             )
-        return tuple(
-            name for name, cell in zip(self.concepts, cells, strict=True) if cell == "1"
-        )
+        return tuple(name for name, cell in zip(self.concepts, cells, strict=True) if cell == "1")
 
     def _tags(self) -> dict[str, str]:
         """The user's tags by photo id."""
@@ -202,7 +200,9 @@ class NusWideReader:
             if line.text not in everyone:
                 line.fail("not in Imagelist.txt", "fetch both lists again")
             rows.append(everyone[line.text])
-        named = [self.root / "Groundtruth" / "AllLabels" / f"Labels_{name}.txt" for name in self.concepts]
+        named = [
+            self.root / "Groundtruth" / "AllLabels" / f"Labels_{name}.txt" for name in self.concepts
+        ]
         return np.stack([_column(path, len(everyone))[rows] for path in named])
 
 

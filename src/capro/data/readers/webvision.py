@@ -65,7 +65,8 @@ class Info:
             raise DataError(f"{self.root / 'info' / 'synsets.txt'}: empty", hint=INFO)
         counts = Counter(found.values())
         return [
-            (wnid, name if counts[name] == 1 else f"{name} ({wnid})") for wnid, name in found.items()
+            (wnid, name if counts[name] == 1 else f"{name} ({wnid})")
+            for wnid, name in found.items()
         ]
 
     @property
@@ -130,11 +131,11 @@ class Info:
         return [*found, self.class_list] if self.class_list else found
 
 
-def webvision_readers(root: Path, settings: DataSettings, split: str | None) -> list[WebVisionReader]:
+def webvision_readers(
+    root: Path, settings: DataSettings, split: str | None
+) -> list[WebVisionReader]:
     """Readers of one tree: Google's and Flickr's training images, and the validation images."""
-    info = Info(
-        root, settings.subset, Path(settings.class_list) if settings.class_list else None
-    )
+    info = Info(root, settings.subset, Path(settings.class_list) if settings.class_list else None)
     train = [WebVisionReader(info, engine) for engine in info.engines]
     test = [WebVisionReader(info, "val")]
     return {"train": train, "test": test, "val": test}.get(split or "", train + test)
@@ -162,6 +163,7 @@ class WebVisionReader:
     def count(self) -> int:
         """Images of the subset. Reads the lists once and refuses a bad line before any decoding."""
         if self._rows is None:
+            self.info.classes()
             other = differ = total = 0
             wanted = set(self.info.wanted)
             first: Line | None = None
@@ -221,7 +223,7 @@ class WebVisionReader:
         if self.part == "val":
             both = ((line, None) for line in images)
         else:
-            both = pairs(images, lines(self._meta, hint=hint), (self._list, self._meta))  # type: ignore[assignment]
+            both = pairs(images, lines(self._meta, hint=hint), (self._list, self._meta))
         high = len(self.info.synsets) - 1
         for line, meta in both:
             name, _, label = line.text.rpartition(" ")
@@ -266,7 +268,9 @@ class _Texts:
         except (ValueError, RecursionError, OSError) as error:
             where = getattr(error, "lineno", None)
             place = f"{found}:{where}" if where else str(found)
-            raise DataError(f"{place}: no valid JSON: {error}", hint="fetch the file again") from None
+            raise DataError(
+                f"{place}: no valid JSON: {error}", hint="fetch the file again"
+            ) from None
         if not isinstance(entries, list):
             raise DataError(
                 f"{found}: holds a {type(entries).__name__}, not a list", hint="fetch it again"
@@ -331,7 +335,9 @@ class ImageNetReader:
 
     def _by_list(self) -> Iterator[tuple[str, str]]:
         order = sorted(wnid for wnid, _ in self.info.synsets)
-        hint = "put val.txt of Caffe's ilsvrc_aux beside the images, or sort them into class folders"
+        hint = (
+            "put val.txt of Caffe's ilsvrc_aux beside the images, or sort them into class folders"
+        )
         for line in lines(self.root / "val.txt", hint=hint):
             name, _, label = line.text.rpartition(" ")
             yield name.strip(), order[line.integer(label, 0, len(order) - 1, "label")]
