@@ -94,7 +94,7 @@ def test_subsets(
 def test_google_alone_needs_no_file_of_flickr(root: Path, tmp_path: Path) -> None:
     for path in (root / "info").glob("*flickr*"):
         path.unlink()
-    with pytest.raises(DataError, match=r"train_filelist_flickr.txt: cannot be read") as caught:
+    with pytest.raises(DataError, match=r"flickr.txt: cannot be read") as caught:
         scanned(root, tmp_path / "out")
     assert "data.subset=google" in caught.value.hint
     assert scanned(root, tmp_path / "out", subset="google")[1]["samples"] == 18

@@ -111,7 +111,8 @@ class Info:
         """The classes of the subset with their senses and what was searched for."""
         words: dict[int, list[str]] = {}
         for engine in self.engines:
-            for line in lines(self.root / "info" / f"queries_{engine}.txt", hint=INFO):
+            path = self.root / "info" / f"queries_{engine}.txt"
+            for line in lines(path, hint=_hint(engine)):
                 query, _, text = line.text.partition(" ")
                 number = line.integer(query.removeprefix("q"), 1, 10**9, "query id")
                 if number in self.class_of_query and text:
@@ -129,6 +130,11 @@ class Info:
         """The files in ``info/`` that decide a scan."""
         found = sorted((self.root / "info").glob("*.txt"))
         return [*found, self.class_list] if self.class_list else found
+
+
+def _hint(part: str) -> str:
+    alone = "; with Google's images alone, use --set data.subset=google"
+    return INFO + (alone if part == "flickr" else "")
 
 
 def webvision_readers(
@@ -215,9 +221,7 @@ class WebVisionReader:
 
     def _entries(self) -> Iterator[tuple[Line, str, int, Line | None]]:
         """Line, image, class from 0, and the line of the meta list that belongs to it."""
-        hint = INFO
-        if self.part == "flickr":
-            hint += "; with Google's images alone, use --set data.subset=google"
+        hint = _hint(self.part)
         images = lines(self._list, hint=hint)
         both: Iterator[tuple[Line, Line | None]]
         if self.part == "val":
