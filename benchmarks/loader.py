@@ -38,7 +38,7 @@ SIZE, WIDTH, HEIGHT, BATCH = 224, 500, 375, 32
 class HostPart(ImageInputs):
     """Both views without the device's part (colours and normalisation)."""
 
-    def ready(self, raw: Any, positions: Any, **_: Any) -> torch.Tensor:
+    def ready(self, raw: Any, *_: Any, **__: Any) -> torch.Tensor:
         return torch.from_numpy(raw)
 
 
