@@ -137,6 +137,11 @@ class MatchSettings(Stage):
     )
     k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
     exact_below: Positive = setting(200_000, "more samples are searched by IVF")
+    memory_gb: Weight = setting(0.0, "memory the graph keeps to, the rest on disk; 0: no limit")
+    index: Literal["auto", "exact", "ivf", "pq"] = setting(
+        "auto", "kind of search under memory_gb; pq stores codes instead of vectors"
+    )
+    recall: Share = setting(0.95, "share of neighbours that a search under memory_gb must find")
     anchors: Literal["text", "random"] = setting("text", "random: the ablation's baseline")
     top_k: Positive = setting(50, "K, anchors per class, Tab. hyper-parameters")
     random_share: Share = setting(0.0, "share of the K drawn at random, for diversity (Conclusion)")
