@@ -84,26 +84,26 @@ def views_of(source: Path, out: Path) -> HostPart:
     return HostPart(pixels, shape, ViewSettings(), seed=0)
 
 
-def read_views(inputs: HostPart, images: int, epoch: int) -> float:
-    begin = time.perf_counter()
+def read_views(inputs: HostPart, images: int, epoch: int) -> tuple[float, float]:
+    begin, cpu = time.perf_counter(), time.process_time()
     batches = load_batches(
         inputs, Plan(images, BATCH, 0), np.arange(images), epoch=epoch, first=0, keys=True,
         rank=0, ranks=1, device=torch.device("cpu"),
     )  # fmt: skip
     done = sum(len(batch.query) for batch in batches)
-    return done / (time.perf_counter() - begin)
+    return done / (time.perf_counter() - begin), (time.process_time() - cpu) / done
 
 
-def bare(files: list[Path]) -> float:
+def bare(files: list[Path]) -> tuple[float, float]:
     def one(file: Path) -> None:
         image = Image.open(io.BytesIO(file.read_bytes()))
         image.draft("RGB", (SIZE, SIZE))
         image.load()
 
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(workers(1)) as pool:
         list(pool.map(one, files))
-    return len(files) / (time.perf_counter() - begin)
+    return len(files) / (time.perf_counter() - begin), (time.process_time() - cpu) / len(files)
 
 
 def main() -> int:
@@ -117,18 +117,22 @@ def main() -> int:
         make(root, a.images)
         files = sorted((root / "files" / "photo").iterdir())
         sources = {name: views_of(root / name, root / "scans") for name in ("files", "tars")}
-        rates: dict[str, list[float]] = {"bare Pillow": [], **{name: [] for name in sources}}
+        rates: dict[str, list[tuple[float, float]]] = {
+            "bare Pillow": [],
+            **{name: [] for name in sources},
+        }
         for number in range(a.rounds + 1):
             rates["bare Pillow"].append(bare(files))
             for name, inputs in sources.items():
                 rates[name].append(read_views(inputs, a.images, number))
-    best = {name: max(found[1:]) for name, found in rates.items()}  # the first round warms up
+    best = {name: max(found[1:])[0] for name, found in rates.items()}  # the first round warms up
     print(
         f"{a.images} JPEGs of {WIDTH} x {HEIGHT}, {workers(1)} workers, best of {a.rounds} rounds"
     )
     for name, rate in best.items():
-        spread = ", ".join(f"{value:.0f}" for value in rates[name][1:])
-        print(f"{name:<12}{rate:>8.0f} images/s   ({spread})")
+        spread = ", ".join(f"{value:.0f}" for value, _ in rates[name][1:])
+        cpu = min(seconds for _, seconds in rates[name][1:])
+        print(f"{name:<12}{rate:>8.0f} images/s   {1000 * cpu:.2f} ms of CPU each   ({spread})")
     share = min(best["files"], best["tars"]) / best["bare Pillow"]
     apart = abs(best["tars"] / best["files"] - 1)
     good = [share >= 0.60, apart <= 0.10]
