@@ -144,6 +144,9 @@ class MatchSettings(Stage):
     recall: Share = setting(0.95, "share of neighbours that a search under memory_gb must find")
     anchors: Literal["text", "random"] = setting("text", "random: the ablation's baseline")
     top_k: Positive = setting(50, "K, anchors per class, Tab. hyper-parameters")
+    contrast: Weight = setting(
+        1.0, "weight of being nearer to another class's text (one label only); 0: Eq. 4"
+    )
     random_share: Share = setting(0.0, "share of the K drawn at random, for diversity (Conclusion)")
 
 
