@@ -184,7 +184,9 @@ def scan(
     source: Annotated[str, typer.Argument(help="Folder, table, tar shards, or hub:NAME.")],
     run: RunFolder,
     test: Annotated[Text, typer.Option(help="A second source, for testing only.")] = None,
-    format: Annotated[Text, typer.Option(help="auto, folder, table, tars or hub.")] = None,
+    format: Annotated[
+        Text, typer.Option(help="auto, folder, table, tars, hub, webvision, nuswide.")
+    ] = None,
     image_root: Annotated[Text, typer.Option(help="Folder that a table's paths start at.")] = None,
     image_column: Annotated[Text, typer.Option(help="Column with paths or image bytes.")] = None,
     label_column: Annotated[Text, typer.Option(help="Column with the web label.")] = None,

@@ -108,6 +108,8 @@ def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Che
         return number, row, _problem(found, row.problem, row.detail)
     try:
         data = row_bytes(row, source)
+    except FileNotFoundError:
+        return number, row, _problem(found, "missing-file", row.path[:500])
     except OSError as error:
         return number, row, _problem(found, "unreadable", error.strerror or str(error))
     found["sha256"] = hashlib.sha256(data).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from capro import assemble, progress
 from capro.assemble import classes_of, manifest_of
 from capro.data.manifest import Manifest
 from capro.evaluate.truth import load_truth, membership, purity
+from capro.graph.budget import Budget
 from capro.graph.smooth import enhance
 from capro.match import match as match_texts
 from capro.nets.backbones import load_backbone
@@ -141,6 +143,9 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
         training = assemble.training_set(run, manifest)
         embedded = run.folder("embed")
         ids = [training.ids[position] for position in training.positions]
+        scratch = folder / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
+        budget = Budget(int(chosen.memory_gb * 2**30), scratch) if chosen.memory_gb else None
         with bar(f"graph ({chosen.enhancer})", None):
             enhanced = enhance(
                 read_array(embedded / "visual.npy"),
@@ -149,6 +154,9 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
                 k=chosen.k,
                 exact_below=chosen.exact_below,
                 seed=settings.seed,
+                budget=budget,
+                index_kind=chosen.index,
+                recall=chosen.recall,
             )
         with bar("matching texts", None):
             anchors = match_texts(
@@ -195,6 +203,7 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
             run, manifest, found, enhanced.adjacency, ids
         )
         write_frame(folder / "anchors.parquet", found)
+        shutil.rmtree(scratch, ignore_errors=True)
         short = [
             name
             for number, name in enumerate(training.classes)
