@@ -65,7 +65,8 @@ def embed(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         "net": settings.net.model_dump(include={"mode"}),
         "views": settings.views.model_dump(include={"size"}),
     }
-    inputs = ["scan", "classes", *(["pretrain"] if step1 else [])]
+    encoder_of = "features" if settings.net.mode == "frozen" else "pretrain"
+    inputs = ["scan", "classes", *([encoder_of] if step1 else [])]
     stage(run, "embed", work, settings=decides, inputs=inputs)
 
 

@@ -219,6 +219,7 @@ def _entry(spec: ClassSpec, comments: Sequence[str]) -> str:
 
 def _scalar(text: str) -> str:
     """A text as YAML on one line."""
-    dumped = yaml.safe_dump(text, allow_unicode=True, width=1 << 30, default_flow_style=True)
-    line = dumped.removesuffix("\n").removesuffix("\n...")
-    return line if "\n" not in line else yaml.safe_dump(text, default_style='"', width=1 << 30)[:-1]
+    if text.isprintable():
+        dumped = yaml.safe_dump(text, allow_unicode=True, width=1 << 30)
+        return dumped.removesuffix("\n").removesuffix("\n...")
+    return yaml.safe_dump(text, default_style='"', width=1 << 30).removesuffix("\n")  # escapes

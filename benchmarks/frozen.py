@@ -1,0 +1,212 @@
+"""Shared by the accuracy benchmarks: features once, then any training on them in seconds.
+
+Features (EfficientNet-Lite0 at 128 px, two query and two key views) are computed once per data set
+into ``runs/bench-NAME`` and shared by all seeds and variants; a seed decides weights, order, views
+shown and random anchors. The test set is looked at once, after the last epoch; ``train_truth`` only
+measures and makes the oracles.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capro import assemble, config, pipeline
+from capro.clean import Verdicts, judge
+from capro.config import Schedule, Settings, TrainSettings
+from capro.evaluate.truth import load_truth, membership
+from capro.graph.smooth import enhance
+from capro.match import Anchors, match
+from capro.nets.backbones import FeatureBackbone
+from capro.nets.siamese import Siamese
+from capro.pipeline.results import score
+from capro.runs import Run, read_array
+from capro.train.batches import FeatureInputs, plain_batches
+from capro.train.loop import fit
+from capro.train.steps import ClassifierOnly, Prototypes, WebLabels
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+RUNS = Path(__file__).resolve().parents[1] / "runs"
+TRUTH = {
+    "queryweb32": "train_truth.parquet",
+    "cococap64": "train_truth.parquet",
+    "shopweb64": "train_truth.csv",
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A data set with its frozen features and truth."""
+
+    name: str
+    overrides: tuple[str, ...] = ()
+
+    @cached_property
+    def run(self) -> Run:
+        """The run directory with manifest, classes, features and texts."""
+        source = SHARED / self.name
+        if not source.is_dir():
+            sys.exit(f"error: {source} is not there")
+        overrides = [f"data.source={source}", f"data.classes={source / 'classes.yaml'}"]
+        settings = config.load(preset_name="small", overrides=[*overrides, *self.overrides])
+        run = Run.create(RUNS / f"bench-{self.name}", settings)
+        pipeline.scan(run)
+        pipeline.classes(run)
+        pipeline.pixels(run)
+        pipeline.features(run)
+        pipeline.embed(run)
+        return run
+
+    @property
+    def settings(self) -> Settings:
+        return self.run.settings
+
+    @cached_property
+    def manifest(self) -> Any:
+        return assemble.manifest_of(self.run)
+
+    @cached_property
+    def training(self) -> assemble.TrainingSet:
+        return assemble.training_set(self.run, self.manifest)
+
+    @cached_property
+    def member(self) -> Any:
+        """True labels, (n, C) bool."""
+        truth = load_truth(SHARED / self.name / TRUTH[self.name], self.manifest)
+        return membership(truth, self.training.classes)
+
+    @cached_property
+    def ambiguous(self) -> Any:
+        return np.array([bool(spec.ambiguous) for spec in assemble.classes_of(self.run)])
+
+    @cached_property
+    def test_labels(self) -> Any:
+        test = self.manifest.split("test")
+        return assemble.encode_labels(self.manifest, test, self.training.classes).numpy()
+
+    def inputs(self, seed: int) -> FeatureInputs:
+        """Cached features; the seed decides which view a sample shows in an epoch."""
+        folder = self.run.folder("features")
+        rows = np.full(len(self.manifest.samples), -1, dtype=np.int64)
+        train = self.manifest.split("train")
+        rows[train] = np.arange(len(train))
+        arrays = (np.array(read_array(folder / f"{name}.npy")) for name in ("plain", "query", "key"))
+        return FeatureInputs(*arrays, rows, seed=seed)
+
+    def embedded(self, name: str) -> Any:
+        return read_array(self.run.folder("embed") / f"{name}.npy")
+
+    def anchors(self, *, seed: int = 0, mode: str = "text", enhancer: str = "reciprocal",
+                top_k: int | None = None) -> Anchors:  # fmt: skip
+        """Anchors by matching, or at random."""
+        chosen = self.settings.match
+        texts = self.embedded("texts")
+        if mode == "text" and enhancer != "none":
+            texts = enhance(
+                self.embedded("visual"), texts, enhancer=enhancer, k=chosen.k,  # type: ignore[arg-type]
+            ).texts  # fmt: skip
+        ids = [self.training.ids[position] for position in self.training.positions]
+        return match(
+            texts, self.embedded("prototypes"), self.training.labels.numpy(), k=chosen.k,
+            top_k=top_k or chosen.top_k, ids=ids, mode=mode, seed=seed,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def anchored(self, anchors: Anchors) -> Tensor:
+        """Anchors in the shape of the labels."""
+        mask = torch.zeros_like(self.training.labels, dtype=torch.bool)
+        rows = torch.from_numpy(anchors.sample.astype(np.int64))
+        if self.training.multi_label:
+            mask[rows, torch.from_numpy(anchors.label.astype(np.int64))] = True
+        else:
+            mask[rows] = True
+        return mask
+
+
+class Trial:
+    """One seed on one data set: trainings that share inputs and ranks."""
+
+    def __init__(self, bench: Bench, seed: int) -> None:
+        self.bench, self.seed = bench, seed
+        self.settings = bench.settings.model_copy(update={"seed": seed})
+        self.inputs = bench.inputs(seed)
+        self.ranks = assemble.ranks_of(self.settings)
+        self.training = bench.training
+        self.task = self.training.task(self.settings.net.tau)
+
+    def net(self, name: str = "step1") -> Siamese:
+        dim = self.bench.embedded("visual").shape[1]
+        return Siamese(
+            FeatureBackbone(dim), assemble.new_heads(self.settings, dim, self.training, name=name)
+        )
+
+    def fit(self, objective: Any, rows: Any, schedule: Schedule, name: str) -> Any:
+        return fit(
+            objective, self.inputs, self.training.positions[rows], schedule, name=name,
+            seed=self.seed, ranks=self.ranks, ids=self.training.ids,
+        )  # fmt: skip
+
+    def web(self, labels: Tensor | None = None, schedule: Schedule | None = None,
+            name: str = "step1") -> Siamese:  # fmt: skip
+        """L_cls + L_prj on given labels (web labels by default); label -1 is left out."""
+        labels = self.training.labels if labels is None else labels
+        rows = torch.nonzero(~self.task.out(labels)).flatten().numpy()
+        net = self.net(name)
+        objective = WebLabels(net, self.task, labels[rows], self.ranks,
+                              lambda_prj=self.settings.pretrain.lambda_prj)  # fmt: skip
+        self.fit(objective, rows, schedule or self.settings.pretrain, "web")
+        return net
+
+    def anchor_heads(self, anchored: Tensor, train: TrainSettings) -> Siamese:
+        """Heads trained on the anchors alone."""
+        member = anchored if anchored.ndim == 1 else anchored.any(dim=1)
+        labels = torch.where(member if anchored.ndim == 1 else member[:, None], self.training.labels, -1)
+        schedule = train.model_copy(update={"epochs": train.anchor_epochs, "warmup_epochs": 0})
+        return self.web(labels, schedule, name="anchors")
+
+    def capro(self, start: Siamese, anchored: Tensor, train: TrainSettings) -> tuple[Siamese, Verdicts, Any]:
+        """Steps 2 and 3 from given heads."""
+        net = self.net()
+        net.heads.load_state_dict(start.heads.state_dict())
+        net.reset_key()
+        rows = np.arange(len(self.training.positions))
+        objective = Prototypes(
+            net, self.task, self.training.labels, anchored, self.inputs, self.training.positions,
+            train, self.ranks, tau=self.settings.net.tau, seed=self.seed,
+        )  # fmt: skip
+        history = self.fit(objective, rows, train, "step 2")
+        verdicts = judge(net, self.task, objective.prototypes, self.training.labels, anchored,
+                         self.inputs, self.training.positions, train)  # fmt: skip
+        labels = torch.from_numpy(verdicts.labels)
+        kept = torch.nonzero(~self.task.out(labels)).flatten().numpy()
+        self.fit(ClassifierOnly(net, self.task, labels[kept], self.ranks), kept,
+                 self.settings.finetune, "step 3")  # fmt: skip
+        return net, verdicts, history
+
+    @torch.no_grad()
+    def test(self, net: Siamese) -> dict[str, float]:
+        """Figures on the test set."""
+        net.eval()
+        test = self.bench.manifest.split("test")
+        parts = [
+            self.task.probabilities(net(x).query.p).numpy()
+            for _, x in plain_batches(self.inputs, test, size=1024, device=torch.device("cpu"))
+        ]
+        return score(np.concatenate(parts), self.bench.test_labels)
+
+
+def oracle_labels(bench: Bench, *, relabel: bool) -> Tensor:
+    """True labels (relabel), or web labels where they are true and -1 elsewhere."""
+    labels, member = bench.training.labels, torch.from_numpy(bench.member)
+    if bench.training.multi_label:
+        return member.long()
+    if not relabel:
+        right = member[torch.arange(len(labels)), labels]
+        return torch.where(right, labels, -1)
+    return torch.where(member.any(dim=1), member.long().argmax(dim=1), -1)
