@@ -37,6 +37,14 @@ app.add_typer(classes_app, name="classes")
 Text = Optional[str]  # noqa: UP045 - the form that every version of typer reads
 Texts = Optional[list[str]]  # noqa: UP045
 RunFolder = Annotated[Path, typer.Option("--run", help="Run directory.")]
+RunArgument = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Argument(metavar="RUN", help="Run directory."),
+]
+RunOption = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--run", help="Run directory, if not given as RUN."),
+]
 Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
 Preset = Annotated[
     Text, typer.Option("--preset", help="webvision1k, google500, nuswide, small or demo.")
@@ -109,6 +117,13 @@ def root(
     ] = False,
 ) -> None:
     """From noisy web images and texts to a classifier, a cleaned data set and a report."""
+
+
+def one_run(path: Path | None, option: Path | None) -> Path:
+    """The run directory, given as an argument or with --run."""
+    if (path is None) == (option is None):
+        fail("give one run directory", "as an argument, or with --run")
+    return path or option or Path()
 
 
 def open_run(path: Path, overrides: list[str] | None) -> Run:
@@ -282,15 +297,42 @@ def finetune(run: RunFolder, set_: Overrides = None) -> None:
 
 
 @app.command()
-def evaluate(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Compare vanilla and CAPro on the test split."""
-    from capro import pipeline, tables
+def evaluate(
+    path: RunArgument = None,
+    run: RunOption = None,
+    on: Annotated[Text, typer.Option(help="Another source to evaluate on.")] = None,
+    truth: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Table with true labels of the training samples: for measuring only."),
+    ] = None,
+    open_set: Annotated[
+        bool, typer.Option("--open-set", help="Samples of no known class are one open class.")
+    ] = False,
+    novel: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Class list: the names that may be open, one per line."),
+    ] = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare vanilla and CAPro: metrics, classes made worse, confusions, calibration."""
+    from capro import pipeline, progress
 
-    found = pipeline.evaluate(open_run(run, set_))
+    opened = open_run(one_run(path, run), set_)
+    found = pipeline.assess(
+        opened,
+        on=on,
+        truth=truth,
+        open_set=open_set or novel is not None,
+        novel=novel,
+        bar=progress.terminal,
+    )
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(found, ensure_ascii=False))
     else:
-        tables.comparison(found)
+        from capro import scorecards
+
+        scorecards.assessment(found)
 
 
 @app.command("run")

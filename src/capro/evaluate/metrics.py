@@ -55,6 +55,15 @@ def confusion(scores: Scores, y: Labels) -> NDArray[np.int64]:
     return counts.reshape(n_classes, n_classes)
 
 
+def confusion_multi(scores: Scores, y: Labels, *, top: int = 3) -> NDArray[np.int64]:
+    """How often class i was missed (row) while class j was wrongly named (column), (C, C)."""
+    predicted, positive = top_decisions(scores, top), y > 0
+    missed, false = positive & ~predicted, predicted & ~positive
+    counts: NDArray[np.int64] = missed.T.astype(np.int64) @ false.astype(np.int64)
+    np.fill_diagonal(counts, (predicted & positive).sum(axis=0))
+    return counts
+
+
 class Pair(NamedTuple):
     """Two classes that are mixed up: ``true`` samples were taken for ``taken``."""
 
@@ -64,8 +73,15 @@ class Pair(NamedTuple):
     share: float  # of the samples of the true class
 
 
-def confusion_pairs(matrix: NDArray[np.int64], top: int = 10) -> list[Pair]:
+def confusion_pairs(
+    matrix: NDArray[np.int64], sizes: NDArray[np.int64] | None = None, top: int = 10
+) -> list[Pair]:
     """The most frequent confusions, most frequent first; ties by class numbers.
+
+    Args:
+        matrix: (C, C), rows are true classes.
+        sizes: samples of each class, (C,); the row sums if unset.
+        top: how many.
 
     >>> confusion_pairs(np.array([[3, 2], [0, 5]]))
     [Pair(true=0, taken=1, times=2, share=0.4)]
@@ -73,7 +89,7 @@ def confusion_pairs(matrix: NDArray[np.int64], top: int = 10) -> list[Pair]:
     wrong = matrix.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:top]
-    sizes = matrix.sum(axis=1)
+    sizes = matrix.sum(axis=1) if sizes is None else sizes
     found = []
     for cell in order:
         row, column = divmod(int(cell), matrix.shape[1])

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capro import progress
+from capro.pipeline.assessment import assess
 from capro.pipeline.ingest import classes, features, pixels, scan, suggest
 from capro.pipeline.matching import anchor_sheet, embed, match, purity_by_enhancer
 from capro.pipeline.results import evaluate, label_accuracies
@@ -21,6 +22,7 @@ from capro.runs import Run
 
 __all__ = [
     "anchor_sheet",
+    "assess",
     "classes",
     "clean",
     "embed",
