@@ -380,6 +380,60 @@ def demo(
     )
 
 
+@app.command("bench")
+def bench_command(
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE...",
+            help="main, text, reference, gamma, frequency, policy, k, lambda, openset, cost, or all.",
+        ),
+    ],
+    run: RunFolder,
+    data: Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")] = None,
+    config: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--config", help="YAML file with settings."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
+    rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
+    take: Annotated[
+        Texts, typer.Option("--from", help="A run whose fitting stages are taken; repeatable.")
+    ] = None,
+    novel: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="openset: class list of the novel classes; half of them if unset."),
+    ] = None,
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the grid behind a table of the paper; what is finished is never done again."""
+    import shlex
+
+    from capro import progress
+    from capro.bench import TABLES, Bench, bench
+
+    settings = settings_with_data(config, preset, set_, {"source": data})
+    work = Bench(
+        run,
+        settings,
+        [settings.seed + number for number in range(seeds)],
+        given=[Path(each) for each in take or []],
+        novel=novel,
+        command=shlex.join(["capro", *sys.argv[1:]]),
+        bar=progress.terminal,
+        say=note,
+    )
+    for name in TABLES if tables == ["all"] else tables:
+        found = bench(work, name, rows=rows or [])
+        if as_json:
+            print(json.dumps(found, ensure_ascii=False))
+        else:
+            print(Path(found["files"][0]).read_text("utf-8"))
+            note(f"written: {', '.join(found['files'])}")
+
+
 @config_app.command("show")
 def config_show(
     file: Annotated[Optional[Path], typer.Argument(help="YAML file.")] = None,  # noqa: UP045
