@@ -97,7 +97,9 @@ class Bench:
         rows = np.full(len(self.manifest.samples), -1, dtype=np.int64)
         train = self.manifest.split("train")
         rows[train] = np.arange(len(train))
-        arrays = (np.array(read_array(folder / f"{name}.npy")) for name in ("plain", "query", "key"))
+        arrays = (
+            np.array(read_array(folder / f"{name}.npy")) for name in ("plain", "query", "key")
+        )
         return FeatureInputs(*arrays, rows, seed=seed)
 
     def embedded(self, name: str) -> Any:
@@ -166,11 +168,15 @@ class Trial:
     def anchor_heads(self, anchored: Tensor, train: TrainSettings) -> Siamese:
         """Heads trained on the anchors alone."""
         member = anchored if anchored.ndim == 1 else anchored.any(dim=1)
-        labels = torch.where(member if anchored.ndim == 1 else member[:, None], self.training.labels, -1)
+        labels = torch.where(
+            member if anchored.ndim == 1 else member[:, None], self.training.labels, -1
+        )
         schedule = train.model_copy(update={"epochs": train.anchor_epochs, "warmup_epochs": 0})
         return self.web(labels, schedule, name="anchors")
 
-    def capro(self, start: Siamese, anchored: Tensor, train: TrainSettings) -> tuple[Siamese, Verdicts, Any]:
+    def capro(
+        self, start: Siamese, anchored: Tensor, train: TrainSettings
+    ) -> tuple[Siamese, Verdicts, Any]:
         """Steps 2 and 3 from given heads."""
         net = self.net()
         net.heads.load_state_dict(start.heads.state_dict())

@@ -86,7 +86,7 @@ class NetSettings(Stage):
     mode: Literal["full", "frozen"] = setting(
         "full", "full: the encoder learns; frozen: heads only"
     )
-    frozen_views: Positive = setting(4, "augmented views per sample whose features are cached")
+    frozen_views: Positive = setting(3, "augmented views per sample whose features are cached")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto", "auto: half precision only where the hardware is fast at it"
     )

@@ -110,7 +110,10 @@ def _visual(folder: Path, run: Run, manifest: Manifest, bar: progress.Bar) -> ND
         assemble.pixels_of(run, manifest, size), encoder, settings.views, seed=settings.seed
     )
     with bar("visual features", len(train)) as step:
-        return embed_images(folder, images, encoder, train, run, view=PLAIN, epoch=0, step=step)
+        key = [run.settings.embed.visual, size, run.finished("pretrain")]
+        return embed_images(
+            folder, images, encoder, train, run, view=PLAIN, epoch=0, key=key, step=step
+        )
 
 
 def graph(run: Run, *, bar: progress.Bar = progress.silent) -> None:
