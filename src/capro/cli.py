@@ -434,6 +434,38 @@ def bench_command(
             note(f"written: {', '.join(found['files'])}")
 
 
+@app.command()
+def doctor(
+    path: Annotated[str, typer.Argument(metavar="RUN|DATA", help="Run directory or source.")],
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what the data and the results advise: noise, gamma, K, and what looks wrong."""
+    import tempfile
+
+    from capro import doctor as surgery
+    from capro import pipeline, progress
+    from capro.runs import Run
+
+    if (Path(path) / "run.yaml").exists():
+        found = surgery.report(open_run(Path(path), set_))
+    else:
+        with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
+            settings = settings_with_data(None, preset, set_, {"source": path})
+            opened = Run.create(Path(folder) / "run", settings)
+            pipeline.scan(opened, bar=progress.terminal)
+            if settings.data.classes:
+                pipeline.classes(opened, bar=progress.terminal, warn=note)
+            found = surgery.report(opened)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        from capro import scorecards
+
+        scorecards.findings(found)
+
+
 @config_app.command("show")
 def config_show(
     file: Annotated[Optional[Path], typer.Argument(help="YAML file.")] = None,  # noqa: UP045

@@ -160,3 +160,22 @@ def _truth(out: Console, found: Mapping[str, Any]) -> None:
     for name, value in rows:
         made.add_row(name, percent(value))
     out.print(made)
+
+
+def findings(found: Mapping[str, Any]) -> None:
+    """What `capro doctor` says: warnings, advice, and what is fine."""
+    out = console()
+    facts = found["facts"]
+    kind = "one label each" if facts["task"] == "single" else "several labels each"
+    out.print(
+        f"[bold]{facts['samples']:,} training samples[/], {len(facts['sizes'])} classes, {kind}, "
+        f"{facts['no_text']:.0%} without text"
+    )
+    colours = {"warning": "red", "advice": "yellow", "fine": "green"}
+    for finding in found["findings"]:
+        level = finding["level"]
+        out.print(
+            f"[{colours[level]}]{level}[/]: [bold]{finding['topic']}[/]: {escape(finding['text'])}"
+        )
+        if finding["action"]:
+            out.print(f"    do: {escape(finding['action'])}")

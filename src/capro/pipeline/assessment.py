@@ -343,7 +343,7 @@ def _other(run: Run, source: str, bar: progress.Bar) -> Evaluated:
     everyone = np.arange(len(manifest.samples))
 
     def score_work(folder: Path) -> None:
-        inputs = _inputs(run, manifest, f"{base}/features-{run.need(f'{base}/scan')}", bar)
+        inputs = _inputs(run, manifest, f"{base}/features", [run.need(f"{base}/scan")], bar)
         for name, made in MODELS.items():
             model = run.folder(made) / "model.safetensors"
             scores = scores_of(run, manifest, training, model, everyone, inputs)
@@ -380,7 +380,7 @@ def _kind(manifest: Manifest) -> str:
     return "one label per sample" if manifest.task == "single" else "several labels per sample"
 
 
-def _inputs(run: Run, manifest: Manifest, name: str, bar: progress.Bar) -> Inputs:
+def _inputs(run: Run, manifest: Manifest, name: str, key: list[str], bar: progress.Bar) -> Inputs:
     """Network input of another manifest: images, or in frozen mode features computed here."""
     settings = run.settings
     backbone = assemble.pretrained(settings)
@@ -392,7 +392,10 @@ def _inputs(run: Run, manifest: Manifest, name: str, bar: progress.Bar) -> Input
     rows = np.arange(len(manifest.samples))
     folder = run.folder(name)
     with bar("features", len(rows)) as step:
-        plain = embed_images(folder, images, backbone, rows, run, view=PLAIN, epoch=0, step=step)
+        plain = embed_images(
+            folder, images, backbone, rows, run, view=PLAIN, epoch=0, step=step,
+            key=[*key, settings.net.model_dump(), size],
+        )  # fmt: skip
     drop_shards(folder)
     folder.rmdir()
     nobody = np.zeros((1, 0, plain.shape[1]), dtype=np.float32)
