@@ -22,7 +22,7 @@ from capro.nets.siamese import Siamese
 from capro.pipeline.base import stage
 from capro.pipeline.results import known_labels, score, scores_of
 from capro.references import provider
-from capro.runs import Run, write_array, write_json
+from capro.runs import Run, read_array, write_array, write_json
 from capro.train.batches import FeatureInputs, plain_batches
 from capro.train.loop import fit
 from capro.train.ranks import Ranks
@@ -95,6 +95,10 @@ class Work:
         return np.concatenate(parts)
 
     def beliefs(self) -> NDArray[np.float32]:
+        """What the stage ``beliefs`` left, (n, C)."""
+        return np.array(read_array(self.run.folder("beliefs") / "probabilities.npy"))
+
+    def cross_validate(self) -> NDArray[np.float32]:
         """Cross-validated probabilities of a linear classifier on the features, (n, C)."""
         settings, training = self.run.settings, self.training
         v = self.features(training.positions)
@@ -215,6 +219,34 @@ BASELINES: dict[str, Callable[[Work], Made]] = {
 }
 
 
+BELIEVING = ("coteaching", "smallloss", "cleanlab")  # they look at cross-validated beliefs
+
+
+def _decides(run: Run) -> dict[str, Any]:
+    settings = run.settings
+    return {
+        "net": settings.net.model_dump(),
+        "pretrain": settings.pretrain.model_dump(),
+        "views": settings.views.model_dump(exclude={"cache_gb"}),
+        "seed": settings.seed,
+    }
+
+
+def beliefs(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+    """Cross-validated probabilities of the training samples: one stage for all who look at them."""
+    manifest = manifest_of(run)
+
+    def work(folder: Path) -> dict[str, Any]:
+        ranks = assemble.ranks_of(run.settings)
+        training = assemble.training_set(run, manifest, ranks.accelerator.device)
+        found = Work(run, manifest, training, ranks, bar).cross_validate()
+        write_array(folder / "probabilities.npy", found)
+        return {"folds": FOLDS}
+
+    decides = _decides(run) | {"folds": FOLDS}
+    stage(run, "beliefs", work, settings=decides, inputs=["scan", "classes", "pretrain"])
+
+
 def baseline(run: Run, name: str, *, bar: progress.Bar = progress.silent) -> dict[str, float]:
     """Train a baseline and score it on exactly the test samples; the stage ``baselines/NAME``.
 
@@ -242,14 +274,11 @@ def baseline(run: Run, name: str, *, bar: progress.Bar = progress.silent) -> dic
         y = known_labels(manifest, parts["test"], training.classes)
         return dict(score(np.load(folder / "test.npy", allow_pickle=False), y))
 
-    decides = {
-        "name": name,
-        "net": settings.net.model_dump(),
-        "pretrain": settings.pretrain.model_dump(),
-        "views": settings.views.model_dump(exclude={"cache_gb"}),
-        "seed": settings.seed,
-    }
-    stage(run, f"baselines/{name}", work, settings=decides, inputs=["scan", "classes", "pretrain"])
+    inputs = ["scan", "classes", "pretrain"]
+    if name == "cleanlab" or (name in BELIEVING and manifest.task == "single"):
+        beliefs(run, bar=bar)
+        inputs.append("beliefs")
+    stage(run, f"baselines/{name}", work, settings=_decides(run) | {"name": name}, inputs=inputs)
     return dict((run.finished(f"baselines/{name}") or {})["result"])
 
 
