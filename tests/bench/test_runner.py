@@ -118,6 +118,9 @@ def test_open_set(done: Bench, tmp_path: Path) -> None:
     assert set(manifest.label_names("train")) == {"azure", "crimson"}
     assert set(manifest.label_names("test")) == {"azure", "crimson", "lime"}
     assert len(manifest.split("val")) == 4
+    lines = (done.folder / "tables" / "openset-curves.csv").read_text().splitlines()
+    assert lines[0] == "row,threshold,C-P,C-R,C-F1"
+    assert len(lines) == 1 + 2 * 101
     assert "polyline" in (done.folder / "tables" / "openset.svg").read_text()
 
 

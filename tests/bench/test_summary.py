@@ -86,8 +86,8 @@ def test_figure_of_nothing_is_valid() -> None:
 
 @given(st.floats(-50, 50), st.floats(0.01, 100))
 def test_ticks_lie_inside_and_are_a_few(low: float, width: float) -> None:
-    found = figure.ticks(low, low + width)
-    assert 2 <= len(found) <= 7
+    found = figure.ticks(low, low + width, 8)
+    assert 3 <= len(found) <= 10
     assert all(low - 1e-6 <= tick <= low + width + 1e-6 for tick in found)
 
 

@@ -107,3 +107,14 @@ def test_compare_several_labels() -> None:
 
 def test_jsonable_has_no_nan() -> None:
     assert jsonable({"a": float("nan"), "b": [1.0, float("inf")]}) == {"a": None, "b": [1.0, None]}
+
+
+def test_without_a_test_split_truth_is_still_measured(tmp_path: Path) -> None:
+    data = tiny.write_data(tmp_path / "data", train=8, test=0)
+    bare = Run.create(tmp_path / "run", tiny.settings(data))
+    pipeline.run_all(bare)
+    found = pipeline.assess(bare, truth=data / "train_truth.csv")
+    assert "methods" not in found
+    assert found["truth"]["web_label_accuracy"] == 0.5
+    with pytest.raises(DataError, match="no test split"):
+        pipeline.assess(bare)

@@ -43,7 +43,7 @@ def dots(result: Result) -> str:
     for number, (label, values) in enumerate(rows):
         y = TOP + STEP * number + STEP / 2
         found = spread(values)
-        parts.append(_text(LEFT - 10, y + 4, label, anchor="end"))
+        parts.append(_text(LEFT - 10, y + 4, _short(label), anchor="end"))
         if not math.isnan(found.std):
             a, b = x(found.mean - found.std), x(found.mean + found.std)
             parts.append(_path([(a, y), (b, y)], COLOURS[0], 2))
@@ -125,7 +125,7 @@ def bars(title: str, rows: Sequence[tuple[str, float]], unit: str) -> str:
     for number, (label, value) in enumerate(rows):
         y = TOP + STEP * number
         length = value / high * (WIDTH - LEFT - RIGHT - 30)
-        parts.append(_text(LEFT - 10, y + 17, label, anchor="end"))
+        parts.append(_text(LEFT - 10, y + 17, _short(label), anchor="end"))
         parts.append(
             f'<rect x="{LEFT}" y="{y + 5}" width="{length:.1f}" height="{STEP - 10}" '
             f'fill="{COLOURS[0]}"/>'
@@ -163,7 +163,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 def _x_axis(low: float, high: float, x: Place, height: float, label: str) -> list[str]:
     parts = []
-    for tick in ticks(low, high):
+    for tick in ticks(low, high, 8):
         at = x(tick)
         parts.append(_path([(at, TOP - 4), (at, height - 34)], "#d0d7de", 1))
         parts.append(_text(at, height - 20, f"{tick:g}", anchor="middle"))
@@ -173,11 +173,16 @@ def _x_axis(low: float, high: float, x: Place, height: float, label: str) -> lis
 
 def _y_axis(low: float, high: float, y: Place, left: float, right: float) -> list[str]:
     parts = []
-    for tick in ticks(low, high):
+    for tick in ticks(low, high, 8):
         at = y(tick)
         parts.append(_path([(left, at), (right, at)], "#d0d7de", 1))
         parts.append(_text(left - 8, at + 4, f"{tick:g}", anchor="end"))
     return parts
+
+
+def _short(label: str, most: int = 38) -> str:
+    """What fits left of the axis."""
+    return label if len(label) <= most else label[: most - 1].rstrip() + "…"
 
 
 def _title(text: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +91,7 @@ def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
     return table.set_column(place, table.schema.field(place), column)
 
 
-def open_figures(run: Run, row: Row) -> tuple[dict[str, float], list[tuple[float, float]]]:
+def open_figures(run: Run, row: Row) -> tuple[dict[str, float], openset.Curve]:
     """C-F1 of a finished row: mean, best, at the held-out threshold; and its curve."""
     manifest = manifest_of(run)
     training = assemble.training_set(run, manifest)
@@ -108,8 +110,25 @@ def open_figures(run: Run, row: Row) -> tuple[dict[str, float], list[tuple[float
         "threshold best": curve.best.threshold,
         "threshold held-out": chosen,
     }
-    points = zip(curve.thresholds.tolist(), curve.f1.tolist(), strict=True)
-    return figures, [(float(t), float(value)) for t, value in points]
+    return figures, curve
+
+
+def mean_curve(curves: Sequence[openset.Curve]) -> openset.Curve:
+    """The mean over seeds at each threshold."""
+    return openset.Curve(
+        *(np.mean(np.stack(values), axis=0) for values in zip(*curves, strict=True))
+    )
+
+
+def curves_csv(curves: Mapping[str, openset.Curve]) -> str:
+    """Row, threshold, C-P, C-R, C-F1: what the figure draws, and more."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["row", "threshold", "C-P", "C-R", "C-F1"])
+    for label, curve in curves.items():
+        for values in zip(*curve, strict=True):
+            writer.writerow([label, *(f"{float(value):.6g}" for value in values)])
+    return out.getvalue()
 
 
 def _scores(

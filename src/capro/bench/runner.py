@@ -8,19 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from capro import config, pipeline, progress
 from capro.assemble import manifest_of
 from capro.baselines import baseline
 from capro.bench import cost, figure, summary
 from capro.bench.grids import CB, Row, Table, table_of
-from capro.bench.novelty import derive, known_classes, open_figures
+from capro.bench.novelty import curves_csv, derive, known_classes, mean_curve, open_figures
 from capro.bench.store import SharedRun, only_one
 from capro.bench.summary import Measured, Result
 from capro.config import Settings
 from capro.errors import CaproError, ConfigError, DataError, did_you_mean
-from capro.evaluate.openset import read_class_list, split_classes
+from capro.evaluate.openset import Curve, read_class_list, split_classes
 from capro.runs import write_text
 
 METRICS = {
@@ -116,7 +114,7 @@ def _chosen(table: Table, rows: Sequence[str]) -> list[Row]:
 
 def _accuracy(work: Bench, table: Table, rows: Sequence[Row]) -> dict[str, Any]:
     measured = {row.label: Measured(row.label, paper=row.paper, x=row.x) for row in rows}
-    curves: dict[str, list[list[tuple[float, float]]]] = {row.label: [] for row in rows}
+    curves: dict[str, list[Curve]] = {row.label: [] for row in rows}
     total, done = len(work.seeds) * len(rows), 0
     for seed in work.seeds:
         for row in rows:
@@ -145,12 +143,12 @@ def _write(
     work: Bench,
     table: Table,
     measured: dict[str, Measured],
-    curves: dict[str, list[list[tuple[float, float]]]],
+    curves: dict[str, list[Curve]],
 ) -> dict[str, Any]:
-    for label, found in curves.items():
-        if found:
-            mean = np.mean(np.array(found), axis=0)  # (seeds, T, 2) -> (T, 2)
-            measured[label].series = [(float(t), float(value)) for t, value in mean]
+    means = {label: mean_curve(found) for label, found in curves.items() if found}
+    for label, mean in means.items():
+        points = zip(mean.thresholds.tolist(), mean.f1.tolist(), strict=True)
+        measured[label].series = [(float(t), float(value)) for t, value in points]
     known = next(iter(measured[table.against].figures.values()), {})
     kind = "openset" if table.kind == "openset" else "single" if "top1" in known else "multi"
     result = Result(
@@ -168,6 +166,8 @@ def _write(
     write_text(base.with_suffix(".md"), summary.markdown(result))
     write_text(base.with_suffix(".csv"), summary.comma_separated(result))
     write_text(base.with_suffix(".svg"), figure.draw(result))
+    if means:
+        write_text(base.with_name(f"{table.name}-curves.csv"), curves_csv(means))
     return {
         "table": table.name,
         "files": [str(base.with_suffix(end)) for end in (".md", ".csv", ".svg")],
@@ -180,9 +180,7 @@ def _write(
 # --- open set -------------------------------------------------------------------------------------
 
 
-def _open_row(
-    work: Bench, table: Table, row: Row, seed: int
-) -> tuple[dict[str, float], list[tuple[float, float]]]:
+def _open_row(work: Bench, table: Table, row: Row, seed: int) -> tuple[dict[str, float], Curve]:
     """A row of the open-set table: the same pipeline on the known classes alone."""
     base = work.run_of(table.name, "all classes", (), seed)
     pipeline.scan(base, bar=work.bar)

@@ -69,6 +69,8 @@ def assess(
         novel: Class list; only these names may be open.
         bar: Progress.
     """
+    if on is None and truth is not None and not len(manifest_of(run).split("test")):
+        return _only_truth(run, truth)
     found = _own(run) if on is None else _other(run, on, bar)
     told: dict[str, Any] = {"on": found.name, "samples": len(found.labels)}
     specs = classes_of(run)
@@ -95,6 +97,14 @@ def assess(
         told["truth"] = on_truth(run, truth)
     plain: dict[str, Any] = jsonable(told)
     write_json(found.folder / "details.json", plain)
+    return plain
+
+
+def _only_truth(run: Run, truth: Path) -> dict[str, Any]:
+    """Without a test split the truth of the training samples can still be measured on."""
+    told = {"on": "no test split", "samples": 0, "open": 0, "truth": on_truth(run, truth)}
+    plain: dict[str, Any] = jsonable(told)
+    write_json(run.folder("evaluate") / "details.json", plain)
     return plain
 
 
