@@ -111,7 +111,8 @@ def _noise(run: Run) -> tuple[float | None, str]:
         training = assemble.training_set(run, manifest_of(run))
         if not training.multi_label:
             frame = pd.read_parquet(run.folder("match") / "anchors.parquet")
-            anchors = frame["row"].to_numpy(dtype=np.int64)
+            chosen = ~frame["random"].to_numpy(dtype=bool)  # drawn ones are as noisy as the rest
+            anchors = frame["row"].to_numpy(dtype=np.int64)[chosen]
             found = noise_from_anchors(
                 np.asarray(read_array(embedded)), training.labels.numpy(), anchors
             )

@@ -77,7 +77,8 @@ class SmallLoss(WebLabels):
     """Learn from the samples of a batch whose loss is small: they are probably right.
 
     With a second network this is Co-teaching (Han et al. 2018): each network learns from the samples
-    that the other one finds easy. The share that is left out grows linearly to ``noise``.
+    that the other one finds easy. The share that is left out grows linearly from 0 to ``noise``: left
+    out too early, whole classes never start to be learnt.
 
     Args:
         net: Networks; what is reported.
@@ -109,7 +110,7 @@ class SmallLoss(WebLabels):
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         y = _rows(self._labels, batch.samples)
-        left_out = self._noise * min(1.0, (batch.epoch + 1) / self._ramp)
+        left_out = self._noise * min(1.0, batch.epoch / self._ramp)
         nets = [self.net] if self._other is None else [self.net, self._other]
         outs = [net(batch.query).query for net in nets]
         easy = [smallest(sample_losses(self._task, out.p, y), left_out) for out in outs]

@@ -61,7 +61,8 @@ def estimate_noise(probabilities: Floats, labels: Labels) -> float:
     """Share of wrong labels by confident learning's counting (Northcutt et al. 2021), one label.
 
     A sample counts as wrong when another class reaches that class's mean self-confidence and is the
-    most probable one of those that do.
+    most probable one of those that do; a sample of which nobody is sure counts as right. Too high
+    where the classes are hard to tell apart (37 % on queryweb32, where 26 % are wrong).
 
     Args:
         probabilities: out of fold, (n, C).
@@ -76,7 +77,7 @@ def estimate_noise(probabilities: Floats, labels: Labels) -> float:
     confident = np.where(probabilities >= bars, probabilities, -1.0)
     sure = confident.max(axis=1) >= 0
     wrong = sure & (confident.argmax(axis=1) != labels)
-    return float(wrong.sum() / max(1, sure.sum()))
+    return float(wrong.mean()) if len(labels) else 0.0
 
 
 def label_issues(probabilities: Floats, labels: Labels) -> NDArray[np.bool_]:

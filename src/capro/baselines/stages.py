@@ -28,6 +28,7 @@ from capro.train.loop import fit
 from capro.train.ranks import Ranks
 from capro.train.steps import ClassifierOnly, Objective, WebLabels
 
+VERSION = 1  # raise it when a baseline changes: stored results of the old one are then not fresh
 FOLDS = 5  # of cross-validated beliefs
 VOTERS = 20  # neighbours of the k-NN vote
 NCR_WEIGHT = 0.5  # alpha of NCR: half consistency, half labels
@@ -179,7 +180,7 @@ def _small_loss(nets: int) -> Callable[[Work], Made]:
             net, work.net("second") if nets == 2 else None,
             work.training.task(settings.net.tau), work.training.labels, work.ranks,
             lambda_prj=settings.pretrain.lambda_prj, noise=noise,
-            ramp=max(1, settings.pretrain.epochs // 5),
+            ramp=max(1, settings.pretrain.epochs // 2),
         )  # fmt: skip
         work.fit(objective, "co-teaching" if nets == 2 else "small-loss selection")
         return net, {"noise": noise}
@@ -225,6 +226,7 @@ BELIEVING = ("coteaching", "smallloss", "cleanlab")  # they look at cross-valida
 def _decides(run: Run) -> dict[str, Any]:
     settings = run.settings
     return {
+        "version": VERSION,
         "net": settings.net.model_dump(),
         "pretrain": settings.pretrain.model_dump(),
         "views": settings.views.model_dump(exclude={"cache_gb"}),
