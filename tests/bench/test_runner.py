@@ -124,6 +124,18 @@ def test_open_set(done: Bench, tmp_path: Path) -> None:
     assert "polyline" in (done.folder / "tables" / "openset.svg").read_text()
 
 
+def test_several_labels(tmp_path: Path) -> None:
+    data = tiny.write_data(tmp_path / "data", train=8, multi=True)
+    work = Bench(tmp_path / "out", tiny.settings(data, multi=True), (0,))
+    found = bench(work, "gamma", rows=["0.9"])
+    assert set(found["rows"]["0.9"]["figures"][0]) >= {"C-F1", "O-F1", "mAP"}
+    text = (tmp_path / "out" / "tables" / "gamma.md").read_text()
+    assert "| gamma | C-F1, % | O-F1, % | mAP, % |" in text
+    assert "paper's C-F1" in text
+    with pytest.raises(DataError, match="one label per sample"):
+        bench(work, "openset")
+
+
 def test_stages_of_a_given_run_are_taken(done: Bench, data: Path, tmp_path: Path) -> None:
     elsewhere = Run.create(tmp_path / "elsewhere", done.settings)
     pipeline.scan(elsewhere)
