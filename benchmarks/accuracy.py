@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from frozen import Bench, Trial, oracle_labels
 
 from capro.evaluate.truth import label_accuracy
+from frozen import Bench, Trial, oracle_labels
 
 
 def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:

@@ -106,7 +106,7 @@ class Bench:
         return read_array(self.run.folder("embed") / f"{name}.npy")
 
     def anchors(self, *, seed: int = 0, mode: str = "text", enhancer: str = "reciprocal",
-                top_k: int | None = None) -> Anchors:  # fmt: skip
+                top_k: int | None = None, contrast: float | None = None) -> Anchors:  # fmt: skip
         """Anchors by matching, or at random."""
         chosen = self.settings.match
         texts = self.embedded("texts")
@@ -118,6 +118,7 @@ class Bench:
         return match(
             texts, self.embedded("prototypes"), self.training.labels.numpy(), k=chosen.k,
             top_k=top_k or chosen.top_k, ids=ids, mode=mode, seed=seed,  # type: ignore[arg-type]
+            contrast=0.0 if self.training.multi_label else chosen.contrast if contrast is None else contrast,
         )  # fmt: skip
 
     def anchored(self, anchors: Anchors) -> Tensor:

@@ -8,7 +8,7 @@ from scipy.sparse import coo_array, csr_array
 
 from capro.errors import ConfigError, DataError
 from capro.graph.neighbors import nearest, unit_rows
-from capro.match import galleries, match, text_distances
+from capro.match import galleries, match, rivalry, text_distances
 from tests.graph import reference
 from tests.graph.reference import cosine, vectors
 
@@ -284,3 +284,41 @@ def test_messages():
     ]:
         with pytest.raises(ConfigError, match=message):
             match(np.eye(2), np.eye(2), [0, 1], **{**good, **settings})
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 1000))
+def test_rivalry_equals_a_loop(n: int, classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    texts, prototypes = (
+        (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+        for x in (rng.normal(size=(n, 5)), rng.normal(size=(classes, 5)))
+    )
+    texts[rng.random(n) < 0.2] = 0
+    for c in range(classes):
+        slow = [
+            max(
+                [
+                    0.0,
+                    *(
+                        float(t @ prototypes[o] - t @ prototypes[c])
+                        for o in range(classes)
+                        if o != c
+                    ),
+                ]
+            )
+            for t in texts
+        ]
+        np.testing.assert_allclose(rivalry(texts, prototypes, c), slow, atol=1e-5)
+
+
+def test_contrast_puts_a_text_of_another_class_last() -> None:
+    prototypes = np.array([[1, 0, 0], [0, 1, 0]], np.float32)
+    texts = np.array(
+        [[0.6, 0.8, 0], [0.55, 0, 0.83]], np.float32
+    )  # nearer to class 0, but a rival's
+    found = match(texts, prototypes, [0, 0], k=1, top_k=1, ids=["a", "b"], rerank=False)
+    assert found.sample.tolist() == [0]
+    found = match(
+        texts, prototypes, [0, 0], k=1, top_k=1, ids=["a", "b"], rerank=False, contrast=1.0
+    )
+    assert found.sample.tolist() == [1]

@@ -131,6 +131,9 @@ class MatchSettings(Stage):
     exact_below: Positive = setting(200_000, "more samples are searched by IVF")
     anchors: Literal["text", "random"] = setting("text", "random: the ablation's baseline")
     top_k: Positive = setting(50, "K, anchors per class, Tab. hyper-parameters")
+    contrast: Weight = setting(
+        1.0, "weight of being nearer to another class's text (one label only); 0: Eq. 4"
+    )
     random_share: Share = setting(0.0, "share of the K drawn at random, for diversity (Conclusion)")
 
 

@@ -38,7 +38,7 @@ class Distances:
     Attributes:
         label: class, (m,).
         sample: row of the sample, (m,).
-        distance: d*, (m,); d itself without re-ranking.
+        distance: d*, (m,); d itself without re-ranking; plus the contrast, where there is one.
         cosine: d, the cosine distance in [0, 2], (m,).
     """
 
@@ -79,6 +79,7 @@ def match(
     mode: Mode = "text",
     seed: int = 0,
     rerank: bool = True,
+    contrast: float = 0.0,
     exact_below: int = 200_000,
 ) -> Anchors:
     """Choose the anchors of each class, the K samples with texts nearest to the prototype, Eq. 4.
@@ -94,6 +95,8 @@ def match(
         mode: `text`, or `random` for the ablation's baseline.
         seed: of the random draws; each class has its own stream.
         rerank: d* of Eq. 3; False orders by cosine alone.
+        contrast: weight of `rivalry` in the distance; 0 is Eq. 4. Only for classes that exclude
+            each other: with several labels a text may be near to all of them.
         exact_below: see `capro.graph.neighbors.nearest`.
 
     Returns:
@@ -117,6 +120,8 @@ def match(
     for c, gallery in enumerate(galleries(labels, ids, len(s), len(s_c))):
         s_i = unit_rows(s[gallery], f"texts of class {c}")
         d_star, d = text_distances(s_i, s_c[c], k=k, rerank=rerank, exact_below=exact_below)
+        if contrast:
+            d_star = (d_star + contrast * rivalry(s_i, s_c, c)).astype(np.float32)
         chosen, by_chance = _choose(
             d_star, top_k, random_share, mode, np.random.default_rng([seed, c])
         )
@@ -135,6 +140,32 @@ def match(
         random=np.concatenate([np.empty(0, np.bool_), *drawn]),
         gallery=_joined(distances),
     )
+
+
+def rivalry(texts: Floats, prototypes: Floats, c: int) -> Floats:
+    """How much nearer each text is to another class's text than to its own: beyond the paper.
+
+    "worm snake" carries the query *worm*, but its text is nearer to the class *snake*: such a
+    sample should not anchor *worm*. O(m C d).
+
+    Args:
+        texts: s_hat of the gallery, (m, d_t), unit rows or zero.
+        prototypes: s^c of all classes, (C, d_t), unit rows.
+        c: the gallery's class.
+
+    Returns:
+        max(0, max_{c' != c} s_hat . s^c' - s_hat . s^c), (m,); 0 with one class or no text.
+
+    >>> rivalry(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), 0).tolist()
+    [0.0, 1.0]
+    """
+    if len(prototypes) < 2:
+        return np.zeros(len(texts), np.float32)
+    similarity = texts @ prototypes.T  # (m, C)
+    own = similarity[:, c].copy()
+    similarity[:, c] = -np.inf
+    result: Floats = np.maximum(0, similarity.max(axis=1) - own)
+    return result
 
 
 def text_distances(

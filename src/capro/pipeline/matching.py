@@ -184,6 +184,7 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
                 random_share=chosen.random_share,
                 mode=chosen.anchors,
                 seed=settings.seed,
+                contrast=0.0 if training.multi_label else chosen.contrast,
                 exact_below=chosen.exact_below,
             )
         write_array(folder / "texts.npy", enhanced.texts)
@@ -303,6 +304,7 @@ def purity_by_enhancer(
             ids=ids,
             seed=settings.seed,
             mode="random" if name == "random" else "text",
+            contrast=0.0 if training.multi_label else settings.match.contrast,
         )
         found[name] = purity(anchors.sample, anchors.label, member)
     return found
