@@ -57,6 +57,14 @@ app.add_typer(classes_app, name="classes")
 Text = Optional[str]  # noqa: UP045 - the form that every version of typer reads
 Texts = Optional[list[str]]  # noqa: UP045
 RunFolder = Annotated[Path, typer.Option("--run", help="Run directory.")]
+RunArgument = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Argument(metavar="RUN", help="Run directory."),
+]
+RunOption = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--run", help="Run directory, if not given as RUN."),
+]
 Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
 Preset = Annotated[
     Text, typer.Option("--preset", help="webvision1k, google500, nuswide, small or demo.")
@@ -134,6 +142,13 @@ def root(
     ] = False,
 ) -> None:
     """From noisy web images and texts to a classifier, a cleaned data set and a report."""
+
+
+def one_run(path: Path | None, option: Path | None) -> Path:
+    """The run directory, given as an argument or with --run."""
+    if (path is None) == (option is None):
+        fail("give one run directory", "as an argument, or with --run")
+    return path or option or Path()
 
 
 def open_run(path: Path, overrides: list[str] | None) -> Run:
@@ -343,15 +358,42 @@ def finetune(run: RunFolder, set_: Overrides = None) -> None:
 
 
 @app.command()
-def evaluate(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Compare vanilla and CAPro on the test split."""
-    from capro import pipeline, tables
+def evaluate(
+    path: RunArgument = None,
+    run: RunOption = None,
+    on: Annotated[Text, typer.Option(help="Another source to evaluate on.")] = None,
+    truth: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Table with true labels of the training samples: for measuring only."),
+    ] = None,
+    open_set: Annotated[
+        bool, typer.Option("--open-set", help="Samples of no known class are one open class.")
+    ] = False,
+    novel: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Class list: the names that may be open, one per line."),
+    ] = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare vanilla and CAPro: metrics, classes made worse, confusions, calibration."""
+    from capro import pipeline, progress
 
-    found = pipeline.evaluate(open_run(run, set_))
+    opened = open_run(one_run(path, run), set_)
+    found = pipeline.assess(
+        opened,
+        on=on,
+        truth=truth,
+        open_set=open_set or novel is not None,
+        novel=novel,
+        bar=progress.terminal,
+    )
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(found, ensure_ascii=False))
     else:
-        tables.comparison(found)
+        from capro import scorecards
+
+        scorecards.assessment(found)
 
 
 @app.command("run")
@@ -429,13 +471,13 @@ def report(
     print(made)
 
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
 NewFolder = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
 
 
 @app.command()
 def export(
-    run: RunArgument,
+    run: RunPath,
     out: NewFolder,
     to: Annotated[
         str, typer.Option("--to", help="folder, csv, parquet, webdataset, hf or fiftyone.")
@@ -461,7 +503,7 @@ def export(
 
 @app.command("export-model")
 def export_model(
-    run: RunArgument,
+    run: RunPath,
     out: NewFolder,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, checked.")] = False,
     as_json: AsJson = False,
@@ -501,6 +543,92 @@ def predict(
     )
     found = save_rows(rows, out, format)
     note(", ".join(f"{count:,} {name}" for name, count in found.items()))
+
+
+@app.command("bench")
+def bench_command(
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE...",
+            help="main, text, reference, gamma, frequency, policy, k, lambda, openset, cost, or all.",
+        ),
+    ],
+    run: RunFolder,
+    data: Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")] = None,
+    config: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--config", help="YAML file with settings."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
+    rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
+    take: Annotated[
+        Texts, typer.Option("--from", help="A run whose fitting stages are taken; repeatable.")
+    ] = None,
+    novel: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="openset: class list of the novel classes; half of them if unset."),
+    ] = None,
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the grid behind a table of the paper; what is finished is never done again."""
+    import shlex
+
+    from capro import progress
+    from capro.bench import TABLES, Bench, bench
+
+    settings = settings_with_data(config, preset, set_, {"source": data})
+    work = Bench(
+        run,
+        settings,
+        [settings.seed + number for number in range(seeds)],
+        given=[Path(each) for each in take or []],
+        novel=novel,
+        command=shlex.join(["capro", *sys.argv[1:]]),
+        bar=progress.terminal,
+        say=note,
+    )
+    for name in TABLES if tables == ["all"] else tables:
+        found = bench(work, name, rows=rows or [])
+        if as_json:
+            print(json.dumps(found, ensure_ascii=False))
+        else:
+            print(Path(found["files"][0]).read_text("utf-8"))
+            note(f"written: {', '.join(found['files'])}")
+
+
+@app.command()
+def doctor(
+    path: Annotated[str, typer.Argument(metavar="RUN|DATA", help="Run directory or source.")],
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what the data and the results advise: noise, gamma, K, and what looks wrong."""
+    import tempfile
+
+    from capro import doctor as surgery
+    from capro import pipeline, progress
+    from capro.runs import Run
+
+    if (Path(path) / "run.yaml").exists():
+        found = surgery.report(open_run(Path(path), set_))
+    else:
+        with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
+            settings = settings_with_data(None, preset, set_, {"source": path})
+            opened = Run.create(Path(folder) / "run", settings)
+            pipeline.scan(opened, bar=progress.terminal)
+            if settings.data.classes:
+                pipeline.classes(opened, bar=progress.terminal, warn=note)
+            found = surgery.report(opened)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        from capro import scorecards
+
+        scorecards.findings(found)
 
 
 @config_app.command("show")

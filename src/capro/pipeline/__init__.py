@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capro import assemble, progress
+from capro.pipeline.assessment import assess
 from capro.pipeline.ingest import classes, features, pixels, scan, suggest
 from capro.pipeline.matching import anchor_sheet, embed, match, purity_by_enhancer
 from capro.pipeline.reporting import report
@@ -22,6 +23,7 @@ from capro.runs import Run
 
 __all__ = [
     "anchor_sheet",
+    "assess",
     "classes",
     "clean",
     "embed",

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from capro import assemble, progress
 from capro.assemble import classes_of, manifest_of
 from capro.data.manifest import Manifest
 from capro.evaluate.truth import load_truth, membership, purity
 from capro.graph.budget import Budget
-from capro.graph.smooth import enhance
+from capro.graph.smooth import Enhanced, enhance
 from capro.match import match as match_texts
 from capro.nets.backbones import load_backbone
 from capro.pipeline.base import stage, write_frame
@@ -134,6 +135,60 @@ def _visual(
     return features, found
 
 
+def graph(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+    """Enhance texts through the visual graph: a stage apart, so that other anchors share it."""
+    settings, chosen = run.settings, run.settings.match
+    run.need("embed")
+    visual = read_array(run.folder("embed") / "visual.npy")
+    exact = chosen.enhancer == "none" or len(visual) < chosen.exact_below
+
+    def work(folder: Path) -> dict[str, Any]:
+        scratch = folder / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
+        budget = Budget(int(chosen.memory_gb * 2**30), scratch) if chosen.memory_gb else None
+        with bar(f"graph ({chosen.enhancer})", None):
+            enhanced = enhance(
+                visual,
+                read_array(run.folder("embed") / "texts.npy"),
+                enhancer=chosen.enhancer,
+                k=chosen.k,
+                exact_below=chosen.exact_below,
+                seed=settings.seed,
+                budget=budget,
+                index_kind=chosen.index,
+                recall=chosen.recall,
+            )
+        write_array(folder / "texts.npy", enhanced.texts)
+        (folder / "graph.npz").unlink(missing_ok=True)
+        if enhanced.adjacency is not None:
+            _save_adjacency(folder / "graph.npz", enhanced.adjacency)
+        shutil.rmtree(scratch, ignore_errors=True)
+        return {"recall": enhanced.recall}
+
+    decides = {
+        **chosen.model_dump(include={"enhancer", "k", "exact_below", "index", "recall"}),
+        "seed": None if exact else settings.seed,  # an exact search has nothing random
+    }
+    stage(run, "graph", work, settings=decides, inputs=["embed"])
+
+
+def _save_adjacency(path: Path, adjacency: Any) -> None:
+    with atomic_path(path) as temporary:
+        np.savez(temporary, data=adjacency.data, indices=adjacency.indices, indptr=adjacency.indptr)
+
+
+def _load_graph(run: Run) -> Enhanced:
+    """What the graph stage left."""
+    folder = run.folder("graph")
+    texts = np.array(read_array(folder / "texts.npy"))
+    adjacency = None
+    if (folder / "graph.npz").exists():
+        with np.load(folder / "graph.npz", allow_pickle=False) as parts:
+            shape = (len(texts), len(texts))
+            adjacency = csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=shape)
+    return Enhanced(texts, adjacency, (run.finished("graph") or {})["result"]["recall"])
+
+
 def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
     """Enhance texts through the visual graph and choose anchors; returns figures of the stage."""
     settings, manifest = run.settings, manifest_of(run)
@@ -143,21 +198,7 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
         training = assemble.training_set(run, manifest)
         embedded = run.folder("embed")
         ids = [training.ids[position] for position in training.positions]
-        scratch = folder / "scratch"
-        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
-        budget = Budget(int(chosen.memory_gb * 2**30), scratch) if chosen.memory_gb else None
-        with bar(f"graph ({chosen.enhancer})", None):
-            enhanced = enhance(
-                read_array(embedded / "visual.npy"),
-                read_array(embedded / "texts.npy"),
-                enhancer=chosen.enhancer,
-                k=chosen.k,
-                exact_below=chosen.exact_below,
-                seed=settings.seed,
-                budget=budget,
-                index_kind=chosen.index,
-                recall=chosen.recall,
-            )
+        enhanced = _load_graph(run)
         with bar("matching texts", None):
             anchors = match_texts(
                 enhanced.texts,
@@ -172,11 +213,6 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
                 contrast=0.0 if training.multi_label else chosen.contrast,
                 exact_below=chosen.exact_below,
             )
-        write_array(folder / "texts.npy", enhanced.texts)
-        if enhanced.adjacency is not None:
-            graph = enhanced.adjacency
-            with atomic_path(folder / "graph.npz") as temporary:
-                np.savez(temporary, data=graph.data, indices=graph.indices, indptr=graph.indptr)
         gallery = anchors.gallery
         distances = pd.DataFrame(
             {
@@ -203,7 +239,6 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
             run, manifest, found, enhanced.adjacency, ids
         )
         write_frame(folder / "anchors.parquet", found)
-        shutil.rmtree(scratch, ignore_errors=True)
         short = [
             name
             for number, name in enumerate(training.classes)
@@ -217,11 +252,12 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
             "classes_without_anchor": without,
         }
 
+    graph(run, bar=bar)
     stage(
         run,
         "match",
         work,
-        inputs=["scan", "classes", "embed"],
+        inputs=["scan", "classes", "embed", "graph"],
         settings={"match": chosen.model_dump(), "seed": settings.seed},
     )
     return dict((run.finished("match") or {})["result"])

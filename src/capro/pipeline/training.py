@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from capro import assemble, progress, verdicts
 from capro.assemble import manifest_of
@@ -271,7 +270,7 @@ def _evidence(
     """What the verdict tables are written from."""
     settings = run.settings
     distances = pd.read_parquet(run.folder("match") / "distances.parquet")
-    graph = run.folder("match") / "graph.npz"
+    graph = run.folder("graph") / "graph.npz"
     near = nearest(
         read_array(run.folder("embed") / "visual.npy"),
         verdicts.NEIGHBORS,

@@ -111,7 +111,7 @@ def load(run: Run) -> Loaded:
         texts=reader.array("embed", "texts", len(train)),
         visual=reader.array("embed", "visual", len(train)),
         prototypes=reader.array("embed", "prototypes", len(names)),
-        enhanced=reader.optional("match", "texts", len(train)),
+        enhanced=reader.optional("graph", "texts", len(train)),
         anchors=reader.table("match", "anchors"),
         after=after,
         fused=None if after is None else reader.array("clean", "fused", len(train)),
