@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 import typer
 from typer.core import TyperGroup
 
-from capro import __version__
+from capro import __version__, launched
 from capro.errors import CaproError
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is 
 
 def main() -> None:
     """Entry point: errors become messages and exit codes, never tracebacks."""
+    if not launched.is_main():
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - of several ranks one prints results
     try:
         code = app(standalone_mode=False)
     except CaproError as error:
@@ -93,8 +95,9 @@ def main() -> None:
 
 def fail(message: str, hint: str = "", *, code: int = 2) -> NoReturn:
     """Print an error and leave."""
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
+    who = "" if launched.is_main() else f"rank {launched.rank()}: "
+    print(f"error: {who}{message}", file=sys.stderr)
+    if hint and launched.is_main():
         print(f"hint: {hint}", file=sys.stderr)
     raise SystemExit(code)
 
@@ -111,8 +114,9 @@ def usage(error: Any) -> NoReturn:
 
 
 def note(text: str) -> None:
-    """A line for the reader, on stderr."""
-    print(text, file=sys.stderr)
+    """A line for the reader, on stderr; of several ranks the main one writes it."""
+    if launched.is_main():
+        print(text, file=sys.stderr)
 
 
 def show_version(value: bool) -> None:
@@ -180,7 +184,9 @@ def scan(
     source: Annotated[str, typer.Argument(help="Folder, table, tar shards, or hub:NAME.")],
     run: RunFolder,
     test: Annotated[Text, typer.Option(help="A second source, for testing only.")] = None,
-    format: Annotated[Text, typer.Option(help="auto, folder, table, tars or hub.")] = None,
+    format: Annotated[
+        Text, typer.Option(help="auto, folder, table, tars, hub, webvision, nuswide.")
+    ] = None,
     image_root: Annotated[Text, typer.Option(help="Folder that a table's paths start at.")] = None,
     image_column: Annotated[Text, typer.Option(help="Column with paths or image bytes.")] = None,
     label_column: Annotated[Text, typer.Option(help="Column with the web label.")] = None,
@@ -270,7 +276,7 @@ def embed(run: RunFolder, set_: Overrides = None) -> None:
     opened = open_run(run, set_)
     pipeline.classes(opened, bar=progress.terminal, warn=note)
     with told(opened, "embed"):
-        pipeline.embed(opened, bar=progress.terminal)
+        pipeline.embed(opened, bar=progress.terminal, say=note)
 
 
 @app.command()
@@ -298,9 +304,9 @@ def pretrain(run: RunFolder, set_: Overrides = None) -> None:
     pipeline.classes(opened, bar=progress.terminal, warn=note)
     pipeline.pixels(opened, bar=progress.terminal)
     if opened.settings.net.mode == "frozen":
-        pipeline.features(opened, bar=progress.terminal)
+        pipeline.features(opened, bar=progress.terminal, say=note)
     with told(opened, "pretrain"):
-        pipeline.pretrain(opened, bar=progress.terminal)
+        pipeline.pretrain(opened, bar=progress.terminal, say=note)
 
 
 @app.command()
@@ -402,6 +408,99 @@ def demo(
     demonstration.show(
         run, multi_label=multi_label, overrides=set_ or [], bar=progress.terminal, say=note
     )
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Also write it here."),
+    ] = None,
+    title: Annotated[Text, typer.Option("--title", help="Title of the page.")] = None,
+    force: Force = False,
+) -> None:
+    """Write one HTML file about a run that opens offline: results, galleries, figures."""
+    from capro import pipeline, progress
+
+    made = pipeline.report(
+        open_run(run, None), out=out, title=title, force=force, bar=progress.terminal
+    )
+    print(made)
+
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
+NewFolder = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    out: NewFolder,
+    to: Annotated[
+        str, typer.Option("--to", help="folder, csv, parquet, webdataset, hf or fiftyone.")
+    ] = "csv",
+    images: Annotated[
+        Text, typer.Option("--images", help="none, link or copy; what the format needs if unset.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the cleaned data set; the given labels stay in it, dropped samples are listed."""
+    from capro import progress
+    from capro.export import export_data
+    from capro.runs import Run
+
+    with progress.terminal("writing images", None) as step:
+        found = export_data(Run.open(run), out, to=to, images=images, progress=step)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        print(f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv")
+        note(f"read it back with `{found['scan']} --run NEW_RUN`")
+
+
+@app.command("export-model")
+def export_model(
+    run: RunArgument,
+    out: NewFolder,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, checked.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the trained model with its configuration and model card, for `capro predict`."""
+    from capro.export import export_model as write_model
+    from capro.runs import Run
+
+    found = write_model(Run.open(run), out, onnx=onnx, say=note)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        threshold = found["open_set"]["threshold"]
+        print(f"model of {found['num_labels']} classes in {out}, open-set threshold {threshold}")
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder made by `capro export-model`.")],
+    images: Annotated[list[Path], typer.Argument(help="Images, folders, tars or tables.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="File to write; its ending says csv or jsonl. Else stdout."),
+    ] = None,
+    format: Annotated[Text, typer.Option("--format", help="csv or jsonl.")] = None,
+    top: Annotated[int, typer.Option("--top", min=0, help="Classes listed; 0 for all.")] = 5,
+    open_set: Annotated[
+        bool, typer.Option("--open-set", help="No label below the calibrated threshold.")
+    ] = False,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, ...")] = "cpu",
+) -> None:
+    """Label images with an exported model; an unreadable image gets a row with its error."""
+    from capro.predict import Predictor, find_images, save_rows
+
+    rows = Predictor.load(model, device=device).rows(
+        find_images(images), top=top, open_set=open_set
+    )
+    found = save_rows(rows, out, format)
+    note(", ".join(f"{count:,} {name}" for name, count in found.items()))
 
 
 @config_app.command("show")

@@ -43,7 +43,15 @@ class DataSettings(Stage):
 
     source: str | None = setting(None, "folder, table, tar shards, or hub:NAME")
     test: str | None = setting(None, "a second source, for testing only")
-    format: Literal["auto", "folder", "table", "tars", "hub"] = setting("auto", "kind of source")
+    format: Literal["auto", "folder", "table", "tars", "hub", "webvision", "nuswide"] = setting(
+        "auto", "kind of source"
+    )
+    subset: Literal["all", "google", "mini"] = setting(
+        "all", "WebVision: google leaves Flickr out; mini is Google's first 50 classes"
+    )
+    class_list: str | None = setting(
+        None, "WebVision: file with one WordNet id, class or label per line"
+    )
     classes: str | None = setting(None, "classes.yaml with senses or definitions")
     image_root: str | None = setting(None, "folder of a table's paths; the table's own if unset")
     image_column: str | None = setting(None, "column with paths or image bytes; guessed if unset")
@@ -129,6 +137,11 @@ class MatchSettings(Stage):
     )
     k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
     exact_below: Positive = setting(200_000, "more samples are searched by IVF")
+    memory_gb: Weight = setting(0.0, "memory the graph keeps to, the rest on disk; 0: no limit")
+    index: Literal["auto", "exact", "ivf", "pq"] = setting(
+        "auto", "kind of search under memory_gb; pq stores codes instead of vectors"
+    )
+    recall: Share = setting(0.95, "share of neighbours that a search under memory_gb must find")
     anchors: Literal["text", "random"] = setting("text", "random: the ablation's baseline")
     top_k: Positive = setting(50, "K, anchors per class, Tab. hyper-parameters")
     contrast: Weight = setting(

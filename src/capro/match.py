@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
 from capro.errors import ConfigError, DataError, did_you_mean
+from capro.graph.budget import release
 from capro.graph.neighbors import ROWS, Floats, Ints, nearest, unit_rows
 from capro.graph.rerank import encoding, jaccard_distance
 
@@ -129,6 +130,8 @@ def match(
         distances.append(Distances(label, gallery, d_star, d))
         anchors.append(Distances(label[chosen], gallery[chosen], d_star[chosen], d[chosen]))
         ranks.append(np.arange(len(chosen), dtype=np.int32))
+        if c % 16 == 15:  # scattered rows of mapped texts stay resident otherwise
+            release(s)
         drawn.append(by_chance)
     best = _joined(anchors)
     return Anchors(

@@ -66,7 +66,7 @@ def decode(
             if min_side is not None and image.format == "JPEG":
                 image.draft("RGB", _at_least(image.size, min_side))
             image.load()
-            image = ImageOps.exif_transpose(image)
+            ImageOps.exif_transpose(image, in_place=True)  # the other way copies every image
             rgb = _to_rgb(image)
     except ImageProblem:
         raise
@@ -141,7 +141,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, "white")
         return Image.alpha_composite(white, rgba).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _scale_to_8_bit(image: Image.Image) -> Image.Image:

@@ -33,6 +33,7 @@ ROW_REASONS = {
     "bad-row": "the row cannot be read",
     "bad-split": "the split is not train, val or test",
     "duplicate-id": "an earlier row has the same id",
+    "no-concept-tag": "NUS-WIDE: none of the concepts is among the image's tags",
     "label-kind": "one label where the source has lists, or the other way round",
     "not-downloaded": "the crawler's status is not success",
     "truncated-shard": "the shard ends within this sample",

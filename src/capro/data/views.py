@@ -3,11 +3,12 @@
     query = random resized crop + flip
     key   = another crop + flip, then colour jitter, grey and blur
 
-Crops run on the CPU, one image at a time, by Pillow's fused crop-and-resize; colour runs in
-batches on the device (kornia). All randomness is a function of (seed, epoch, sample index, view):
-the number of workers and of ranks, the composition of a batch and a resume change nothing.
+Crops run on the CPU, one image at a time, resized by torch's filter for bytes (Pillow's result, three
+times as quick); colour runs in batches on the device (kornia). All randomness is a function of
+(seed, epoch, sample index, view): the number of workers and of ranks, the composition of a batch and
+a resume change nothing.
 
-Cost on one core: `view_rng` 12 µs, a crop 0.1 ms (64 px from 64 px) to 1 ms (224 px from
+Cost on one core: `view_rng` 12 µs, a crop 0.05 ms (64 px from 64 px) to 0.3 ms (224 px from
 500 x 375).
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
@@ -57,7 +59,7 @@ def crop_box(
 
     Area is uniform, the ratio log-uniform, the place uniform. Where the image is too long for any
     of ten draws, the largest box with an allowed ratio, at a uniform place. Boxes are fractions of
-    pixels: Pillow interpolates them.
+    pixels; `crop` rounds them.
 
     >>> crop_box(100, 50, view_rng(0, 0, 0, QUERY), scale=(1, 1), ratio=(2, 2))
     (0.0, 0.0, 100.0, 50.0)
@@ -82,7 +84,7 @@ def crop_box(
 
 
 def crop(
-    image: Image.Image,
+    image: Image.Image | NDArray[np.uint8],
     rng: np.random.Generator,
     *,
     size: int,
@@ -93,7 +95,7 @@ def crop(
     """Random resized crop and flip: both views start with it.
 
     Args:
-        image: RGB.
+        image: RGB, or its bytes, (h, w, 3).
         rng: from `view_rng`.
         size: side of the result.
         scale: share of the area. Strong crops (0.2) suit photographs of 100 px and more; of small
@@ -104,36 +106,55 @@ def crop(
     Returns:
         (size, size, 3).
     """
-    box = crop_box(*image.size, rng, scale=scale, ratio=ratio)
+    image = as_pixels(image)
+    height, width = image.shape[:2]
+    box = crop_box(width, height, rng, scale=scale, ratio=ratio)
     mirrored = rng.random() < flip
-    pixels = _resize(image, box, size)
-    return np.ascontiguousarray(pixels[:, ::-1]) if mirrored else pixels
+    return _resize(image, box, size, mirrored=mirrored)
 
 
-def center(image: Image.Image, size: int, *, share: float = 1.0) -> NDArray[np.uint8]:
+def center(
+    image: Image.Image | NDArray[np.uint8], size: int, *, share: float = 1.0
+) -> NDArray[np.uint8]:
     """The view without chance: the centre square, resized (never squashed). (size, size, 3)
 
     Args:
-        image: RGB.
+        image: RGB, or its bytes, (h, w, 3).
         size: side of the result.
         share: of the shorter side that the square covers; ImageNet's habit for 224 px is 0.875.
     """
     _check_range("share", (share, share), 0, 1)
-    width, height = image.size
+    image = as_pixels(image)
+    height, width = image.shape[:2]
     side = min(width, height) * share
     left, top = (width - side) / 2, (height - side) / 2
     box = left, top, min(left + side, float(width)), min(top + side, float(height))
     return _resize(image, box, size)
 
 
-def _resize(image: Image.Image, box: Box, size: int) -> NDArray[np.uint8]:
+def _resize(
+    image: Image.Image | NDArray[np.uint8], box: Box, size: int, *, mirrored: bool = False
+) -> NDArray[np.uint8]:
+    """The box, in whole pixels, as (size, size, 3); antialiased where it shrinks."""
     if size < 1:
         raise ConfigError(f"views: size is {size}", hint="use a number of pixels, say 224")
-    if image.mode != "RGB":
-        image = image.convert("RGB")
-    # reducing_gap: whole-number reduction first, up to 3 times quicker on large images
-    small = image.resize((size, size), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
-    return np.array(small)
+    pixels = as_pixels(image)
+    left, top, right, bottom = (round(edge) for edge in box)
+    left, top = min(left, pixels.shape[1] - 1), min(top, pixels.shape[0] - 1)
+    part = pixels[top : max(bottom, top + 1), left : max(right, left + 1)]
+    # the batch axis before the permutation: only so does torch see channels last, its quick way
+    x = torch.from_numpy(np.array(part, order="C"))[None].permute(0, 3, 1, 2)
+    small = F.interpolate(x, size=(size, size), mode="bilinear", antialias=True)
+    if mirrored:
+        small = small.flip(3)  # numpy takes 20 times as long to turn rows of three bytes around
+    return small[0].permute(1, 2, 0).contiguous().numpy()
+
+
+def as_pixels(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """An image as (h, w, 3) bytes; an array is taken as it is, so that two views share one copy."""
+    if isinstance(image, np.ndarray):
+        return image
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -8,14 +8,16 @@ O(N k) memory beyond the texts that go in and come out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, diags_array, eye_array
 
 from capro.errors import ConfigError, DataError, did_you_mean
+from capro.graph.budget import Budget, Reader, release
 from capro.graph.neighbors import ROWS, Floats, Neighbors, nearest, row_norms, unit_rows
+from capro.graph.ondisk import Index
 from capro.graph.rerank import Reranked, rerank, sparse_rows
 
 Enhancer = Literal["none", "knn", "reciprocal"]
@@ -83,12 +85,14 @@ def smoothing_operator(adjacency: csr_array) -> csr_array:
     return operator
 
 
-def smooth(operator: csr_array, texts: ArrayLike) -> Floats:
+def smooth(operator: csr_array, texts: ArrayLike, *, budget: Budget | None = None) -> Floats:
     """Smooth texts in one hop and normalise, S_hat = normalise(operator S).
 
     Args:
         operator: (n, n), of `smoothing_operator`.
         texts: S, (n, d_t); zero rows are missing texts.
+        budget: memory to keep to: only the texts that a block of rows needs are read, and the result
+            is a mapped file.
 
     Returns:
         (n, d_t), unit rows; a row that stays zero stays zero.
@@ -96,12 +100,30 @@ def smooth(operator: csr_array, texts: ArrayLike) -> Floats:
     >>> smooth(csr_array([[0.5, 0.5], [0.5, 0.5]]), [[0.0, 2.0], [0.0, 0.0]]).tolist()
     [[0.0, 1.0], [0.0, 1.0]]
     """
+    if budget is not None:
+        return _smooth_within(operator, np.asanyarray(texts), budget)
     s = np.asarray(texts, np.float32)
     out = np.empty(s.shape, np.float32)
     for start in range(0, len(s), ROWS):
         part = slice(start, start + ROWS)
         out[part] = operator[part] @ s  # (b, n) x (n, d_t) -> (b, d_t)
     return unit_rows(out, "smoothed texts", out=out)
+
+
+def _smooth_within(operator: csr_array, texts: NDArray[Any], budget: Budget) -> Floats:
+    """`smooth` that holds the texts of one block of rows and of its neighbours."""
+    reader = Reader(texts, budget)
+    out = budget.array("smoothed", texts.shape)
+    for start in range(0, len(texts), ROWS):
+        part = slice(start, start + ROWS)
+        rows = operator[part]
+        needed, place = np.unique(rows.indices, return_inverse=True)
+        block = csr_array((rows.data, place, rows.indptr), shape=(rows.shape[0], len(needed)))
+        out[part] = unit_rows(block @ reader[needed].astype(np.float32), "smoothed texts")
+        if start % (16 * ROWS) == 0:
+            release(out)
+    release(out)
+    return out
 
 
 def enhance(
@@ -114,6 +136,9 @@ def enhance(
     nprobe: int = 64,
     seed: int = 0,
     neighbors: Neighbors | None = None,
+    budget: Budget | None = None,
+    index_kind: Index = "auto",
+    recall: float = 0.95,
 ) -> Enhanced:
     """Fill in and correct texts by those of similar images (method.md, Text enhancement).
 
@@ -127,6 +152,9 @@ def enhance(
         seed: see `nearest`.
         neighbors: lists of all n samples that are already there, at least `pool_width(enhancer, k)`
             wide (or n - 1); then features are not read.
+        budget: see `nearest`; the texts that come out are a mapped file too.
+        index_kind: see `nearest`.
+        recall: see `nearest`.
 
     Returns:
         S_hat and the graph.
@@ -136,11 +164,17 @@ def enhance(
             f"unknown enhancer {enhancer!r}", hint=did_you_mean(enhancer, get_args(Enhancer))
         )
     if enhancer == "none":
-        return Enhanced(unit_rows(texts, "texts"), None, None)
+        table = np.asanyarray(texts)
+        out = None if budget is None else budget.array("unit-texts", table.shape)
+        return Enhanced(unit_rows(table, "texts", out=out), None, None)
     norm = row_norms(texts, "texts")
+    release(texts)
     width = pool_width(enhancer, k)
     if neighbors is None:
-        neighbors = nearest(features, width, exact_below=exact_below, nprobe=nprobe, seed=seed)
+        neighbors = nearest(
+            features, width, exact_below=exact_below, nprobe=nprobe, seed=seed,
+            budget=budget, index_kind=index_kind, recall=recall,
+        )  # fmt: skip
     if len(neighbors.index) != len(norm):
         raise DataError(
             f"{len(neighbors.index)} samples have features, {len(norm)} have texts",
@@ -153,7 +187,7 @@ def enhance(
     # unit texts without a copy of them: their lengths go into the operator's columns
     scale = diags_array(1 / np.where(norm > 0, norm, 1), dtype=np.float32)
     operator = (smoothing_operator(graph) @ scale).tocsr()
-    return Enhanced(smooth(operator, texts), graph, neighbors.recall)
+    return Enhanced(smooth(operator, texts, budget=budget), graph, neighbors.recall)
 
 
 def pool_width(enhancer: Enhancer, k: int) -> int:

@@ -18,6 +18,8 @@ from capro.data import readers as data_readers
 from capro.data.manifest import Manifest
 from capro.data.pixels import decoded_bytes
 from capro.data.readers import Reader
+from capro.data.readers.nuswide import NusWideReader
+from capro.data.readers.webvision import WebVisionReader
 from capro.data.scan import scan as scan_rows
 from capro.data.views import KEY, QUERY
 from capro.errors import DataError
@@ -52,14 +54,23 @@ def scan(run: Run, *, bar: progress.Bar = progress.silent, force: bool = False) 
         total = None if None in counts else sum(count or 0 for count in counts)
         with bar("reading images", total) as step:
             scan_rows(sources, folder, settings.scan, progress=step)
+        write_json(folder / "classes.json", published_classes(sources))
 
     decides = {
         "data": settings.data.model_dump(exclude={"classes"}),
         "scan": settings.scan.model_dump(exclude={"workers"}),
         "listing": listing_fingerprint(sources),
     }
-    run.stage("scan", work, settings=decides, force=force)
+    stage(run, "scan", work, settings=decides, force=force)
     return dict(read_json(run.folder("scan") / "summary.json"))
+
+
+def published_classes(sources: Sequence[Reader]) -> list[dict[str, Any]]:
+    """The classes that a published data set brings with it; empty for any other source."""
+    for reader in sources:
+        if isinstance(reader, WebVisionReader | NusWideReader):
+            return [asdict(hint) for hint in reader.classes()]
+    return []
 
 
 def find_sources(settings: DataSettings) -> list[Reader]:
@@ -90,14 +101,19 @@ def listing_fingerprint(sources: Sequence[Reader]) -> str:
 def classes(
     run: Run, *, bar: progress.Bar = progress.silent, warn: Callable[[str], None] = lambda _: None
 ) -> list[class_texts.ClassSpec]:
-    """The classes with senses or definitions: from data.classes, else suggested from the data."""
+    """The classes with senses or definitions: from data.classes, the source, else suggested."""
     settings = run.settings
     manifest = manifest_of(run)
     given = Path(settings.data.classes) if settings.data.classes else None
+    brought = run.folder("scan") / "classes.json"
+    known = read_json(brought) if given is None and brought.exists() else []
 
     def work(folder: Path) -> None:
         if given is not None:
             specs = class_texts.load_classes(given)
+        elif known:
+            specs = [class_texts.ClassSpec(**hint) for hint in known]
+            class_texts.save_classes(folder / "classes.yaml", specs)
         else:
             suggestions = suggest(run, bar=bar)
             specs = [class_texts.draft(suggestion) for suggestion in suggestions]
@@ -106,7 +122,9 @@ def classes(
 
     decides = {
         "classes": [asdict(spec) for spec in class_texts.load_classes(given)] if given else None,
-        "encoder": [settings.embed.text_encoder, settings.embed.max_tokens] if not given else None,
+        "encoder": None
+        if given or known
+        else [settings.embed.text_encoder, settings.embed.max_tokens],
     }
     stage(run, "classes", work, settings=decides, inputs=["scan"])
     specs = classes_of(run)
@@ -115,7 +133,7 @@ def classes(
     empty = sorted(set(names) - set(manifest.label_names("train")))
     if empty:
         warn(f"{len(empty)} classes have no training sample: {', '.join(empty[:SHOWN])}")
-    if given is None:
+    if given is None and not known:
         unsure = [spec.name for spec in specs if spec.ambiguous or not spec.sense]
         draft = run.folder("classes") / "classes.yaml"
         warn(
@@ -170,7 +188,9 @@ def pixels(run: Run, *, bar: progress.Bar = progress.silent) -> None:
     stage(run, "pixels", work, settings=decides, inputs=["scan"])
 
 
-def features(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+def features(
+    run: Run, *, bar: progress.Bar = progress.silent, say: Callable[[str], None] = lambda _: None
+) -> None:
     """Frozen mode: features of every image, and of a few augmented views of the training images."""
     settings, manifest = run.settings, manifest_of(run)
     decides = {
@@ -178,9 +198,11 @@ def features(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         "views": settings.views.model_dump(exclude={"cache_gb"}),
     }
 
-    def work(folder: Path) -> None:
+    def work(folder: Path) -> dict[str, Any]:
         backbone = assemble.pretrained(settings).eval()
         size = settings.views.size or backbone.size
+        encoder = assemble.encoder_cost(backbone, size)
+        say(assemble.cost_line("encoder", encoder))
         # one seed for all runs: the cached views are data, and trainings of any seed share them
         images = ImageInputs(
             assemble.pixels_of(run, manifest, size), backbone, settings.views, seed=0
@@ -215,6 +237,7 @@ def features(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         for name, _, epoch, _ in views:
             drop_shards(folder / f"{name}{epoch}")
             (folder / f"{name}{epoch}").rmdir()
+        return {"encoder": encoder}
 
     stage(run, "features", work, settings=decides, inputs=["scan"])
 

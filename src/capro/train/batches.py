@@ -7,6 +7,7 @@ step): workers, ranks and a resume change nothing.
 from __future__ import annotations
 
 import itertools
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,12 +21,28 @@ from torch import Tensor
 
 from capro.config import ViewSettings
 from capro.data.pixels import Pixels
-from capro.data.views import KEY, QUERY, KeyAugment, center, crop, normalise, to_float, view_rng
+from capro.data.views import (
+    KEY,
+    QUERY,
+    KeyAugment,
+    as_pixels,
+    center,
+    crop,
+    normalise,
+    to_float,
+    view_rng,
+)
 from capro.nets.backbones import Backbone
 from capro.runs import seed_for
 
 PLAIN = -1  # the view without augmentation
-AHEAD = 2  # batches prepared while the network works on another
+AHEAD = (2, 16)  # batches prepared while the network works on another: at least, at most
+
+
+def workers(ranks: int) -> int:
+    """Threads that prepare batches: a rank's share of the cores, within bounds; decides no value."""
+    low, high = AHEAD
+    return max(low, min(high, (os.cpu_count() or 1) // ranks))
 
 
 class Inputs(Protocol):
@@ -64,10 +81,27 @@ class ImageInputs:
 
     def raw(self, positions: NDArray[np.int64], *, epoch: int, view: int) -> NDArray[np.uint8]:
         """Crops, (b, size, size, 3)."""
-        return np.stack([self._crop(int(position), epoch, view) for position in positions])
+        return self.raws([(positions, view)], epoch=epoch)[0]
 
-    def _crop(self, position: int, epoch: int, view: int) -> NDArray[np.uint8]:
-        image = self._pixels.image(position)
+    def raws(
+        self, views: Sequence[tuple[NDArray[np.int64], int]], *, epoch: int
+    ) -> list[NDArray[np.uint8]]:
+        """``raw`` of several views; an image that is in more than one is decoded once."""
+        shape = (self._size, self._size, 3)
+        out = [np.empty((len(positions), *shape), np.uint8) for positions, _ in views]
+        places: dict[int, list[tuple[int, int]]] = {}
+        for number, (positions, _) in enumerate(views):
+            for place, position in enumerate(positions.tolist()):
+                places.setdefault(position, []).append((number, place))
+        for position, wanted in places.items():
+            image = as_pixels(self._pixels.image(position))
+            for number, place in wanted:
+                out[number][place] = self._crop(image, position, epoch, views[number][1])
+        return out
+
+    def _crop(
+        self, image: NDArray[np.uint8], position: int, epoch: int, view: int
+    ) -> NDArray[np.uint8]:
         if view == PLAIN:
             return center(image, self._size)
         rng = view_rng(self._seed, epoch, position, view)
@@ -239,18 +273,18 @@ def load_batches(
         order = plan.key_order(epoch, step, len(everyone))
         query_at = positions[everyone[mine]]
         key_at = positions[everyone[order[mine]]]
-        query = inputs.raw(query_at, epoch=epoch, view=QUERY)
-        key = inputs.raw(key_at, epoch=epoch, view=KEY) if keys else None
+        query, key = _two_views(inputs, query_at, key_at if keys else None, epoch)
         return mine, order, query_at, key_at, query, key
 
-    with ThreadPoolExecutor(AHEAD) as pool:
+    ahead = workers(ranks)
+    with ThreadPoolExecutor(ahead) as pool:
         waiting: deque[Future[tuple[Any, ...]]] = deque()
-        for job in jobs[:AHEAD]:
+        for job in jobs[:ahead]:
             waiting.append(pool.submit(prepare, *job))
         try:
             for number, (step, everyone) in enumerate(jobs):
-                if number + AHEAD < len(jobs):
-                    waiting.append(pool.submit(prepare, *jobs[number + AHEAD]))
+                if number + ahead < len(jobs):
+                    waiting.append(pool.submit(prepare, *jobs[number + ahead]))
                 mine, order, query_at, key_at, query, key = waiting.popleft().result()
                 yield Batch(
                     epoch=epoch,
@@ -268,17 +302,29 @@ def load_batches(
                 future.cancel()
 
 
+def _two_views(
+    inputs: Inputs, query_at: NDArray[np.int64], key_at: NDArray[np.int64] | None, epoch: int
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Query views, and key views where they are wanted; images are decoded once for both."""
+    if key_at is not None and isinstance(inputs, ImageInputs):
+        both = inputs.raws([(query_at, QUERY), (key_at, KEY)], epoch=epoch)
+        return both[0], both[1]
+    query = inputs.raw(query_at, epoch=epoch, view=QUERY)
+    return query, None if key_at is None else inputs.raw(key_at, epoch=epoch, view=KEY)
+
+
 def plain_batches(
     inputs: Inputs, positions: Sequence[int] | NDArray[np.int64], *, size: int, device: torch.device
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
     """Unaugmented input in the given order, in blocks: row numbers and network input."""
     whole = np.asarray(positions, dtype=np.int64)
     blocks = [np.arange(at, min(at + size, len(whole))) for at in range(0, len(whole), size)]
-    with ThreadPoolExecutor(AHEAD) as pool:
+    ahead = workers(1)
+    with ThreadPoolExecutor(ahead) as pool:
         waiting: deque[tuple[NDArray[np.int64], Future[NDArray[Any]]]] = deque()
         for number, rows in enumerate(blocks):
             waiting.append((rows, pool.submit(inputs.raw, whole[rows], epoch=0, view=PLAIN)))
-            if number >= AHEAD:
+            if number >= ahead:
                 yield _ready(inputs, whole, *waiting.popleft(), device=device)
         while waiting:
             yield _ready(inputs, whole, *waiting.popleft(), device=device)

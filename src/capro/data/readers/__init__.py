@@ -11,11 +11,20 @@ from typing import Protocol
 
 from capro.config import DataSettings
 from capro.data.manifest import SPLITS, Row, Source
+from capro.data.readers.fiftyone import FiftyOneReader, is_fiftyone
 from capro.data.readers.folder import METADATA, FolderReader
 from capro.data.readers.hub import HubReader
+from capro.data.readers.nuswide import is_nuswide, nuswide_readers
 from capro.data.readers.table import TableReader, parquet_splits
 from capro.data.readers.tars import TarReader
-from capro.errors import DataError
+from capro.data.readers.webvision import (
+    ImageNetReader,
+    Info,
+    is_imagenet_validation,
+    is_webvision,
+    webvision_readers,
+)
+from capro.errors import ConfigError, DataError
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 SPLIT_FOLDERS = {
@@ -60,6 +69,15 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
         raise DataError(f"{source}: no such file or folder", hint="check the path to the data")
     if path.is_file():
         return [_file_reader(path, settings, split or "train")]
+    published = _published(path, settings, split)
+    if published:
+        return published
+    if split is None and (settings.subset != "all" or settings.class_list):
+        name = "subset" if settings.subset != "all" else "class_list"
+        raise ConfigError(
+            f"data.{name} is for WebVision, and {source} is not laid out like it",
+            hint=f"leave data.{name} out, or give the folder that holds info/synsets.txt",
+        )
     if split is None:
         named = _split_folders(path)
         if named:
@@ -69,6 +87,27 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
                 for reader in find(settings, source=str(folder), split=name)
             ]
     return _folder_readers(path, settings, split)
+
+
+def _published(path: Path, settings: DataSettings, split: str | None) -> list[Reader]:
+    """Readers of a tree in a published layout: WebVision, NUS-WIDE, ImageNet beside WebVision."""
+    kind = settings.format
+    known = {"webvision": is_webvision, "nuswide": is_nuswide}
+    main = Path(settings.source) if settings.source else None
+    if split == "test" and main is not None and main != path and is_webvision(main):
+        classes = Path(settings.class_list) if settings.class_list else None
+        if kind in ("auto", "webvision") and is_imagenet_validation(path):
+            return [ImageNetReader(path, Info(main, settings.subset, classes))]
+    if kind in ("auto", "webvision") and is_webvision(path):
+        return [*webvision_readers(path, settings, split)]
+    if kind in ("auto", "nuswide") and is_nuswide(path):
+        return [*nuswide_readers(path, split)]
+    if kind in known:
+        raise DataError(
+            f"{path}: not laid out as {kind}",
+            hint=f"docs/{kind}.md shows the files that must be there",
+        )
+    return []
 
 
 def _split_folders(path: Path) -> list[tuple[str, Path]]:
@@ -87,6 +126,8 @@ def _split_folders(path: Path) -> list[tuple[str, Path]]:
 def _folder_readers(path: Path, settings: DataSettings, split: str | None) -> list[Reader]:
     if settings.format in ("auto", "tars") and any(path.glob("*.tar")):
         return [TarReader(path, settings, split or "train")]
+    if settings.format == "auto" and is_fiftyone(path):
+        return [FiftyOneReader(path, settings, split or "train")]
     if settings.format == "tars":
         raise DataError(f"{path}: no .tar file in it", hint="give the folder with the shards")
     if settings.format in ("auto", "table"):

@@ -1,0 +1,222 @@
+"""NUS-WIDE (Web) as it is published: train on what users tagged, test on what people verified.
+
+    ImageList/{Train,Test}Imagelist.txt                  actor\\0001_2124494179.jpg, in Flickr/
+    ConceptsList/Concepts81.txt                          one concept per line
+    NUS_WID_Tags/{Train,Test}_Tags81.txt                 81 columns of 0 and 1, a row per image
+    NUS_WID_Tags/All_Tags.txt                            photo id, then the user's tags
+    Groundtruth/TrainTestLabels/Labels_<concept>_Test.txt    0 or 1, a line per image
+    Groundtruth/AllLabels/Labels_<concept>.txt           the same for ImageList/Imagelist.txt
+
+An image without any of the 81 tags has no web label; it is quarantined as ``no-concept-tag``, in
+both splits, as the paper's authors do. Memory: tags and labels of the lists, some 0.1 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capro.data.manifest import Row, Source
+from capro.data.readers.columns import safe_relative
+from capro.data.readers.lists import ClassHint, Line, lines, pairs
+from capro.errors import DataError
+
+IMAGES = ("Flickr", "images", "Images")
+HINT = "unpack {} of NUS-WIDE into the folder"
+
+# The sense that the concept's pictures show. The first sense of WordNet is another one for these:
+# coral is a colour there, a tiger a fierce person, a whale a giant, plants are factories.
+SENSES = {
+    "book": "book.n.02",
+    "castle": "castle.n.02",
+    "clouds": "cloud.n.02",
+    "coral": "coral.n.04",
+    "fire": "fire.n.03",
+    "flowers": "flower.n.01",
+    "food": "food.n.02",
+    "plants": "plant.n.02",
+    "protest": "protest.n.02",
+    "railroad": "railroad_track.n.01",
+    "reflection": "reflection.n.05",
+    "running": "run.n.07",
+    "sign": "sign.n.02",
+    "snow": "snow.n.02",
+    "sunset": "sunset.n.02",
+    "swimmers": "swimmer.n.02",
+    "tattoo": "tattoo.n.02",
+    "tiger": "tiger.n.02",
+    "water": "body_of_water.n.01",
+    "whales": "whale.n.02",
+}
+FIRST = (
+    "airport animal beach bear birds boats bridge buildings cars cat cityscape computer cow dancing "
+    "dog earthquake elk fish flags fox frost garden glacier grass harbor horses house lake leaf map "
+    "military moon mountain nighttime ocean person plane police rainbow road rocks sand sky soccer "
+    "sports statue street sun surf temple tower town toy train tree valley vehicle waterfall wedding "
+    "window zebra"
+).split()
+
+
+def is_nuswide(root: Path) -> bool:
+    """Whether a folder is laid out as NUS-WIDE."""
+    return (root / "ImageList" / "TrainImagelist.txt").is_file() and (
+        root / "ConceptsList" / "Concepts81.txt"
+    ).is_file()
+
+
+def nuswide_readers(root: Path, split: str | None) -> list[NusWideReader]:
+    """Readers of both splits, or of one."""
+    names = {"train": ["Train"], "test": ["Test"], "val": ["Test"]}.get(split or "")
+    return [NusWideReader(root, name) for name in names or ["Train", "Test"]]
+
+
+class NusWideReader:
+    """Reads one split, ``Train`` or ``Test``."""
+
+    def __init__(self, root: Path, part: str) -> None:
+        self.root, self.part = root, part
+        self.split = part.lower()
+        images = next((name for name in IMAGES if (root / name).is_dir()), IMAGES[0])
+        self.source = Source("files", str((root / images).resolve()))
+        self.notes: dict[str, int] = {}
+        folders = ("ImageList", "ConceptsList", "NUS_WID_Tags", "Groundtruth")
+        self.files = [
+            path
+            for folder in folders
+            for path in sorted((root / folder).rglob("*.txt"))
+            if folder != "Groundtruth" or part == "Test"
+        ]
+        self._list = root / "ImageList" / f"{part}Imagelist.txt"
+        self._tags81 = root / "NUS_WID_Tags" / f"{part}_Tags81.txt"
+
+    @cached_property
+    def concepts(self) -> list[str]:
+        """Names of the 81 concepts, in the order of every column."""
+        path = self.root / "ConceptsList" / "Concepts81.txt"
+        found: list[str] = []
+        for line in lines(path, hint=HINT.format("ConceptsList.zip")):
+            if line.text in found:
+                line.fail(f"{line.text!r} stands twice", "use the list as it was published")
+            found.append(line.text)
+        if not found:
+            raise DataError(f"{path}: empty", hint=HINT.format("ConceptsList.zip"))
+        return found
+
+    def classes(self) -> list[ClassHint]:
+        """The concepts, with the senses that their pictures show where they are the published ones."""
+        return [
+            ClassHint(name, sense=SENSES.get(name) or (name if name in FIRST else None))
+            for name in self.concepts
+        ]
+
+    def count(self) -> int:
+        """Images of the list."""
+        return sum(1 for _ in self._images())
+
+    def rows(self) -> Iterator[Row]:
+        """Every image in the order of the list; those without any of the 81 tags with that problem."""
+        tags = self._tags()
+        truth = self._truth() if self.part == "Test" else None
+        without = untold = named = told = 0
+        both = pairs(
+            self._images(),
+            lines(self._tags81, hint=HINT.format("NUS_WID_Tags.zip")),
+            (self._list, self._tags81),
+        )
+        for number, (line, row) in enumerate(both):
+            path = safe_relative(line.text)
+            web = self._web(row)
+            photo = line.text.rpartition("_")[2].partition(".")[0]
+            untold += photo not in tags
+            text = tags.get(photo, "")
+            words = set(text.lower().split())
+            named, told = named + len(web), told + sum(name.lower() in words for name in web)
+            labels = web
+            if truth is not None:
+                labels = tuple(self.concepts[c] for c in np.flatnonzero(truth[:, number]))
+            problem = None if path else "outside-folder"
+            if path and not web:
+                problem, without = "no-concept-tag", without + 1
+            yield Row(
+                f"{self.split}/{path or line.number}",
+                path or "",
+                self.split,
+                tags=text,
+                labels=labels,
+                listed=True,
+                problem=problem,
+                detail="" if path else f"{line.path.name}:{line.number}: {line.text[:200]}",
+            )
+        self.notes |= {
+            f"{self.split}_images_without_any_of_the_tags": without,
+            f"{self.split}_images_not_in_All_Tags": untold,
+            f"{self.split}_web_labels": named,
+            f"{self.split}_web_labels_among_the_tags": told,  # few: columns in another order
+        }
+
+    def _images(self) -> Iterator[Line]:
+        return lines(self._list, hint=HINT.format("ImageList.zip"))
+
+    def _web(self, line: Line) -> tuple[str, ...]:
+        """The concepts among an image's tags, from its row of 0 and 1."""
+        cells = line.text.split()
+        if len(cells) != len(self.concepts) or not set(cells) <= {"0", "1"}:
+            what = next((cell for cell in cells if cell not in ("0", "1")), f"{len(cells)} columns")
+            line.fail(
+                f"got {what[:80]!r} in a row of {len(self.concepts)} zeros and ones",
+                "use the file as it was published",
+            )
+        return tuple(name for name, cell in zip(self.concepts, cells, strict=True) if cell == "1")
+
+    def _tags(self) -> dict[str, str]:
+        """The user's tags by photo id."""
+        path = self.root / "NUS_WID_Tags" / "All_Tags.txt"
+        found = {}
+        for line in lines(path, hint=HINT.format("NUS_WID_Tags.zip")):
+            photo, *words = line.text.split()
+            if not photo.isdigit():
+                line.fail(f"{photo[:80]!r} is no photo id", "use the file as it was published")
+            found[photo] = " ".join(words)
+        return found
+
+    def _truth(self) -> NDArray[np.bool_]:
+        """Verified labels, (concepts, images of the list)."""
+        folder = self.root / "Groundtruth" / "TrainTestLabels"
+        number = self.count()
+        if folder.is_dir():
+            named = [folder / f"Labels_{name}_{self.part}.txt" for name in self.concepts]
+            return np.stack([_column(path, number) for path in named])
+        whole = self.root / "ImageList" / "Imagelist.txt"
+        everyone = {
+            line.text: place
+            for place, line in enumerate(lines(whole, hint=HINT.format("ImageList.zip")))
+        }
+        rows = []
+        for line in self._images():
+            if line.text not in everyone:
+                line.fail("not in Imagelist.txt", "fetch both lists again")
+            rows.append(everyone[line.text])
+        named = [
+            self.root / "Groundtruth" / "AllLabels" / f"Labels_{name}.txt" for name in self.concepts
+        ]
+        return np.stack([_column(path, len(everyone))[rows] for path in named])
+
+
+def _column(path: Path, number: int) -> NDArray[np.bool_]:
+    """A file with 0 or 1 per line, (number,)."""
+    found = np.zeros(number, np.bool_)
+    place = 0
+    for place, line in enumerate(lines(path, hint=HINT.format("Groundtruth.zip")), start=1):
+        if place > number:
+            line.fail(f"label {place} of {number} images", "fetch labels and image lists again")
+        found[place - 1] = line.integer(line.text, 0, 1, "label")
+    if place < number:
+        raise DataError(
+            f"{path}: {place} labels for {number} images",
+            hint="fetch labels and image lists again",
+        )
+    return found

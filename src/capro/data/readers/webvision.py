@@ -1,0 +1,347 @@
+"""WebVision 1.0 as it is published: lists in ``info/``, images by query, texts as JSON.
+
+    info/synsets.txt                  n01440764 tench, Tinca tinca      line = class
+    info/queries_{google,flickr}.txt  1 tench                           query id, words
+    info/queries_synsets_map.txt      1 1                               query id, class from 1
+    info/train_filelist_google.txt    google/q0001/ab12.jpg 0           image, class from 0
+    info/train_meta_list_google.txt   google/q0001.json 1               texts, entry from 1
+    info/val_filelist.txt             val000001.jpg 0                   in val_images_256/
+
+The authors' validation images are the test split: nothing is chosen by them. Lists are read as
+streams, and one JSON at a time: memory does not grow with the number of images.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from capro.config import DataSettings
+from capro.data.manifest import Row, Source
+from capro.data.readers.columns import safe_relative, text_of
+from capro.data.readers.lists import ClassHint, Line, lines, pairs
+from capro.errors import DataError, did_you_mean
+
+MINI = 50  # classes of mini-WebVision: the first ones, Google's images only
+VALIDATION = "val_images_256"
+INFO = "unpack info.tar of WebVision 1.0 into the folder"
+META_FOLDERS = ("", "metadata", "meta")  # where people unpack the archive with the texts
+_QUERY = re.compile(r"/q(\d+)/")
+_WNID = re.compile(r"n\d{8}")
+
+
+def is_webvision(root: Path) -> bool:
+    """Whether a folder is laid out as WebVision 1.0."""
+    info = root / "info"
+    return (info / "synsets.txt").is_file() and any(info.glob("train_filelist_*.txt"))
+
+
+@dataclass(frozen=True)
+class Info:
+    """What ``info/`` says of the classes, and which of them are wanted."""
+
+    root: Path
+    subset: str = "all"
+    class_list: Path | None = None
+
+    @cached_property
+    def synsets(self) -> list[tuple[str, str]]:
+        """WordNet id and name of each class; a name that two classes share gets its id behind it."""
+        found: dict[str, str] = {}
+        for line in lines(self.root / "info" / "synsets.txt", hint=INFO):
+            wnid, _, words = line.text.partition(" ")
+            if not _WNID.fullmatch(wnid):
+                line.fail(f"{wnid[:80]!r} is no WordNet id", "each line is 'n01440764 tench, ...'")
+            if wnid in found:
+                line.fail(f"{wnid} stands twice", "use the list as it was published")
+            found[wnid] = words.split(",")[0].strip() or wnid
+        if not found:
+            raise DataError(f"{self.root / 'info' / 'synsets.txt'}: empty", hint=INFO)
+        counts = Counter(found.values())
+        return [
+            (wnid, name if counts[name] == 1 else f"{name} ({wnid})")
+            for wnid, name in found.items()
+        ]
+
+    @property
+    def engines(self) -> list[str]:
+        """Where images were searched: the training lists that are read."""
+        return ["google", "flickr"] if self.subset == "all" else ["google"]
+
+    @cached_property
+    def class_of_query(self) -> dict[int, int]:
+        """Class, from 0, of each query id; the file counts classes from 1."""
+        found = {}
+        for line in lines(self.root / "info" / "queries_synsets_map.txt", hint=INFO):
+            cells = line.text.split()
+            if len(cells) != 2:
+                line.fail(f"{len(cells)} columns", "each line is a query id and a synset id")
+            query = line.integer(cells[0], 1, 10**9, "query id")
+            found[query] = line.integer(cells[1], 1, len(self.synsets), "synset id") - 1
+        return found
+
+    @cached_property
+    def wanted(self) -> list[int]:
+        """The classes of the subset, ascending."""
+        if self.class_list is None:
+            return list(range(len(self.synsets)))[: MINI if self.subset == "mini" else None]
+        known: dict[str, int] = {}
+        for number, (wnid, name) in enumerate(self.synsets):
+            known |= {str(number): number, wnid: number, name: number}
+        chosen = set()
+        hint = "give the file of data.class_list: one WordNet id, class name or label per line"
+        for line in lines(self.class_list, hint=hint):
+            text = line.text.partition("#")[0].strip()
+            first = text.split()[0] if text else ""
+            if text and text not in known and first not in known:
+                line.fail(f"no class {text[:80]!r} in synsets.txt", did_you_mean(text, known))
+            if text:
+                chosen.add(known[text] if text in known else known[first])
+        if not chosen:
+            raise DataError(f"{self.class_list}: names no class", hint=hint)
+        return sorted(chosen)
+
+    def classes(self) -> list[ClassHint]:
+        """The classes of the subset with their senses and what was searched for."""
+        words: dict[int, list[str]] = {}
+        for engine in self.engines:
+            path = self.root / "info" / f"queries_{engine}.txt"
+            for line in lines(path, hint=_hint(engine)):
+                query, _, text = line.text.partition(" ")
+                number = line.integer(query.removeprefix("q"), 1, 10**9, "query id")
+                if number in self.class_of_query and text:
+                    words.setdefault(self.class_of_query[number], []).append(text.strip())
+        return [
+            ClassHint(
+                name=self.synsets[number][1],
+                sense=self.synsets[number][0],
+                query="; ".join(dict.fromkeys(words.get(number, []))) or None,
+            )
+            for number in self.wanted
+        ]
+
+    def files(self) -> list[Path]:
+        """The files in ``info/`` that decide a scan."""
+        found = sorted((self.root / "info").glob("*.txt"))
+        return [*found, self.class_list] if self.class_list else found
+
+
+def _hint(part: str) -> str:
+    alone = "; with Google's images alone, use --set data.subset=google"
+    return INFO + (alone if part == "flickr" else "")
+
+
+def webvision_readers(
+    root: Path, settings: DataSettings, split: str | None
+) -> list[WebVisionReader]:
+    """Readers of one tree: Google's and Flickr's training images, and the validation images."""
+    info = Info(root, settings.subset, Path(settings.class_list) if settings.class_list else None)
+    train = [WebVisionReader(info, engine) for engine in info.engines]
+    test = [WebVisionReader(info, "val")]
+    return {"train": train, "test": test, "val": test}.get(split or "", train + test)
+
+
+class WebVisionReader:
+    """Reads one list of images: ``google``, ``flickr`` or ``val``."""
+
+    def __init__(self, info: Info, part: str) -> None:
+        self.info = info
+        self.part = part
+        self.split = "test" if part == "val" else "train"
+        self.source = Source("files", str(info.root.resolve()))
+        self.notes: dict[str, int] = {}
+        self.files = info.files()
+        name = "val_filelist.txt" if part == "val" else f"train_filelist_{part}.txt"
+        self._list = info.root / "info" / name
+        self._meta = info.root / "info" / f"train_meta_list_{part}.txt"
+        self._rows: int | None = None
+
+    def classes(self) -> list[ClassHint]:
+        """The classes of the subset, whether or not they have images."""
+        return self.info.classes()
+
+    def count(self) -> int:
+        """Images of the subset. Reads the lists once and refuses a bad line before any decoding."""
+        if self._rows is None:
+            self.info.classes()
+            other = differ = total = 0
+            wanted = set(self.info.wanted)
+            first: Line | None = None
+            for line, name, label, _ in self._entries():
+                total += 1
+                other += label not in wanted
+                query = _QUERY.search(f"/{name}")
+                mapped = self.info.class_of_query.get(int(query[1])) if query else None
+                if self.part != "val" and mapped is not None and mapped != label:
+                    first, differ = first or line, differ + 1
+            if first is not None and 2 * differ > total:
+                first.fail(
+                    f"label unlike the query's class, as in {differ} of {total} lines",
+                    "labels in this list count from 0, synset ids in queries_synsets_map.txt from 1",
+                )
+            self._rows = total - other
+            self.notes[f"{self.part}_images_of_other_classes"] = other
+            if differ:
+                self.notes[f"{self.part}_labels_unlike_their_query"] = differ
+        return self._rows
+
+    def rows(self) -> Iterator[Row]:
+        """Every image of the subset, in the order of the list."""
+        self.count()
+        wanted = set(self.info.wanted)
+        texts = _Texts(self.info.root)
+        strange = 0
+        for line, name, label, meta in self._entries():
+            if label not in wanted:
+                continue
+            entry = texts.entry(meta) if meta else {}
+            stem = name.rpartition("/")[2].rpartition(".")[0]
+            strange += bool(entry.get("id")) and text_of(entry["id"]) != stem
+            path = f"{VALIDATION}/{name}" if self.part == "val" else name
+            safe = safe_relative(path)
+            yield Row(
+                f"{self.split}/{path}",
+                safe or "",
+                self.split,
+                title=text_of(entry.get("title")),
+                description=text_of(entry.get("description")),
+                tags=text_of(entry.get("tags")),
+                labels=(self.info.synsets[label][1],),
+                problem=None if safe else "outside-folder",
+                detail="" if safe else f"{line.path.name}:{line.number}",
+            )
+        if strange:
+            self.notes[f"{self.part}_texts_with_another_id"] = strange
+
+    def _entries(self) -> Iterator[tuple[Line, str, int, Line | None]]:
+        """Line, image, class from 0, and the line of the meta list that belongs to it."""
+        hint = _hint(self.part)
+        images = lines(self._list, hint=hint)
+        both: Iterator[tuple[Line, Line | None]]
+        if self.part == "val":
+            both = ((line, None) for line in images)
+        else:
+            both = pairs(images, lines(self._meta, hint=hint), (self._list, self._meta))
+        high = len(self.info.synsets) - 1
+        for line, meta in both:
+            name, _, label = line.text.rpartition(" ")
+            if not name:
+                line.fail("one column", "each line is an image and its label")
+            yield line, name.strip(), line.integer(label, 0, high, "label"), meta
+
+
+class _Texts:
+    """Entries of the JSON files, one file in memory at a time: the list goes query by query."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._name = ""
+        self._entries: list[Any] = []
+
+    def entry(self, line: Line) -> dict[str, Any]:
+        """What a line of the meta list points at; its number counts from 1."""
+        name, _, number = line.text.rpartition(" ")
+        if name != self._name:
+            self._entries, self._name = self._load(name.strip(), line), name
+        index = line.integer(number, 1, len(self._entries), f"entry of {name.strip()}")
+        entry = self._entries[index - 1]
+        if not isinstance(entry, dict):
+            line.fail(f"entry {index} of {name.strip()} is no object", "fetch the JSON file again")
+        return entry
+
+    def _load(self, name: str, line: Line) -> list[Any]:
+        safe = safe_relative(name)
+        if safe is None:
+            line.fail(f"{name[:80]!r} leaves the folder", "use the list as it was published")
+        places = [self._root / folder / safe for folder in META_FOLDERS]
+        engine, _, rest = safe.partition("/")
+        places.append(self._root / f"{engine}_json" / rest)
+        found = next((place for place in places if place.is_file()), None)
+        if found is None:
+            line.fail(
+                f"{safe} is not there", f"unpack the archive with the texts into {self._root}"
+            )
+        try:
+            entries = json.loads(found.read_bytes().decode("utf-8-sig", "replace"))
+        except (ValueError, RecursionError, OSError) as error:
+            where = getattr(error, "lineno", None)
+            place = f"{found}:{where}" if where else str(found)
+            raise DataError(
+                f"{place}: no valid JSON: {error}", hint="fetch the file again"
+            ) from None
+        if not isinstance(entries, list):
+            raise DataError(
+                f"{found}: holds a {type(entries).__name__}, not a list", hint="fetch it again"
+            )
+        return entries
+
+
+# --- ImageNet -------------------------------------------------------------------------------------
+
+
+def is_imagenet_validation(root: Path) -> bool:
+    """Whether a folder holds ILSVRC 2012's validation images, by class or flat with val.txt."""
+    if any(root.glob("ILSVRC2012_val_*.JPEG")):
+        return True
+    return any(child.is_dir() and _WNID.fullmatch(child.name) for child in root.iterdir())
+
+
+class ImageNetReader:
+    """ILSVRC 2012's validation images with WebVision's classes: a second test set.
+
+    In folders named by WordNet id, or flat beside ``val.txt`` (image, class from 0 in the order of
+    sorted WordNet ids).
+    """
+
+    def __init__(self, root: Path, info: Info) -> None:
+        self.root, self.info = root, info
+        self.source = Source("files", str(root.resolve()))
+        self.notes: dict[str, int] = {}
+        self._entries: list[tuple[str, str]] | None = None
+
+    def count(self) -> int:
+        """Images of the wanted classes."""
+        return len(self._wanted())
+
+    def rows(self) -> Iterator[Row]:
+        """Every image of a wanted class, in path order; other classes are counted."""
+        names = dict(self.info.synsets)
+        for path, wnid in self._wanted():
+            safe = safe_relative(path)
+            yield Row(
+                f"test/{self.root.name}/{path}",
+                safe or "",
+                "test",
+                labels=(names[wnid],),
+                problem=None if safe else "outside-folder",
+            )
+
+    def _wanted(self) -> list[tuple[str, str]]:
+        if self._entries is None:
+            wanted = {self.info.synsets[number][0] for number in self.info.wanted}
+            found = list(self._by_folder()) or list(self._by_list())
+            self._entries = [(path, wnid) for path, wnid in found if wnid in wanted]
+            self.notes["imagenet_images_of_other_classes"] = len(found) - len(self._entries)
+        return self._entries
+
+    def _by_folder(self) -> Iterator[tuple[str, str]]:
+        for folder in sorted(self.root.iterdir()):
+            if folder.is_dir() and _WNID.fullmatch(folder.name):
+                for path in sorted(folder.iterdir()):
+                    if path.is_file() and not path.name.startswith("."):
+                        yield f"{folder.name}/{path.name}", folder.name
+
+    def _by_list(self) -> Iterator[tuple[str, str]]:
+        order = sorted(wnid for wnid, _ in self.info.synsets)
+        hint = (
+            "put val.txt of Caffe's ilsvrc_aux beside the images, or sort them into class folders"
+        )
+        for line in lines(self.root / "val.txt", hint=hint):
+            name, _, label = line.text.rpartition(" ")
+            yield name.strip(), order[line.integer(label, 0, len(order) - 1, "label")]

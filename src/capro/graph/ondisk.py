@@ -1,0 +1,186 @@
+"""Neighbour search within a memory budget: blocked exact search, and FAISS indexes on disk.
+
+The inverted lists are files that FAISS maps. They hold whole vectors (`ivf`), or, where those are
+more than a quarter of the budget, codes of d / 2 bytes (`pq`), whose best candidates are then measured
+with the vectors themselves. The number of cells that are searched is raised until the recall on a
+sample, against exact search, is what was asked for.
+
+Cost: clustering O(S C d) on a sample of S = 64 C rows for C = 4 sqrt(N) cells; adding O(N C d); a query
+O(C d + nprobe N / C d). Files: N d 4 bytes for `ivf`, N d / 2 for `pq`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capro.graph.budget import Budget, Reader
+
+Floats = NDArray[np.float32]
+Search = Callable[[Floats, int], tuple[Floats, NDArray[np.int64]]]
+Index = Literal["auto", "exact", "ivf", "pq"]
+
+SAMPLE = 1000  # rows on which recall is measured; a recall of 0.95 has a standard error of 0.001
+PER_CELL = 64  # rows per cell that the clustering sees
+ROUNDS = 10  # of k-means
+REFINE = 4  # candidates per wanted neighbour that are measured exactly after `pq`
+FIRST_PROBE = 8
+
+
+def exact_search(base: Reader, budget: Budget) -> Search:
+    """Exact search that holds one block of the base at a time."""
+    import faiss
+
+    n, d = base.shape
+    step = budget.rows(4 * d, most=max(n, 1))
+
+    def search(queries: Floats, width: int) -> tuple[Floats, NDArray[np.int64]]:
+        best = np.full((len(queries), width), -np.inf, np.float32)
+        index = np.full((len(queries), width), -1, np.int64)
+        for start in range(0, n, step):
+            block = np.ascontiguousarray(base[start : start + step])
+            few = min(width, len(block))
+            value, place = faiss.knn(queries, block, few, metric=faiss.METRIC_INNER_PRODUCT)
+            best, index = _merge(best, index, value, place + start)
+        return best, index
+
+    return search
+
+
+def _merge(
+    best: Floats, index: NDArray[np.int64], value: Floats, place: NDArray[np.int64]
+) -> tuple[Floats, NDArray[np.int64]]:
+    """The best of two lists of hits, (b, w) and (b, w')."""
+    width = best.shape[1]
+    values, places = np.hstack([best, value]), np.hstack([index, place])
+    order = np.argsort(-values, axis=1, kind="stable")[:, :width]
+    return np.take_along_axis(values, order, axis=1), np.take_along_axis(places, order, axis=1)
+
+
+def index_search(
+    base: Reader,
+    width: int,
+    budget: Budget,
+    *,
+    kind: Index = "auto",
+    recall: float = 0.95,
+    seed: int = 0,
+) -> tuple[Search, float]:
+    """Build an index on disk; returns its search, tuned to a recall, and the recall reached.
+
+    Args:
+        base: (n, d), unit rows.
+        width: Neighbours that will be asked for; recall is measured on as many.
+        budget: Memory, and where the lists go.
+        kind: `ivf`, `pq`, or `auto`: `ivf` where its lists are a quarter of the budget at most.
+        recall: Share of the true neighbours to find on the sample; the search gives its best where
+            that is out of reach.
+        seed: Of clustering and sample.
+    """
+    n, d = base.shape
+    rng = np.random.default_rng(seed)
+    if kind == "auto":
+        kind = "ivf" if 4 * n * d <= budget.bytes // 4 else "pq"
+    index, lists = _build(base, budget, kind, rng, seed)
+    search = _refined(index, base, budget) if kind == "pq" else _plain(index)
+    sample = np.sort(rng.choice(n, min(SAMPLE, n), replace=False))
+    queries = np.ascontiguousarray(base[sample])
+    truth = exact_search(base, budget)(queries, width)[1]
+    other = truth != sample[:, None]
+    reached = 0.0
+    probe = FIRST_PROBE
+    while True:
+        index.nprobe = min(probe, index.nlist)
+        found = search(queries, width)[1]
+        hit = (truth[:, :, None] == found[:, None, :]).any(axis=2)
+        before, reached = reached, float(hit[other].mean())
+        # what a doubling no longer raises is lost to the codes, not to the cells
+        if reached >= recall or index.nprobe == index.nlist or reached - before < 1e-3:
+            break
+        probe *= 2
+
+    def kept(block: Floats, wanted: int, _lists: Any = lists) -> tuple[Floats, NDArray[np.int64]]:
+        return search(block, wanted)  # the lists live as long as the search
+
+    return kept, reached
+
+
+def _build(
+    base: Reader, budget: Budget, kind: Index, rng: np.random.Generator, seed: int
+) -> tuple[Any, Any]:
+    import faiss
+
+    n, d = base.shape
+    cells = max(1, min(int(4 * math.sqrt(n)), n // 39))  # k-means wants 39 points per cell
+    quantizer = faiss.IndexFlatIP(d)
+    index: Any
+    if kind == "pq":
+        parts = max(part for part in range(1, max(2, d // 2 + 1)) if d % part == 0)
+        bits = 8 if n >= 39 * 256 else 4
+        index = faiss.IndexIVFPQ(quantizer, d, cells, parts, bits, faiss.METRIC_INNER_PRODUCT)
+        index.pq.cp.seed = seed + 1
+        index.pq.cp.niter = ROUNDS
+    else:
+        index = faiss.IndexIVFFlat(quantizer, d, cells, faiss.METRIC_INNER_PRODUCT)
+    index.cp.seed, index.cp.niter = seed + 1, ROUNDS  # 0 is not a seed there
+    index.cp.min_points_per_centroid, index.cp.max_points_per_centroid = 1, PER_CELL
+    fits = max(cells, budget.bytes // 8 // (4 * d))
+    chosen = np.sort(rng.choice(n, min(n, PER_CELL * cells, fits), replace=False))
+    index.train(np.ascontiguousarray(base[chosen]))
+    # whole shards are built in memory, written and mapped: FAISS's lists that grow on disk move
+    # their entries again and again, and print to stdout as they do
+    step = budget.rows(8 * d, most=1 << 17)
+    shard = max(step, budget.bytes // 8 // (index.code_size + 8))
+    maps: list[Any] = []
+    for begin in range(0, n, shard):
+        end = min(begin + shard, n)
+        for start in range(begin, end, step):
+            block = np.ascontiguousarray(base[start : min(start + step, end)])
+            index.add_with_ids(block, np.arange(start, start + len(block)))
+        path = str(budget.file(f"{kind}.index"))
+        faiss.write_index(index, path)
+        index.reset()
+        maps.append(faiss.read_index(path, faiss.IO_FLAG_MMAP))
+    if len(maps) == 1:
+        return maps[0], quantizer
+    lists = getattr(faiss, "InvertedListsPtrVector")()  # noqa: B009 - its stubs lack it
+    for one in maps:
+        lists.push_back(one.invlists)
+    stacked = faiss.HStackInvertedLists(lists.size(), lists.data())
+    index.replace_invlists(stacked)
+    index.ntotal = n
+    return index, (quantizer, maps, stacked)
+
+
+def _plain(index: Any) -> Search:
+    def search(queries: Floats, width: int) -> tuple[Floats, NDArray[np.int64]]:
+        found: tuple[Floats, NDArray[np.int64]] = index.search(queries, width)
+        return found
+
+    return search
+
+
+def _refined(index: Any, base: Reader, budget: Budget) -> Search:
+    """Search by codes, then measure the best candidates with their vectors."""
+
+    def search(queries: Floats, width: int) -> tuple[Floats, NDArray[np.int64]]:
+        value = np.full((len(queries), width), -np.inf, np.float32)
+        place = np.full((len(queries), width), -1, np.int64)
+        many = min(REFINE * width, len(base))
+        step = budget.rows(8 * many * queries.shape[1], most=max(1, len(queries)))
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
+            _, candidates = index.search(queries[part], many)
+            needed, where = np.unique(candidates, return_inverse=True)
+            vectors = base[np.maximum(needed, 0)]  # (u, d)
+            gathered = vectors[where.reshape(candidates.shape)]  # (b, many, d)
+            cosine = np.einsum("bmd,bd->bm", gathered, queries[part])
+            cosine[candidates < 0] = -np.inf
+            value[part], place[part] = _merge(value[part], place[part], cosine, candidates)
+        return value, place
+
+    return search

@@ -1,0 +1,30 @@
+"""Published data sets through the first stages: classes and senses need no settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from capro import config, pipeline
+from capro.runs import Run
+from tests.data.published import CONCEPTS, NAMES, nuswide, webvision
+
+
+@pytest.mark.parametrize("preset", ["webvision1k", "google500", "nuswide"])
+def test_the_preset_and_the_folder_are_enough(tmp_path: Path, preset: str) -> None:
+    if preset == "nuswide":
+        root = nuswide(tmp_path / "data", [[name] for name in CONCEPTS], [(["sky"], ["sky"])])
+    else:
+        root = webvision(tmp_path / "data")
+    settings = config.load(preset_name=preset, overrides=[f"data.source={root}"])
+    run = Run.create(tmp_path / "run", settings)
+    summary = pipeline.scan(run)
+    assert summary["quarantined"] == 0
+    told: list[str] = []
+    specs = pipeline.classes(run, warn=told.append)
+    assert [spec.name for spec in specs] == (CONCEPTS if preset == "nuswide" else NAMES)
+    assert all(spec.sense for spec in specs)
+    assert told == []  # nothing was guessed, no class is empty
+    again = pipeline.scan(run)
+    assert again == summary

@@ -1,0 +1,57 @@
+"""Both views of a batch: an image is decoded once, and nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from capro.config import DataSettings, ScanSettings, ViewSettings
+from capro.data import readers
+from capro.data.manifest import Manifest
+from capro.data.pixels import Pixels
+from capro.data.scan import scan
+from capro.data.views import KEY, QUERY
+from capro.train.batches import PLAIN, ImageInputs
+from tests.data.corpus import jpeg
+
+
+@pytest.fixture
+def pixels(tmp_path: Path) -> Pixels:
+    for seed in range(5):
+        path = tmp_path / "data" / "a" / f"{seed}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(40, 30, seed=seed))
+    found = readers.find(DataSettings(), source=str(tmp_path / "data"))
+    scan(found, tmp_path / "scan", ScanSettings(workers=1))
+    manifest = Manifest.load(tmp_path / "scan" / "manifest.parquet")
+    return Pixels(manifest, ScanSettings(), min_side=64)
+
+
+def test_several_views_are_those_of_one_at_a_time_with_fewer_decodings(
+    pixels: Pixels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape: Any = SimpleNamespace(size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
+    inputs = ImageInputs(pixels, shape, ViewSettings(), seed=3)
+    query, key = np.array([3, 0, 1]), np.array([1, 4, 0])
+    apart = [
+        inputs.raw(query, epoch=2, view=QUERY),
+        inputs.raw(key, epoch=2, view=KEY),
+        inputs.raw(key, epoch=2, view=PLAIN),
+    ]
+    decoded: list[int] = []
+    whole = pixels.image
+
+    def counted(position: int) -> Any:
+        decoded.append(position)
+        return whole(position)
+
+    monkeypatch.setattr(pixels, "image", counted)
+    together = inputs.raws([(query, QUERY), (key, KEY), (key, PLAIN)], epoch=2)
+    for one, other in zip(apart, together, strict=True):
+        assert np.array_equal(one, other)
+    assert sorted(decoded) == [0, 1, 3, 4]
+    assert not np.array_equal(together[1], inputs.raw(key, epoch=3, view=KEY))
