@@ -62,7 +62,8 @@ def test_what_is_right_passes(tmp_path: Path) -> None:
     text = """
 # Title
 `capro`, `capro run`, `capro classes`, `capro COMMAND --help`, `capro run ... --set ...`
-`capro scan SOURCE --run DIR`, `train.gamma=0.4`, `clean/verdicts.parquet`, `make test`, `match.py`,
+`capro scan SOURCE --run DIR [--json]`, `train-0000N.parquet`, `train.gamma=0.4`, `clean/verdicts.parquet`,
+`make test`, `match.py`,
 `data.yaml`, `crawl/train/x.png`, [here](other.md#two-words-here), [web](https://example.org/x)
 ```sh
 $ capro scan a --run=b --label-separator ";" | head  # comment
