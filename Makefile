@@ -1,7 +1,7 @@
 # `make help` lists the targets. Everything a target needs is installed by it, into .venv.
+# Another interpreter: make demo PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
-SHELL := /bin/bash
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
 
@@ -11,24 +11,31 @@ export TOKENIZERS_PARALLELISM = false
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# One pip call each: a second call without torch's range could pull another torch.
-.venv/.run: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+# Debian splits ensurepip off into python3-venv: without it the system's pip fills the environment.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: capro needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "\nhint: name another one: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv .venv >/dev/null 2>&1 || { \
+		rm -rf .venv; \
+		$(PYTHON) -m venv --without-pip .venv && \
+		$(PYTHON) -m pip -qq --python $@ install pip; \
+	} || { rm -rf .venv; echo "error: $(PYTHON) can make no environment with pip" >&2; exit 1; }
+
+# One pip call each: a second call without torch's range could pull another torch. -qq: errors only.
+.venv/.run: pyproject.toml | $(BIN)/python
 	@echo "installing capro into .venv (the first time takes a few minutes)"
-	@$(BIN)/python -m pip install -q -e . 2>&1 | grep -v "is ignored: it is neither" || true
+	@$(BIN)/python -m pip install -qq -e .
 	@$(BIN)/python -c "import capro, torch, faiss, typer"
 	@touch $@
 
-.venv/.dev: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+.venv/.dev: pyproject.toml | $(BIN)/python
 	@echo "installing capro and its test tools into .venv (the first time takes a few minutes)"
-	@$(BIN)/python -m pip install -q -e ".[dev]" 2>&1 | grep -v "is ignored: it is neither" || true
+	@$(BIN)/python -m pip install -qq -e ".[dev]"
 	@$(BIN)/python -c "import capro, torch, faiss, typer, pytest, hypothesis"
 	@touch $@ .venv/.run
 
 # What the tests need from Debian. Where it cannot be installed, the tests that need it say so and skip.
 debian:
-	@scripts/debian-packages wordnet-base:/usr/share/wordnet/data.noun chromium:/usr/bin/chromium
+	@sh scripts/debian-packages wordnet-base:/usr/share/wordnet/data.noun chromium:/usr/bin/chromium
 
 demo: .venv/.run ## run the whole pipeline on the embedded demo data and say where the results are
 	@$(BIN)/capro demo --run runs/demo
@@ -50,8 +57,9 @@ format: .venv/.dev ## format and fix what can be fixed
 bench: .venv/.dev ## all benchmarks (hours; docs/benchmarks.md holds the figures)
 	@for b in benchmarks/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
 
-docs: .venv/.dev ## check that every command and setting in docs/ exists
+docs: .venv/.dev ## check that every command, setting, path and link in README and docs/ exists
 	@$(BIN)/python scripts/check_docs.py
 
-clean: ## remove the environment and the runs
-	rm -rf .venv runs
+clean: ## remove the environment, caches and the demo's run (other runs stay)
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf runs/demo runs/demo-data

@@ -95,11 +95,13 @@ def main() -> None:
     name = metrics[0]
     mean = {row: np.mean([result[row][name] for result in results]) for row in results[0]}
     top = mean["oracle: clean subset" if not multi else "oracle: true labels"]
-    for row in mean:
+    for row, value in mean.items():
         if row.startswith("CAPro"):
-            closed = (mean[row] - mean["vanilla"]) / (top - mean["vanilla"])
-            print(f"{row}: {100 * (mean[row] - mean['vanilla']):+.1f} {name} over vanilla, "
-                  f"{closed:.0%} of the gap from vanilla to the oracle")  # fmt: skip
+            closed = (value - mean["vanilla"]) / (top - mean["vanilla"])
+            print(
+                f"{row}: {100 * (value - mean['vanilla']):+.1f} {name} over vanilla, "
+                f"{closed:.0%} of the gap from vanilla to the oracle"
+            )
     print(f"({time.monotonic() - begin:.0f} s)")
 
 

@@ -148,3 +148,62 @@ def test_a_closed_pipe_is_no_error() -> None:
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stderr == ""
+
+
+def test_run_of_an_existing_directory_goes_on_with_its_settings(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from capro import cli, pipeline
+    from capro.config import load
+    from capro.runs import Run
+
+    Run.create(tmp_path / "r", load(overrides=["seed=5", f"data.source={folder}"]))
+    seen: list[Run] = []
+
+    def run_all(run: Run, **_: object) -> dict[str, dict[str, float]]:
+        seen.append(run)
+        return {}
+
+    monkeypatch.setattr(pipeline, "run_all", run_all)
+    cli.app(["run", "--run", str(tmp_path / "r"), "--set", "match.k=7"], standalone_mode=False)
+    assert (seen[0].settings.seed, seen[0].settings.match.k) == (5, 7)
+    assert Run.open(tmp_path / "r").settings == seen[0].settings
+
+
+@pytest.mark.parametrize("command", [["run"], ["run", "--data", "typo"], ["scan", "typo"]])
+def test_nothing_is_written_for_a_source_that_is_not_there(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from capro import cli
+    from capro.errors import DataError
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"no data source|typo: no such file"):
+        cli.app([*command, "--run", "r"], standalone_mode=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stage_says_whether_it_worked(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from capro import cli, pipeline
+    from capro.config import load
+    from capro.runs import Run
+
+    run = Run.create(tmp_path / "r", load(overrides=[f"data.source={folder}"]))
+    for words in ("scan: done in", "scan: fresh"):
+        with cli.told(run, "scan"):
+            pipeline.scan(run)
+        assert words in capsys.readouterr().err
+
+
+def test_help_lists_commands_in_the_order_of_use() -> None:
+    from typer.main import get_command
+
+    from capro import cli
+
+    group = get_command(cli.app)
+    names = group.list_commands(None)  # type: ignore[attr-defined,arg-type]
+    assert sorted(names) == sorted(group.commands)  # type: ignore[attr-defined]
+    assert names[:3] == ["demo", "run", "scan"]
+    assert names[-1] == "config"

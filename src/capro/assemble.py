@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from capro import launched
 from capro.config import Settings
 from capro.data.manifest import Manifest
 from capro.data.pixels import Pixels
-from capro.errors import DataError, RunError
+from capro.errors import ConfigError, DataError, RunError
 from capro.losses import positive_weights
-from capro.nets.backbones import Backbone, FeatureBackbone, load_backbone
+from capro.nets.backbones import Backbone, Cost, FeatureBackbone, cost, load_backbone
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
 from capro.runs import Run, atomic_path, read_array, read_json, seed_for
@@ -31,16 +34,35 @@ from capro.train.tasks import MultiLabel, SingleLabel, Task
 def ranks_of(settings: Settings, folder: Path | None = None) -> Ranks:
     """This process among those that ``accelerate launch`` or ``torchrun`` started."""
     from accelerate import Accelerator
+    from accelerate.utils import InitProcessGroupKwargs
 
+    check_tracker(settings)
     tracker = settings.log.tracker
     wanted = settings.net.precision
     precision = _precision() if wanted == "auto" else wanted
+    if precision == "fp16" and not _has_device():
+        raise ConfigError("net.precision: fp16 needs a GPU", hint="--set net.precision=auto")
+    # the main rank may work alone for hours (scan, match) while the others wait for it
+    patience = InitProcessGroupKwargs(timeout=timedelta(days=7))
     accelerator = Accelerator(
+        cpu=launched.count() > 1 and not _has_device(),  # else accelerate starts no group of CPUs
         mixed_precision="no" if precision == "fp32" else precision,
-        log_with=None if tracker == "none" else tracker,
+        log_with=None if tracker == "none" or folder is None else tracker,
         project_dir=None if folder is None else str(folder),
+        kwargs_handlers=[patience],
     )
+    if accelerator.num_processes != launched.count():
+        raise RunError(
+            f"{launched.count()} processes were launched, but each sees {accelerator.num_processes}",
+            hint="launch with `torchrun --nproc_per_node N -m capro ...` or `accelerate launch`",
+        )
     return Ranks(accelerator)
+
+
+def _has_device() -> bool:
+    """Whether ranks can have a device of their own: a Mac's one is no such."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return found is not None and found.type != "mps"
 
 
 def _precision() -> str:
@@ -206,11 +228,58 @@ def load_net(path: Path, net: Siamese) -> dict[str, Tensor]:
     }
 
 
-def tracker_log(ranks: Ranks, name: str, settings: Settings) -> Any:
-    """A function that sends an epoch's figures to the tracker, if one was asked for."""
-    if settings.log.tracker == "none":
-        return lambda _values, _step: None
-    ranks.accelerator.init_trackers("capro")
-    return lambda values, step: ranks.accelerator.log(
-        {f"{name}/{key}": value for key, value in values.items()}, step=step
-    )
+# --- what a run tells -----------------------------------------------------------------------------
+
+Log = Callable[[dict[str, float], int], None]
+
+
+def check_tracker(settings: Settings) -> None:
+    """Refuse a tracker whose package is missing: accelerate would leave it out silently."""
+    wanted = settings.log.tracker
+    if wanted == "none":
+        return
+    from accelerate.tracking import get_available_trackers
+
+    if wanted not in {str(kind.value) for kind in get_available_trackers()}:
+        package = "capro[trackers]" if wanted == "tensorboard" else wanted
+        raise ConfigError(
+            f"log.tracker: the package of '{wanted}' is not installed",
+            hint=f"pip install '{package}', or --set log.tracker=none",
+        )
+
+
+@contextmanager
+def tracked(ranks: Ranks, name: str, settings: Settings) -> Iterator[Log]:
+    """A function that sends an epoch's figures to the tracker, if one was asked for.
+
+    TensorBoard gets one folder per stage in the run's ``log``.
+    """
+    wanted, accelerator = settings.log.tracker, ranks.accelerator
+    if wanted == "none":
+        yield lambda _values, _step: None
+        return
+    accelerator.init_trackers(name if wanted == "tensorboard" else "capro")
+    try:
+        yield lambda values, step: accelerator.log(
+            {f"{name}/{key}": value for key, value in values.items()}, step=step
+        )
+    finally:  # not accelerator.end_training(): it also ends the process group
+        for tracker in accelerator.trackers:
+            tracker.finish()
+
+
+def encoder_cost(backbone: Backbone, size: int) -> dict[str, Any]:
+    """Name, parameters and multiply-adds of an image encoder, as stage.json keeps them."""
+    # two images: BatchNorm refuses one where only a pixel is left
+    found = cost(backbone, torch.zeros(2, 3, size, size))
+    return {"name": backbone.name, **found._asdict(), "at": f"{size} px"}
+
+
+def cost_line(kind: str, found: dict[str, Any]) -> str:
+    """A line for the reader.
+
+    >>> cost_line("encoder", {"name": "a", "parameters": 25_600_000, "gflops": 3.8, "at": "224 px"})
+    'encoder a: 25.6 M parameters, 3.80 GFLOPs at 224 px'
+    """
+    figures = Cost(found["parameters"], found["gflops"])
+    return f"{kind} {found['name']}: {figures} at {found['at']}"

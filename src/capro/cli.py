@@ -10,20 +10,40 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 
 import typer
+from typer.core import TyperGroup
 
-from capro import __version__
+from capro import __version__, launched
 from capro.errors import CaproError
 
 if TYPE_CHECKING:
     from capro.config import Settings
     from capro.runs import Run
 
+
+class InOrder(TyperGroup):
+    """Lists commands in the order in which they are used; those not named here follow."""
+
+    ORDER = (
+        *("demo", "run", "scan", "classes", "pretrain", "embed", "match", "train", "clean"),
+        *("finetune", "evaluate"),
+    )
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        """Names of the commands; ``config`` stands last."""
+        first = [name for name in self.ORDER if name in self.commands]
+        rest = [name for name in self.commands if name not in {*first, "config"}]
+        return [*first, *rest, "config"]
+
+
 app = typer.Typer(
     name="capro",
+    cls=InOrder,
     help="From noisy web images and texts to a classifier, a cleaned data set and a report.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -37,6 +57,14 @@ app.add_typer(classes_app, name="classes")
 Text = Optional[str]  # noqa: UP045 - the form that every version of typer reads
 Texts = Optional[list[str]]  # noqa: UP045
 RunFolder = Annotated[Path, typer.Option("--run", help="Run directory.")]
+RunArgument = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Argument(metavar="RUN", help="Run directory."),
+]
+RunOption = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--run", help="Run directory, if not given as RUN."),
+]
 Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
 Preset = Annotated[
     Text, typer.Option("--preset", help="webvision1k, google500, nuswide, small or demo.")
@@ -47,6 +75,8 @@ Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is 
 
 def main() -> None:
     """Entry point: errors become messages and exit codes, never tracebacks."""
+    if not launched.is_main():
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - of several ranks one prints results
     try:
         code = app(standalone_mode=False)
     except CaproError as error:
@@ -73,8 +103,9 @@ def main() -> None:
 
 def fail(message: str, hint: str = "", *, code: int = 2) -> NoReturn:
     """Print an error and leave."""
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
+    who = "" if launched.is_main() else f"rank {launched.rank()}: "
+    print(f"error: {who}{message}", file=sys.stderr)
+    if hint and launched.is_main():
         print(f"hint: {hint}", file=sys.stderr)
     raise SystemExit(code)
 
@@ -91,8 +122,9 @@ def usage(error: Any) -> NoReturn:
 
 
 def note(text: str) -> None:
-    """A line for the reader, on stderr."""
-    print(text, file=sys.stderr)
+    """A line for the reader, on stderr; of several ranks the main one writes it."""
+    if launched.is_main():
+        print(text, file=sys.stderr)
 
 
 def show_version(value: bool) -> None:
@@ -105,10 +137,18 @@ def show_version(value: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """From noisy web images and texts to a classifier, a cleaned data set and a report."""
+
+
+def one_run(path: Path | None, option: Path | None) -> Path:
+    """The run directory, given as an argument or with --run."""
+    if (path is None) == (option is None):
+        fail("give one run directory", "as an argument, or with --run")
+    return path or option or Path()
 
 
 def open_run(path: Path, overrides: list[str] | None) -> Run:
@@ -118,6 +158,27 @@ def open_run(path: Path, overrides: list[str] | None) -> Run:
 
     run = Run.open(path)
     return run.with_settings(config.update(run.settings, overrides)) if overrides else run
+
+
+@contextmanager
+def told(run: Run, stage: str) -> Iterator[None]:
+    """Say how long a stage took, or that there was nothing to do."""
+    file = run.folder(stage) / "stage.json"
+    before = file.stat().st_mtime_ns if file.exists() else None
+    yield
+    if file.stat().st_mtime_ns == before:
+        note(f"{stage}: fresh, nothing to do")
+    else:
+        seconds = (run.finished(stage) or {})["seconds"]
+        note(f"{stage}: done in {seconds:.0f} s, see {run.folder(stage)}")
+
+
+def check_source(settings: Settings) -> None:
+    """Refuse a source that is not there before anything is written; the hub answers later."""
+    from capro.pipeline.ingest import find_sources
+
+    if not str(settings.data.source).startswith("hub:") and settings.data.format != "hub":
+        find_sources(settings.data)
 
 
 def settings_with_data(
@@ -155,12 +216,16 @@ def scan(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read a source into a manifest; every row is a sample or is quarantined with a reason."""
+    """Read a source into a manifest.
+
+    Every row of the source becomes a sample or is quarantined with a reason.
+    """
     data = {key: value for key, value in locals().items() if key not in NOT_DATA}
     from capro import pipeline, progress
     from capro.runs import Run
 
     settings = settings_with_data(None, preset, set_, data)
+    check_source(settings)
     opened = Run.create(run, settings)
     summary = pipeline.scan(opened, bar=progress.terminal, force=force)
     if as_json:
@@ -225,12 +290,16 @@ def embed(run: RunFolder, set_: Overrides = None) -> None:
 
     opened = open_run(run, set_)
     pipeline.classes(opened, bar=progress.terminal, warn=note)
-    pipeline.embed(opened, bar=progress.terminal)
+    with told(opened, "embed"):
+        pipeline.embed(opened, bar=progress.terminal, say=note)
 
 
 @app.command()
 def match(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Choose the anchors of each class by text matching through the visual graph."""
+    """Choose the anchors of each class by their texts.
+
+    Texts are first enhanced through the graph of visual neighbours.
+    """
     from capro import pipeline, progress, tables
 
     opened = open_run(run, set_)
@@ -243,15 +312,16 @@ def match(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> No
 
 @app.command()
 def pretrain(run: RunFolder, set_: Overrides = None) -> None:
-    """Step 1: train on the web labels as they are (the vanilla baseline)."""
+    """Step 1: train on the web labels, the vanilla baseline."""
     from capro import pipeline, progress
 
     opened = open_run(run, set_)
     pipeline.classes(opened, bar=progress.terminal, warn=note)
     pipeline.pixels(opened, bar=progress.terminal)
     if opened.settings.net.mode == "frozen":
-        pipeline.features(opened, bar=progress.terminal)
-    pipeline.pretrain(opened, bar=progress.terminal)
+        pipeline.features(opened, bar=progress.terminal, say=note)
+    with told(opened, "pretrain"):
+        pipeline.pretrain(opened, bar=progress.terminal, say=note)
 
 
 @app.command()
@@ -259,12 +329,14 @@ def train(run: RunFolder, set_: Overrides = None) -> None:
     """Step 2: prototypes, bootstrapping and label correction."""
     from capro import pipeline, progress
 
-    pipeline.train(open_run(run, set_), bar=progress.terminal)
+    opened = open_run(run, set_)
+    with told(opened, "train"):
+        pipeline.train(opened, bar=progress.terminal)
 
 
 @app.command()
 def clean(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Give every training sample a verdict: anchor, keep, relabel or drop."""
+    """Judge every label: anchor, keep, relabel or drop."""
     from capro import pipeline, tables
 
     opened = open_run(run, set_)
@@ -280,19 +352,48 @@ def finetune(run: RunFolder, set_: Overrides = None) -> None:
     """Step 3: train the classifier alone on the cleaned labels."""
     from capro import pipeline, progress
 
-    pipeline.finetune(open_run(run, set_), bar=progress.terminal)
+    opened = open_run(run, set_)
+    with told(opened, "finetune"):
+        pipeline.finetune(opened, bar=progress.terminal)
 
 
 @app.command()
-def evaluate(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Compare vanilla and CAPro on the test split."""
-    from capro import pipeline, tables
+def evaluate(
+    path: RunArgument = None,
+    run: RunOption = None,
+    on: Annotated[Text, typer.Option(help="Another source to evaluate on.")] = None,
+    truth: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Table with true labels of the training samples: for measuring only."),
+    ] = None,
+    open_set: Annotated[
+        bool, typer.Option("--open-set", help="Samples of no known class are one open class.")
+    ] = False,
+    novel: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Class list: the names that may be open, one per line."),
+    ] = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare vanilla and CAPro: metrics, classes made worse, confusions, calibration."""
+    from capro import pipeline, progress
 
-    found = pipeline.evaluate(open_run(run, set_))
+    opened = open_run(one_run(path, run), set_)
+    found = pipeline.assess(
+        opened,
+        on=on,
+        truth=truth,
+        open_set=open_set or novel is not None,
+        novel=novel,
+        bar=progress.terminal,
+    )
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(found, ensure_ascii=False))
     else:
-        tables.comparison(found)
+        from capro import scorecards
+
+        scorecards.assessment(found)
 
 
 @app.command("run")
@@ -310,13 +411,21 @@ def run_command(
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Every stage from scan to evaluation; what is fresh is skipped, so this also resumes."""
+    """Every stage, from scan to evaluation.
+
+    What is fresh is skipped, so the same command resumes; `capro run --run DIR` alone goes on with
+    the settings of that run.
+    """
     from capro import pipeline, progress, tables
     from capro.runs import Run
 
-    settings = settings_with_data(config, preset, set_, {"source": data})
-    name = config.stem if config else Path(settings.data.source or "capro").stem
-    opened = Run.create(run or Path("runs") / name, settings)
+    if run is not None and not (config or data or preset) and (run / "run.yaml").exists():
+        opened = open_run(run, set_)  # its own settings, not the defaults
+    else:
+        settings = settings_with_data(config, preset, set_, {"source": data})
+        check_source(settings)
+        name = config.stem if config else Path(settings.data.source or "capro").stem
+        opened = Run.create(run or Path("runs") / name, settings)
     found = pipeline.run_all(opened, bar=progress.terminal, say=note)
     if as_json:
         print(json.dumps(found))
@@ -332,12 +441,194 @@ def demo(
     multi_label: Annotated[bool, typer.Option(help="The multi-label variant.")] = False,
     set_: Overrides = None,
 ) -> None:
-    """Run everything on the embedded demo data and compare with what is really true."""
+    """Run everything on the embedded demo data.
+
+    The results are compared with what is really true, which the demo data know.
+    """
     from capro import demonstration, progress
 
     demonstration.show(
         run, multi_label=multi_label, overrides=set_ or [], bar=progress.terminal, say=note
     )
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Also write it here."),
+    ] = None,
+    title: Annotated[Text, typer.Option("--title", help="Title of the page.")] = None,
+    force: Force = False,
+) -> None:
+    """Write one HTML file about a run that opens offline: results, galleries, figures."""
+    from capro import pipeline, progress
+
+    made = pipeline.report(
+        open_run(run, None), out=out, title=title, force=force, bar=progress.terminal
+    )
+    print(made)
+
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
+NewFolder = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
+
+
+@app.command()
+def export(
+    run: RunPath,
+    out: NewFolder,
+    to: Annotated[
+        str, typer.Option("--to", help="folder, csv, parquet, webdataset, hf or fiftyone.")
+    ] = "csv",
+    images: Annotated[
+        Text, typer.Option("--images", help="none, link or copy; what the format needs if unset.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the cleaned data set; the given labels stay in it, dropped samples are listed."""
+    from capro import progress
+    from capro.export import export_data
+    from capro.runs import Run
+
+    with progress.terminal("writing images", None) as step:
+        found = export_data(Run.open(run), out, to=to, images=images, progress=step)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        print(f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv")
+        note(f"read it back with `{found['scan']} --run NEW_RUN`")
+
+
+@app.command("export-model")
+def export_model(
+    run: RunPath,
+    out: NewFolder,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, checked.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the trained model with its configuration and model card, for `capro predict`."""
+    from capro.export import export_model as write_model
+    from capro.runs import Run
+
+    found = write_model(Run.open(run), out, onnx=onnx, say=note)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        threshold = found["open_set"]["threshold"]
+        print(f"model of {found['num_labels']} classes in {out}, open-set threshold {threshold}")
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder made by `capro export-model`.")],
+    images: Annotated[list[Path], typer.Argument(help="Images, folders, tars or tables.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="File to write; its ending says csv or jsonl. Else stdout."),
+    ] = None,
+    format: Annotated[Text, typer.Option("--format", help="csv or jsonl.")] = None,
+    top: Annotated[int, typer.Option("--top", min=0, help="Classes listed; 0 for all.")] = 5,
+    open_set: Annotated[
+        bool, typer.Option("--open-set", help="No label below the calibrated threshold.")
+    ] = False,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, ...")] = "cpu",
+) -> None:
+    """Label images with an exported model; an unreadable image gets a row with its error."""
+    from capro.predict import Predictor, find_images, save_rows
+
+    rows = Predictor.load(model, device=device).rows(
+        find_images(images), top=top, open_set=open_set
+    )
+    found = save_rows(rows, out, format)
+    note(", ".join(f"{count:,} {name}" for name, count in found.items()))
+
+
+@app.command("bench")
+def bench_command(
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE...",
+            help="main, text, reference, gamma, frequency, policy, k, lambda, openset, cost, or all.",
+        ),
+    ],
+    run: RunFolder,
+    data: Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")] = None,
+    config: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--config", help="YAML file with settings."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
+    rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
+    take: Annotated[
+        Texts, typer.Option("--from", help="A run whose fitting stages are taken; repeatable.")
+    ] = None,
+    novel: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="openset: class list of the novel classes; half of them if unset."),
+    ] = None,
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the grid behind a table of the paper; what is finished is never done again."""
+    import shlex
+
+    from capro import progress
+    from capro.bench import TABLES, Bench, bench
+
+    settings = settings_with_data(config, preset, set_, {"source": data})
+    work = Bench(
+        run,
+        settings,
+        [settings.seed + number for number in range(seeds)],
+        given=[Path(each) for each in take or []],
+        novel=novel,
+        command=shlex.join(["capro", *sys.argv[1:]]),
+        bar=progress.terminal,
+        say=note,
+    )
+    for name in TABLES if tables == ["all"] else tables:
+        found = bench(work, name, rows=rows or [])
+        if as_json:
+            print(json.dumps(found, ensure_ascii=False))
+        else:
+            print(Path(found["files"][0]).read_text("utf-8"))
+            note(f"written: {', '.join(found['files'])}")
+
+
+@app.command()
+def doctor(
+    path: Annotated[str, typer.Argument(metavar="RUN|DATA", help="Run directory or source.")],
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what the data and the results advise: noise, gamma, K, and what looks wrong."""
+    import tempfile
+
+    from capro import doctor as surgery
+    from capro import pipeline, progress
+    from capro.runs import Run
+
+    if (Path(path) / "run.yaml").exists():
+        found = surgery.report(open_run(Path(path), set_))
+    else:
+        with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
+            settings = settings_with_data(None, preset, set_, {"source": path})
+            opened = Run.create(Path(folder) / "run", settings)
+            pipeline.scan(opened, bar=progress.terminal)
+            if settings.data.classes:
+                pipeline.classes(opened, bar=progress.terminal, warn=note)
+            found = surgery.report(opened)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        from capro import scorecards
+
+        scorecards.findings(found)
 
 
 @config_app.command("show")

@@ -37,9 +37,11 @@ def show(
     tables.purity(found, [bool(spec.ambiguous) for spec in specs])
     sheet = pipeline.anchor_sheet(run)
     accuracy = pipeline.label_accuracies(run, truth)
+    page = pipeline.report(run, title="capro demo", bar=bar)
     tables.run_summary(run)
     tables.label_accuracy(accuracy)
     tables.comparison(results)
     say(f"pictures of the anchors: {sheet}")
     say(f"verdicts with evidence:  {run.folder('clean') / 'verdicts.parquet'}")
+    say(f"report, opens offline:   {page}")
     return run

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from capro import launched
+
 Step = Callable[..., None]  # step(advance, note="...")
 Bar = Callable[[str, int | None], AbstractContextManager[Step]]
 
@@ -22,8 +24,11 @@ def silent(_label: str, _total: int | None) -> Iterator[Step]:
 
 @contextmanager
 def terminal(label: str, total: int | None) -> Iterator[Step]:
-    """A bar with count, rate and time left on stderr; nothing where stderr is no terminal."""
-    if not sys.stderr.isatty():
+    """A bar with count, rate and time left on stderr; nothing where stderr is no terminal.
+
+    Of several ranks the main one shows it.
+    """
+    if not sys.stderr.isatty() or not launched.is_main():
         with silent(label, total) as step:
             yield step
         return

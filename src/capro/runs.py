@@ -26,7 +26,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from capro import __version__
+from capro import __version__, launched
 from capro.config import Settings, validate
 from capro.errors import RunError
 
@@ -124,6 +124,8 @@ class Run:
     @staticmethod
     def create(path: Path, settings: Settings) -> Run:
         """Make or reopen a run directory with these settings; artefacts of other settings go stale."""
+        if not launched.is_main():  # the main rank checks and writes; the others meet it in a stage
+            return Run(path, settings)
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file", hint="give a folder to --run")
         marker = path / "run.yaml"
@@ -161,6 +163,8 @@ class Run:
         return run
 
     def _write(self) -> None:
+        if not launched.is_main():
+            return
         scan = self.finished("scan")
         document = {
             "capro": __version__,
@@ -177,6 +181,8 @@ class Run:
 
     def event(self, name: str, **values: Any) -> None:
         """Append a line to events.jsonl; one write call, so lines never interleave."""
+        if not launched.is_main():
+            return
         line = json.dumps(
             {"time": round(time.time(), 3), "event": name, **values}, ensure_ascii=False
         )
@@ -201,6 +207,16 @@ class Run:
                 hint=f"run `capro {stage} --run {self.path}` first, or `capro run` for all",
             )
         return str(done["fingerprint"])
+
+    def issues(self) -> Any:
+        """The verdicts as a DataFrame, one row per training sample (docs/export.md)."""
+        import pandas as pd
+
+        self.need("clean")
+        listed = self.folder("clean") / "samples.parquet"  # multi-label
+        return pd.read_parquet(
+            listed if listed.exists() else self.folder("clean") / "verdicts.parquet"
+        )
 
     def stage(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,15 @@ def table(*columns: str, title: str | None = None) -> Table:
     return made
 
 
+def short(text: str, width: int) -> str:
+    """A text cut between words, with an ellipsis.
+
+    >>> short("a cat having a striped coat", 20)
+    'a cat having a …'
+    """
+    return textwrap.shorten(text, width, placeholder=" …")
+
+
 def scan_summary(summary: dict[str, Any], *, quarantine: Path) -> None:
     """What came in, by class; what was quarantined and why; duplicates."""
     out = console()
@@ -54,7 +64,8 @@ def scan_summary(summary: dict[str, Any], *, quarantine: Path) -> None:
     for split, count in summary["without_text"].items():
         share = count / max(1, summary["splits"][split])
         if count:
-            out.print(f"{count:,} {split} samples ({share:.0%}) have no text")
+            needless = "" if split == "train" else "; only training uses it"
+            out.print(f"{count:,} {split} samples ({share:.0%}) have no text{needless}")
     if summary["quarantined"]:
         made = table("quarantined because", ">rows", "meaning")
         for reason, count in summary["quarantined_by"].items():
@@ -133,7 +144,7 @@ def suggestions(found: Sequence[Suggestion]) -> None:
             fit = "" if each.similarity is None else f"{each.similarity:.2f}"
             style = "" if each.plausible else "[dim]"
             text = f"{', '.join(each.sense.words[:3])}: {each.sense.definition}"
-            made.add_row(name, each.sense.wnid, fit, style + escape(text[:90]))
+            made.add_row(name, each.sense.wnid, fit, style + escape(short(text, 90)))
         hidden = len(suggestion.candidates) - SHOWN_SENSES
         if hidden > 0:
             made.add_row("", "", "", f"[dim]... and {hidden} more")
@@ -214,5 +225,5 @@ def class_texts(specs: Sequence[ClassSpec]) -> None:
     for spec in specs:
         text, _ = class_text(spec)
         mark = " [yellow]ambiguous[/]" if spec.ambiguous else ""
-        made.add_row(escape(spec.name) + mark, spec.sense or "-", escape(text[:70]))
+        made.add_row(escape(spec.name) + mark, spec.sense or "-", escape(short(text, 70)))
     console().print(made)

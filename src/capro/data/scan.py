@@ -107,7 +107,7 @@ def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Che
     if row.problem:
         return number, row, _problem(found, row.problem, row.detail)
     try:
-        data = _bytes(row, source)
+        data = row_bytes(row, source)
     except FileNotFoundError:
         return number, row, _problem(found, "missing-file", row.path[:500])
     except OSError as error:
@@ -125,7 +125,8 @@ def _problem(found: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
     return found | {"status": "quarantined", "reason": reason, "detail": detail or None}
 
 
-def _bytes(row: Row, source: Source) -> bytes:
+def row_bytes(row: Row, source: Source) -> bytes:
+    """The encoded image of a row that has no problem."""
     if row.data is not None:
         return row.data
     path = Path(source.root) / row.path

@@ -1,12 +1,24 @@
-"""Metrics over exactly the test samples (method.md, Evaluation). Pure."""
+"""Metrics over exactly the test samples (method.md, Evaluation). Pure.
+
+n samples, C classes. Everything is O(n C log(n C)) at most: rankings are sorted once.
+"""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from capro.errors import DataError
 
-def top_k_accuracy(scores: NDArray[np.floating], y: NDArray[np.int64], k: int = 1) -> float:
+Scores = NDArray[np.floating]
+Labels = NDArray[np.int64]
+
+# --- one label ------------------------------------------------------------------------------------
+
+
+def top_k_accuracy(scores: Scores, y: Labels, k: int = 1) -> float:
     """Share of samples whose true class is among the k best scores; ties go to the lower class.
 
     Args:
@@ -17,65 +29,268 @@ def top_k_accuracy(scores: NDArray[np.floating], y: NDArray[np.int64], k: int = 
     >>> float(top_k_accuracy(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1])))
     0.5
     """
-    best = np.argsort(-scores, axis=1, kind="stable")[:, : min(k, scores.shape[1])]
+    best = best_classes(scores, k)
     return float((best == y[:, None]).any(axis=1).mean()) if len(y) else float("nan")
 
 
-def class_accuracy(scores: NDArray[np.floating], y: NDArray[np.int64]) -> NDArray[np.float64]:
+def best_classes(scores: Scores, k: int) -> NDArray[np.int64]:
+    """The k best classes of each sample, best first, (n, min(k, C)); ties go to the lower class."""
+    order: NDArray[np.int64] = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return order
+
+
+def class_accuracy(scores: Scores, y: Labels) -> NDArray[np.float64]:
     """Top-1 accuracy of each class, (C,); nan for a class without test samples."""
     right = scores.argmax(axis=1) == y
     counts = np.bincount(y, minlength=scores.shape[1])
     hits = np.bincount(y[right], minlength=scores.shape[1])
-    share: NDArray[np.float64] = np.full(len(counts), np.nan)
-    np.divide(hits, counts, out=share, where=counts > 0)
-    return share
+    return _ratio(hits, counts, empty=np.nan)
 
 
-def average_precision(scores: NDArray[np.floating], y: NDArray[np.int64]) -> NDArray[np.float64]:
+def confusion(scores: Scores, y: Labels) -> NDArray[np.int64]:
+    """How often true class i (row) was taken for class j (column), (C, C)."""
+    n_classes = scores.shape[1]
+    cells = y * n_classes + scores.argmax(axis=1)
+    counts: NDArray[np.int64] = np.bincount(cells, minlength=n_classes**2).astype(np.int64)
+    return counts.reshape(n_classes, n_classes)
+
+
+def confusion_multi(scores: Scores, y: Labels, *, top: int = 3) -> NDArray[np.int64]:
+    """How often class i was missed (row) while class j was wrongly named (column), (C, C)."""
+    predicted, positive = top_decisions(scores, top), y > 0
+    missed, false = positive & ~predicted, predicted & ~positive
+    counts: NDArray[np.int64] = missed.T.astype(np.int64) @ false.astype(np.int64)
+    np.fill_diagonal(counts, (predicted & positive).sum(axis=0))
+    return counts
+
+
+class Pair(NamedTuple):
+    """Two classes that are mixed up: ``true`` samples were taken for ``taken``."""
+
+    true: int
+    taken: int
+    times: int
+    share: float  # of the samples of the true class
+
+
+def confusion_pairs(
+    matrix: NDArray[np.int64], sizes: NDArray[np.int64] | None = None, top: int = 10
+) -> list[Pair]:
+    """The most frequent confusions, most frequent first; ties by class numbers.
+
+    Args:
+        matrix: (C, C), rows are true classes.
+        sizes: samples of each class, (C,); the row sums if unset.
+        top: how many.
+
+    >>> confusion_pairs(np.array([[3, 2], [0, 5]]))
+    [Pair(true=0, taken=1, times=2, share=0.4)]
+    """
+    wrong = matrix.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:top]
+    sizes = matrix.sum(axis=1) if sizes is None else sizes
+    found = []
+    for cell in order:
+        row, column = divmod(int(cell), matrix.shape[1])
+        count = int(wrong[row, column])
+        if count:
+            found.append(Pair(row, column, count, float(count / sizes[row])))
+    return found
+
+
+# --- calibration ----------------------------------------------------------------------------------
+
+
+class Reliability(NamedTuple):
+    """Equal-width bins of confidence; empty bins have nan means."""
+
+    edges: NDArray[np.float64]  # (bins + 1,)
+    sizes: NDArray[np.int64]  # (bins,) samples
+    confidence: NDArray[np.float64]  # (bins,) mean
+    accuracy: NDArray[np.float64]  # (bins,) share that is right
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error: mean over samples of the bins' |accuracy - confidence|."""
+        total = self.sizes.sum()
+        if not total:
+            return float("nan")
+        filled = self.sizes > 0
+        gaps = np.abs(self.accuracy[filled] - self.confidence[filled])
+        return float((gaps * self.sizes[filled]).sum() / total)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data: one row per bin, None where a bin is empty."""
+        rows = []
+        for number in range(len(self.sizes)):
+            empty = not self.sizes[number]
+            rows.append(
+                {
+                    "from": float(self.edges[number]),
+                    "to": float(self.edges[number + 1]),
+                    "count": int(self.sizes[number]),
+                    "confidence": None if empty else float(self.confidence[number]),
+                    "accuracy": None if empty else float(self.accuracy[number]),
+                }
+            )
+        return {"ece": self.ece, "bins": rows}
+
+
+def reliability(scores: Scores, y: Labels, bins: int = 15) -> Reliability:
+    """Confidence against accuracy; a bin holds (lower, upper], the first one 0 as well.
+
+    One label: the confidence of the best class. Several labels: every (sample, class) is a yes or
+    no, its confidence that of the answer, max(p, 1 - p).
+
+    Args:
+        scores: probabilities, (n, C).
+        y: (n,) classes, or (n, C) membership.
+        bins: number of bins of equal width.
+
+    >>> reliability(np.array([[0.25, 0.75]]), np.array([1])).ece
+    0.25
+    """
+    if bins < 1:
+        raise DataError(f"{bins} bins of confidence", hint="give 1 bin or more")
+    if y.ndim == 1:
+        sure, right = scores.max(axis=1), scores.argmax(axis=1) == y
+    else:
+        sure = np.maximum(scores, 1 - scores).ravel()
+        right = ((scores > 0.5) == (y > 0)).ravel()
+    edges = np.linspace(0, 1, bins + 1)
+    where = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, bins - 1)
+    count = np.bincount(where, minlength=bins)
+    return Reliability(
+        edges=edges,
+        sizes=count.astype(np.int64),
+        confidence=_ratio(np.bincount(where, weights=sure, minlength=bins), count, empty=np.nan),
+        accuracy=_ratio(np.bincount(where, weights=right, minlength=bins), count, empty=np.nan),
+    )
+
+
+# --- several labels -------------------------------------------------------------------------------
+
+
+def average_precision(scores: Scores, y: Labels) -> NDArray[np.float64]:
     """Average precision of each class, (n, C) x (n, C) -> (C,); nan for a class without positives.
 
     Samples with equal scores count as one step of the ranking.
     """
-    found = np.full(scores.shape[1], np.nan)
-    for c in range(scores.shape[1]):
-        if not y[:, c].any():
-            continue
-        order = np.argsort(-scores[:, c], kind="stable")
-        hits = np.cumsum(y[order, c])
-        ends = np.flatnonzero(np.diff(scores[order, c], append=-np.inf))  # last of equal scores
-        precision = hits[ends] / (ends + 1)
-        gained = np.diff(hits[ends], prepend=0)
-        found[c] = float((precision * gained).sum() / hits[-1])
-    return found
+    return np.array([_precision_of(scores[:, c], y[:, c]) for c in range(scores.shape[1])])
 
 
-def multi_label(
-    scores: NDArray[np.floating], y: NDArray[np.int64], *, top: int = 3
-) -> dict[str, float]:
-    """C-P, C-R, C-F1, O-P, O-R, O-F1 of the ``top`` best classes of each image, and mAP.
+def _precision_of(scores: Scores, y: Labels) -> float:
+    """Average precision of one ranking, (n,) x (n,)."""
+    if not (y > 0).any():
+        return float("nan")
+    order = np.argsort(-scores, kind="stable")
+    ranked = scores[order]
+    hits = np.cumsum(y[order] > 0)
+    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)  # last of equals
+    gained = np.diff(hits[ends], prepend=0)
+    return float((hits[ends] / (ends + 1) * gained).sum() / hits[-1])
 
-    C-P and C-R are means over classes (a class never predicted has precision 0), C-F1 is their
-    harmonic mean; O- pools all decisions; mAP is the mean of AP over classes with positives.
-    """
-    best = np.argsort(-scores, axis=1, kind="stable")[:, : min(top, scores.shape[1])]
+
+def top_decisions(scores: Scores, top: int = 3) -> NDArray[np.bool_]:
+    """The ``top`` best classes of each image count as predicted, (n, C); ties: the lower class."""
     predicted = np.zeros(scores.shape, dtype=bool)
-    np.put_along_axis(predicted, best, True, axis=1)
-    hit = (predicted & (y > 0)).sum(axis=0)
-    made, there = predicted.sum(axis=0), (y > 0).sum(axis=0)
-    precision = np.divide(hit, made, out=np.zeros(len(made)), where=made > 0)
-    recall = np.divide(hit, there, out=np.zeros(len(there)), where=there > 0)
-    c_p, c_r = float(precision.mean()), float(recall.mean())
+    np.put_along_axis(predicted, best_classes(scores, top), True, axis=1)
+    return predicted
+
+
+def decisions(predicted: NDArray[np.bool_], y: Labels) -> dict[str, float]:
+    """C-P, C-R, C-F1, O-P, O-R, O-F1 of yes-or-no decisions, (n, C) x (n, C).
+
+    C-P and C-R are means over classes (a class never predicted has precision 0, one without
+    positives recall 0), C-F1 is the harmonic mean of the two; O- pools all decisions.
+    """
+    hit, made, there = _counts(predicted, y, axis=0)
+    c_p, c_r = _mean(_ratio(hit, made)), _mean(_ratio(hit, there))
     o_p, o_r = float(hit.sum() / max(1, made.sum())), float(hit.sum() / max(1, there.sum()))
     return {
         "C-P": c_p,
         "C-R": c_r,
-        "C-F1": _harmonic(c_p, c_r),
+        "C-F1": harmonic(c_p, c_r),
         "O-P": o_p,
         "O-R": o_r,
-        "O-F1": _harmonic(o_p, o_r),
-        "mAP": float(np.nanmean(average_precision(scores, y))),
+        "O-F1": harmonic(o_p, o_r),
     }
 
 
-def _harmonic(a: float, b: float) -> float:
+def multi_label(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, float]:
+    """C-P, C-R, C-F1, O-P, O-R, O-F1 of the ``top`` best classes of each image, and mAP (macro)."""
+    macro = average_precision(scores, y)
+    return decisions(top_decisions(scores, top), y) | {"mAP": _mean(macro[~np.isnan(macro)])}
+
+
+def at_threshold(scores: Scores, y: Labels, *, threshold: float = 0.5) -> dict[str, float]:
+    """The decisions of ``scores > threshold``, under names such as ``C-F1@0.5``."""
+    found = decisions(scores > threshold, y)
+    return {f"{name}@{threshold:g}": value for name, value in found.items()}
+
+
+def released_variants(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, float]:
+    """What the released script prints, under names of its own (method.md, Evaluation).
+
+    ``mAP-micro`` ranks all (sample, class) pairs together; the ``-image`` figures are means over
+    images of each image's own precision, recall, F1 and average precision. An image without labels
+    has recall 0 and no average precision.
+    """
+    hit, made, there = _counts(top_decisions(scores, top), y, axis=1)
+    per_image = average_precision(scores.T, y.T)
+    return {
+        "mAP-micro": _precision_of(scores.ravel(), y.ravel()),
+        "P-image": _mean(_ratio(hit, made)),
+        "R-image": _mean(_ratio(hit, there)),
+        "F1-image": _mean(_ratio(2 * hit, made + there)),
+        "mAP-image": _mean(per_image[~np.isnan(per_image)]),
+    }
+
+
+# --- the whole ------------------------------------------------------------------------------------
+
+
+def summary(scores: Scores, y: Labels, *, top: int = 3, threshold: float = 0.5) -> dict[str, float]:
+    """Every figure of the task; which task is told by the labels' shape, (n,) or (n, C)."""
+    if y.ndim == 2:
+        return (
+            multi_label(scores, y, top=top)
+            | at_threshold(scores, y, threshold=threshold)
+            | released_variants(scores, y, top=top)
+            | {"ECE": reliability(scores, y).ece}
+        )
+    per_class = class_accuracy(scores, y)
+    return {
+        "top1": top_k_accuracy(scores, y, 1),
+        "top5": top_k_accuracy(scores, y, 5),
+        "class-top1": _mean(per_class[~np.isnan(per_class)]),
+        "ECE": reliability(scores, y).ece,
+    }
+
+
+def per_class(scores: Scores, y: Labels) -> NDArray[np.float64]:
+    """The figure by which classes are compared, (C,): top-1 accuracy, or average precision."""
+    return class_accuracy(scores, y) if y.ndim == 1 else average_precision(scores, y)
+
+
+def harmonic(a: float, b: float) -> float:
+    """The harmonic mean; 0 where both are 0."""
     return 2 * a * b / (a + b) if a + b else 0.0
+
+
+def _counts(predicted: NDArray[np.bool_], y: Labels, *, axis: int) -> tuple[Any, Any, Any]:
+    """Hits, decisions made and positives there."""
+    positive = y > 0
+    hit = (predicted & positive).sum(axis=axis)
+    return hit, predicted.sum(axis=axis), positive.sum(axis=axis)
+
+
+def _ratio(a: NDArray[Any], b: NDArray[Any], empty: float = 0.0) -> NDArray[np.float64]:
+    share: NDArray[np.float64] = np.full(len(b), empty)
+    np.divide(a, b, out=share, where=b > 0)
+    return share
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    return float(values.mean()) if len(values) else float("nan")

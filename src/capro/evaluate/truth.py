@@ -94,3 +94,54 @@ def label_accuracy(labels: NDArray[np.int64], member: NDArray[np.bool_]) -> floa
         )
     whole = np.flatnonzero((labels >= 0).all(axis=1))
     return float(((labels[whole] > 0) == member[whole]).mean()) if len(whole) else float("nan")
+
+
+def noise_detection(
+    before: NDArray[np.int64], after: NDArray[np.int64], member: NDArray[np.bool_]
+) -> dict[str, float]:
+    """How well cleaning found the wrong labels, and what it put in their place.
+
+    One label: a label that was changed or taken out is called noise. ``precision`` is the share of
+    those that are really wrong, ``recall`` the share of the wrong ones that were called, and
+    ``corrected`` the share of new labels that are true. Several labels: the same of every
+    (sample, class) that the web gave, and ``corrected`` of those that were added; ``found`` is the
+    share of missing labels that were added.
+
+    Args:
+        before: web labels, (n,) or (n, C).
+        after: cleaned labels in the same shape, -1 for out.
+        member: truth, (n, C).
+
+    Returns:
+        Shares; nan where nothing was called, wrong, or replaced.
+    """
+    if before.ndim == 1:
+        rows = np.arange(len(before))
+        wrong, called = ~member[rows, before], after != before
+        new = called & (after >= 0)
+        corrected = _share(member[rows, np.maximum(after, 0)] & new, new)
+        extra = {"corrected": corrected}
+    else:
+        given, kept = before > 0, after > 0
+        wrong, called = given & ~member, given & ~kept
+        added, missing = ~given & kept, ~given & member
+        wrong, called = wrong[given], called[given]
+        extra = {
+            "corrected": _share(added & member, added),
+            "found": _share(added & member, missing),
+        }
+    precision, recall = _share(wrong & called, called), _share(wrong & called, wrong)
+    both = precision + recall
+    f1 = 2 * precision * recall / both if both else (0.0 if both == 0 else float("nan"))
+    return {
+        "noise": float(wrong.mean()) if wrong.size else float("nan"),
+        "called": float(called.mean()) if called.size else float("nan"),
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+        **extra,
+    }
+
+
+def _share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> float:
+    return float(part.sum() / whole.sum()) if whole.any() else float("nan")

@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from capro import progress
+from capro import assemble, progress
+from capro.pipeline.assessment import assess
 from capro.pipeline.ingest import classes, features, pixels, scan, suggest
 from capro.pipeline.matching import anchor_sheet, embed, match, purity_by_enhancer
+from capro.pipeline.reporting import report
 from capro.pipeline.results import evaluate, label_accuracies
 from capro.pipeline.training import clean, finetune, pretrain, train
 from capro.runs import Run
 
 __all__ = [
     "anchor_sheet",
+    "assess",
     "classes",
     "clean",
     "embed",
@@ -32,6 +35,7 @@ __all__ = [
     "pixels",
     "pretrain",
     "purity_by_enhancer",
+    "report",
     "run_all",
     "scan",
     "suggest",
@@ -43,16 +47,17 @@ def run_all(
     run: Run, *, bar: progress.Bar = progress.silent, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, dict[str, float]]:
     """Every stage in order; what is fresh is skipped, so this is also how a run resumes."""
+    assemble.check_tracker(run.settings)
     stages: list[tuple[str, Callable[[], Any]]] = [
         ("scan", lambda: scan(run, bar=bar)),
         ("classes", lambda: classes(run, bar=bar, warn=say)),
         ("pixels", lambda: pixels(run, bar=bar)),
     ]
     if run.settings.net.mode == "frozen":
-        stages.append(("features", lambda: features(run, bar=bar)))
+        stages.append(("features", lambda: features(run, bar=bar, say=say)))
     stages += [
-        ("pretrain", lambda: pretrain(run, bar=bar)),
-        ("embed", lambda: embed(run, bar=bar)),
+        ("pretrain", lambda: pretrain(run, bar=bar, say=say)),
+        ("embed", lambda: embed(run, bar=bar, say=say)),
         ("match", lambda: match(run, bar=bar)),
         ("train", lambda: train(run, bar=bar)),
         ("clean", lambda: clean(run)),

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from capro import assemble
+from capro import assemble, launched
 from capro.runs import Run, atomic_path
 from capro.train.ranks import Ranks
 
@@ -27,12 +27,12 @@ def stage(
     ranks: Ranks | None = None,
 ) -> bool:
     """Run a stage. With several ranks the main one alone works, unless ``ranks`` says all do."""
-    here = ranks or assemble.ranks_of(run.settings)
-    if here.count == 1:
+    if launched.count() == 1:
         return run.stage(name, work, settings=settings, inputs=inputs, force=force)
+    here = ranks or assemble.ranks_of(run.settings)
     fresh = torch.tensor([run.is_fresh(name, settings=settings, inputs=inputs) and not force])
     done = not bool(here.gather(fresh.to(here.accelerator.device), [1] * here.count)[0])
-    if done and here.main:
+    if here.main:
         run.stage(name, work, settings=settings, inputs=inputs, force=force)
     elif done and ranks is not None:
         work(run.folder(name))

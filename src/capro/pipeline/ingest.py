@@ -61,7 +61,7 @@ def scan(run: Run, *, bar: progress.Bar = progress.silent, force: bool = False) 
         "scan": settings.scan.model_dump(exclude={"workers"}),
         "listing": listing_fingerprint(sources),
     }
-    run.stage("scan", work, settings=decides, force=force)
+    stage(run, "scan", work, settings=decides, force=force)
     return dict(read_json(run.folder("scan") / "summary.json"))
 
 
@@ -188,7 +188,9 @@ def pixels(run: Run, *, bar: progress.Bar = progress.silent) -> None:
     stage(run, "pixels", work, settings=decides, inputs=["scan"])
 
 
-def features(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+def features(
+    run: Run, *, bar: progress.Bar = progress.silent, say: Callable[[str], None] = lambda _: None
+) -> None:
     """Frozen mode: features of every image, and of a few augmented views of the training images."""
     settings, manifest = run.settings, manifest_of(run)
     decides = {
@@ -196,9 +198,11 @@ def features(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         "views": settings.views.model_dump(exclude={"cache_gb"}),
     }
 
-    def work(folder: Path) -> None:
+    def work(folder: Path) -> dict[str, Any]:
         backbone = assemble.pretrained(settings).eval()
         size = settings.views.size or backbone.size
+        encoder = assemble.encoder_cost(backbone, size)
+        say(assemble.cost_line("encoder", encoder))
         # one seed for all runs: the cached views are data, and trainings of any seed share them
         images = ImageInputs(
             assemble.pixels_of(run, manifest, size), backbone, settings.views, seed=0
@@ -233,6 +237,7 @@ def features(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         for name, _, epoch, _ in views:
             drop_shards(folder / f"{name}{epoch}")
             (folder / f"{name}{epoch}").rmdir()
+        return {"encoder": encoder}
 
     stage(run, "features", work, settings=decides, inputs=["scan"])
 

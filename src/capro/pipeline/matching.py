@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from capro import assemble, progress
 from capro.assemble import classes_of, manifest_of
 from capro.data.manifest import Manifest
 from capro.evaluate.truth import load_truth, membership, purity
 from capro.graph.budget import Budget
-from capro.graph.smooth import enhance
+from capro.graph.smooth import Enhanced, enhance
 from capro.match import match as match_texts
 from capro.nets.backbones import load_backbone
 from capro.pipeline.base import stage, write_frame
@@ -40,7 +41,9 @@ SHOWN = 5  # neighbours and words named as evidence
 # --- text side ------------------------------------------------------------------------------------
 
 
-def embed(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+def embed(
+    run: Run, *, bar: progress.Bar = progress.silent, say: Callable[[str], None] = lambda _: None
+) -> None:
     """Text features s of the training samples, s^c of the classes, and visual features v."""
     settings, manifest = run.settings, manifest_of(run)
     specs = classes_of(run)
@@ -51,6 +54,13 @@ def embed(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         encoder = load_text_encoder(
             settings.embed.text_encoder, max_tokens=settings.embed.max_tokens
         )
+        work_of_text = {
+            "name": encoder.name,
+            "parameters": encoder.parameters,
+            "gflops": encoder.gflops(),
+            "at": f"{encoder.max_tokens} tokens",
+        }
+        say(assemble.cost_line("text encoder", work_of_text))
         write_array(folder / "texts.npy", _embed_texts(folder, texts, encoder, run, bar))
         prototypes, warnings = [], []
         for spec in specs:
@@ -58,9 +68,10 @@ def embed(run: Run, *, bar: progress.Bar = progress.silent) -> None:
             prototypes.append(text)
             warnings += [warning] if warning else []
         write_array(folder / "prototypes.npy", encoder.encode(prototypes))
-        write_array(folder / "visual.npy", _visual(folder, run, manifest, bar))
+        visual, found = _visual(folder, run, manifest, bar, say)
+        write_array(folder / "visual.npy", visual)
         drop_shards(folder)
-        return {"text_parameters": encoder.parameters, "warnings": warnings}
+        return {"text_encoder": work_of_text, **found, "warnings": warnings}
 
     decides = {
         "embed": settings.embed.model_dump(exclude={"batch_size", "shard_size"}),
@@ -95,11 +106,14 @@ def _embed_texts(
     return whole
 
 
-def _visual(folder: Path, run: Run, manifest: Manifest, bar: progress.Bar) -> NDArray[np.float32]:
+def _visual(
+    folder: Path, run: Run, manifest: Manifest, bar: progress.Bar, say: Callable[[str], None]
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
     """Features v of the training images: of step 1's encoder, or of a backbone by name."""
+    found: dict[str, Any] = {}
     settings, train = run.settings, manifest.split("train")
     if settings.embed.visual == "step1" and settings.net.mode == "frozen":
-        return np.asarray(read_array(run.folder("features") / "plain.npy")[train])
+        return np.asarray(read_array(run.folder("features") / "plain.npy")[train]), found
     if settings.embed.visual == "step1":
         net = assemble.new_net(run, assemble.training_set(run, manifest))
         assemble.load_net(run.folder("pretrain") / "model.safetensors", net)
@@ -107,14 +121,72 @@ def _visual(folder: Path, run: Run, manifest: Manifest, bar: progress.Bar) -> ND
     else:
         encoder = load_backbone(settings.embed.visual, image_size=settings.views.size)
     size = settings.views.size or encoder.size
+    if settings.embed.visual != "step1":
+        found["encoder"] = assemble.encoder_cost(encoder, size)
+        say(assemble.cost_line("encoder", found["encoder"]))
     images = ImageInputs(
         assemble.pixels_of(run, manifest, size), encoder, settings.views, seed=settings.seed
     )
     with bar("visual features", len(train)) as step:
         key = [run.settings.embed.visual, size, run.finished("pretrain")]
-        return embed_images(
+        features = embed_images(
             folder, images, encoder, train, run, view=PLAIN, epoch=0, key=key, step=step
         )
+    return features, found
+
+
+def graph(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+    """Enhance texts through the visual graph: a stage apart, so that other anchors share it."""
+    settings, chosen = run.settings, run.settings.match
+    run.need("embed")
+    visual = read_array(run.folder("embed") / "visual.npy")
+    exact = chosen.enhancer == "none" or len(visual) < chosen.exact_below
+
+    def work(folder: Path) -> dict[str, Any]:
+        scratch = folder / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
+        budget = Budget(int(chosen.memory_gb * 2**30), scratch) if chosen.memory_gb else None
+        with bar(f"graph ({chosen.enhancer})", None):
+            enhanced = enhance(
+                visual,
+                read_array(run.folder("embed") / "texts.npy"),
+                enhancer=chosen.enhancer,
+                k=chosen.k,
+                exact_below=chosen.exact_below,
+                seed=settings.seed,
+                budget=budget,
+                index_kind=chosen.index,
+                recall=chosen.recall,
+            )
+        write_array(folder / "texts.npy", enhanced.texts)
+        (folder / "graph.npz").unlink(missing_ok=True)
+        if enhanced.adjacency is not None:
+            _save_adjacency(folder / "graph.npz", enhanced.adjacency)
+        shutil.rmtree(scratch, ignore_errors=True)
+        return {"recall": enhanced.recall}
+
+    decides = {
+        **chosen.model_dump(include={"enhancer", "k", "exact_below", "index", "recall"}),
+        "seed": None if exact else settings.seed,  # an exact search has nothing random
+    }
+    stage(run, "graph", work, settings=decides, inputs=["embed"])
+
+
+def _save_adjacency(path: Path, adjacency: Any) -> None:
+    with atomic_path(path) as temporary:
+        np.savez(temporary, data=adjacency.data, indices=adjacency.indices, indptr=adjacency.indptr)
+
+
+def _load_graph(run: Run) -> Enhanced:
+    """What the graph stage left."""
+    folder = run.folder("graph")
+    texts = np.array(read_array(folder / "texts.npy"))
+    adjacency = None
+    if (folder / "graph.npz").exists():
+        with np.load(folder / "graph.npz", allow_pickle=False) as parts:
+            shape = (len(texts), len(texts))
+            adjacency = csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=shape)
+    return Enhanced(texts, adjacency, (run.finished("graph") or {})["result"]["recall"])
 
 
 def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
@@ -126,21 +198,7 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
         training = assemble.training_set(run, manifest)
         embedded = run.folder("embed")
         ids = [training.ids[position] for position in training.positions]
-        scratch = folder / "scratch"
-        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
-        budget = Budget(int(chosen.memory_gb * 2**30), scratch) if chosen.memory_gb else None
-        with bar(f"graph ({chosen.enhancer})", None):
-            enhanced = enhance(
-                read_array(embedded / "visual.npy"),
-                read_array(embedded / "texts.npy"),
-                enhancer=chosen.enhancer,
-                k=chosen.k,
-                exact_below=chosen.exact_below,
-                seed=settings.seed,
-                budget=budget,
-                index_kind=chosen.index,
-                recall=chosen.recall,
-            )
+        enhanced = _load_graph(run)
         with bar("matching texts", None):
             anchors = match_texts(
                 enhanced.texts,
@@ -155,11 +213,6 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
                 contrast=0.0 if training.multi_label else chosen.contrast,
                 exact_below=chosen.exact_below,
             )
-        write_array(folder / "texts.npy", enhanced.texts)
-        if enhanced.adjacency is not None:
-            graph = enhanced.adjacency
-            with atomic_path(folder / "graph.npz") as temporary:
-                np.savez(temporary, data=graph.data, indices=graph.indices, indptr=graph.indptr)
         gallery = anchors.gallery
         distances = pd.DataFrame(
             {
@@ -186,7 +239,6 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
             run, manifest, found, enhanced.adjacency, ids
         )
         write_frame(folder / "anchors.parquet", found)
-        shutil.rmtree(scratch, ignore_errors=True)
         short = [
             name
             for number, name in enumerate(training.classes)
@@ -200,11 +252,12 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
             "classes_without_anchor": without,
         }
 
+    graph(run, bar=bar)
     stage(
         run,
         "match",
         work,
-        inputs=["scan", "classes", "embed"],
+        inputs=["scan", "classes", "embed", "graph"],
         settings={"match": chosen.model_dump(), "seed": settings.seed},
     )
     return dict((run.finished("match") or {})["result"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from capro import assemble, progress
+from capro import assemble, progress, verdicts
 from capro.assemble import manifest_of
 from capro.clean import judge
-from capro.pipeline.base import stage, write_frame
+from capro.graph.neighbors import nearest
+from capro.pipeline.base import Work, stage, write_frame
 from capro.runs import (
     Run,
     fingerprint,
@@ -22,18 +24,20 @@ from capro.runs import (
 )
 from capro.train.batches import Inputs
 from capro.train.checkpoints import Checkpoints
-from capro.train.loop import fit
+from capro.train.loop import NOT_FINITE, fit
 from capro.train.ranks import Ranks
 from capro.train.steps import ClassifierOnly, Prototypes, WebLabels
 
 # --- step 1 ---------------------------------------------------------------------------------------
 
 
-def pretrain(run: Run, *, bar: progress.Bar = progress.silent) -> None:
+def pretrain(
+    run: Run, *, bar: progress.Bar = progress.silent, say: Callable[[str], None] = lambda _: None
+) -> None:
     """Step 1: train on web labels; the result is the vanilla baseline."""
     settings = run.settings
     manifest = manifest_of(run)
-    ranks = assemble.ranks_of(settings, run.folder("pretrain"))
+    ranks = assemble.ranks_of(settings, run.folder("log"))
 
     def work(folder: Path) -> dict[str, Any]:
         device = ranks.accelerator.device
@@ -46,28 +50,51 @@ def pretrain(run: Run, *, bar: progress.Bar = progress.silent) -> None:
             ranks,
             lambda_prj=settings.pretrain.lambda_prj,
         )
-        history = fit(
-            objective,
-            assemble.inputs_of(run, manifest, net.encoder),
-            training.positions,
-            settings.pretrain,
-            name="step 1: web labels",
-            seed=settings.seed,
-            ranks=ranks,
-            ids=training.ids,
-            checkpoints=_checkpoints(run, "pretrain"),
-            bar=bar,
-            checkpoint_minutes=settings.log.checkpoint_minutes,
-            log=assemble.tracker_log(ranks, "pretrain", settings),
-        )
+        found: dict[str, Any] = {}
+        if settings.net.mode == "full":
+            size = settings.views.size or net.encoder.size
+            found["encoder"] = assemble.encoder_cost(net.encoder, size)
+            say(assemble.cost_line("encoder", found["encoder"]))
+        with assemble.tracked(ranks, "pretrain", settings) as log:
+            history = fit(
+                objective,
+                assemble.inputs_of(run, manifest, net.encoder),
+                training.positions,
+                settings.pretrain,
+                name="step 1: web labels",
+                seed=settings.seed,
+                ranks=ranks,
+                ids=training.ids,
+                checkpoints=_checkpoints(run, "pretrain"),
+                bar=bar,
+                checkpoint_minutes=settings.log.checkpoint_minutes,
+                log=log,
+            )
         if ranks.main:
             assemble.save_net(folder / "model.safetensors", net)
             write_json(folder / "history.json", history)
-        return {"epochs": len(history)}
+        return {"epochs": len(history), **found}
 
-    inputs = ["scan", "classes", *(["features"] if settings.net.mode == "frozen" else [])]
-    stage(run, "pretrain", work, settings=_decides(run, "pretrain"), inputs=inputs, ranks=ranks)
-    _clear_checkpoints(run, "pretrain", ranks)
+    _train_stage(run, "pretrain", work, ranks)
+
+
+def _train_stage(run: Run, name: str, work: Work, ranks: Ranks) -> None:
+    """A stage in which all ranks train; its checkpoints go when its result is there."""
+    stage(run, name, work, settings=_decides(run, name), inputs=_inputs(run, name), ranks=ranks)
+    if ranks.main:
+        _checkpoints(run, name).clear()
+        (run.folder(name) / NOT_FINITE).unlink(missing_ok=True)  # of an attempt that failed
+
+
+def _inputs(run: Run, stage: str) -> list[str]:
+    """The stages that a training reads."""
+    features = ["features"] if run.settings.net.mode == "frozen" else []
+    read = {
+        "pretrain": features,
+        "train": ["pretrain", "match"],
+        "finetune": ["train", "clean"],
+    }
+    return ["scan", "classes", *read[stage]]
 
 
 def _decides(run: Run, *stages: str) -> dict[str, Any]:
@@ -78,19 +105,11 @@ def _decides(run: Run, *stages: str) -> dict[str, Any]:
     return parts | {"seed": settings.seed}
 
 
-def _checkpoints(run: Run, stage: str) -> Checkpoints:
-    done = [
-        run.finished(name) for name in ("scan", "classes", "features", "pretrain", "match", "clean")
-    ]
-    prints = [one["fingerprint"] for one in done if one and one["stage"] != stage]
-    return Checkpoints(
-        run.folder(stage) / "checkpoints", fingerprint([prints, _decides(run, stage)])
-    )
-
-
-def _clear_checkpoints(run: Run, stage: str, ranks: Ranks) -> None:
-    if ranks.main:
-        _checkpoints(run, stage).clear()
+def _checkpoints(run: Run, stage: str, *within: str) -> Checkpoints:
+    """The checkpoints of a stage, or of a training within it."""
+    prints = [run.need(name) for name in _inputs(run, stage)]
+    folder = run.folder(stage).joinpath("checkpoints", *within)
+    return Checkpoints(folder, fingerprint([prints, _decides(run, stage)]))
 
 
 # --- steps 2 and 3 --------------------------------------------------------------------------------
@@ -113,7 +132,7 @@ def anchored_of(run: Run, training: assemble.TrainingSet) -> torch.Tensor:
 def train(run: Run, *, bar: progress.Bar = progress.silent) -> None:
     """Step 2: prototypes, bootstrapping, label correction."""
     settings, manifest = run.settings, manifest_of(run)
-    ranks = assemble.ranks_of(settings, run.folder("train"))
+    ranks = assemble.ranks_of(settings, run.folder("log"))
 
     def work(folder: Path) -> dict[str, Any]:
         device = ranks.accelerator.device
@@ -137,35 +156,28 @@ def train(run: Run, *, bar: progress.Bar = progress.silent) -> None:
             tau=settings.net.tau,
             seed=settings.seed,
         )
-        history = fit(
-            objective,
-            inputs,
-            training.positions,
-            settings.train,
-            name="step 2: prototypes",
-            seed=settings.seed + 1,
-            ranks=ranks,
-            ids=training.ids,
-            checkpoints=_checkpoints(run, "train"),
-            bar=bar,
-            checkpoint_minutes=settings.log.checkpoint_minutes,
-            log=assemble.tracker_log(ranks, "train", settings),
-        )
+        with assemble.tracked(ranks, "train", settings) as log:
+            history = fit(
+                objective,
+                inputs,
+                training.positions,
+                settings.train,
+                name="step 2: prototypes",
+                seed=settings.seed + 1,
+                ranks=ranks,
+                ids=training.ids,
+                checkpoints=_checkpoints(run, "train"),
+                bar=bar,
+                checkpoint_minutes=settings.log.checkpoint_minutes,
+                log=log,
+            )
         if ranks.main:
             extra = {"prototypes": objective.prototypes}
             assemble.save_net(folder / "model.safetensors", net, extra)
             write_json(folder / "history.json", history)
         return {"epochs": len(history), "last": history[-1] if history else {}}
 
-    stage(
-        run,
-        "train",
-        work,
-        settings=_decides(run, "train"),
-        inputs=["scan", "classes", "pretrain", "match"],
-        ranks=ranks,
-    )
-    _clear_checkpoints(run, "train", ranks)
+    _train_stage(run, "train", work, ranks)
 
 
 def _train_on_anchors(
@@ -203,7 +215,9 @@ def _train_on_anchors(
         seed=settings.seed,
         ranks=ranks,
         ids=training.ids,
+        checkpoints=_checkpoints(run, "train", "anchors"),  # a resumed run has them at once
         bar=bar,
+        checkpoint_minutes=settings.log.checkpoint_minutes,
     )
 
 
@@ -217,7 +231,7 @@ def clean(run: Run) -> dict[str, Any]:
         task, anchored = training.task(settings.net.tau), anchored_of(run, training)
         net = assemble.new_net(run, training).to(device)
         extra = assemble.load_net(run.folder("train") / "model.safetensors", net)
-        verdicts = judge(
+        judged = judge(
             net,
             task,
             extra["prototypes"].to(device),
@@ -227,9 +241,15 @@ def clean(run: Run) -> dict[str, Any]:
             training.positions,
             settings.train,
         )
-        write_array(folder / "labels.npy", verdicts.labels)
-        write_array(folder / "fused.npy", verdicts.fused)
-        frame = _verdict_frame(run, training, verdicts)
+        write_array(folder / "labels.npy", judged.labels)
+        write_array(folder / "fused.npy", judged.fused)
+        evidence = _evidence(run, training, anchored, judged)
+        if training.multi_label:  # labels as lists, beside the (sample, class) table
+            write_frame(folder / "samples.parquet", verdicts.multi_label(evidence))
+            frame = verdicts.pairs(evidence)
+        else:
+            (folder / "samples.parquet").unlink(missing_ok=True)  # of other data
+            frame = verdicts.single_label(evidence)
         write_frame(folder / "verdicts.parquet", frame)
         counts = frame["decision"].value_counts()
         return {str(name): int(count) for name, count in counts.items()}
@@ -238,65 +258,47 @@ def clean(run: Run) -> dict[str, Any]:
         run,
         "clean",
         work,
-        inputs=["scan", "classes", "match", "train"],
+        inputs=["scan", "classes", "embed", "match", "train"],
         settings=settings.train.model_dump(include={"gamma", "alpha", "policy"}),
     )
     return dict((run.finished("clean") or {})["result"])
 
 
-def _verdict_frame(run: Run, training: assemble.TrainingSet, verdicts: Any) -> pd.DataFrame:
-    """Verdicts with their evidence: one row per sample, or per (sample, class) that matters."""
-    names = np.array([*training.classes, None], dtype=object)
-    task = training.task(run.settings.net.tau)
-    ids = np.array([training.ids[position] for position in training.positions], dtype=object)
+def _evidence(
+    run: Run, training: assemble.TrainingSet, anchored: torch.Tensor, judged: Any
+) -> verdicts.Evidence:
+    """What the verdict tables are written from."""
+    settings = run.settings
     distances = pd.read_parquet(run.folder("match") / "distances.parquet")
-    distances = distances.rename(columns={"distance": "text_distance"}).drop(
-        columns="cosine_distance"
+    graph = run.folder("graph") / "graph.npz"
+    near = nearest(
+        read_array(run.folder("embed") / "visual.npy"),
+        verdicts.NEIGHBORS,
+        exact_below=settings.match.exact_below,
+        seed=settings.seed,
     )
-    given = training.labels.cpu().numpy()
-    if not training.multi_label:
-        rows = np.arange(len(ids))
-        best = verdicts.fused.argmax(axis=1)
-        frame = pd.DataFrame(
-            {
-                "id": ids,
-                "given_label": names[given],
-                "corrected_label": names[verdicts.labels],
-                "decision": [task.names[d] for d in verdicts.decisions],
-                "predicted_label": names[best],
-                "label_score": verdicts.fused[rows, given],
-                "fused_score": verdicts.fused.max(axis=1),
-                "prototype_similarity": verdicts.similarity[rows, given],
-                "classifier_probability": verdicts.classifier[rows, given],
-            }
-        )
-        on = "given_label"
-    else:
-        out = (verdicts.labels < 0).any(axis=1)
-        after = np.where(out[:, None], 0, verdicts.labels)
-        row, column = np.nonzero((given > 0) | (after > 0))
-        frame = pd.DataFrame(
-            {
-                "id": ids[row],
-                "class": names[column],
-                "given": given[row, column] > 0,
-                "corrected": after[row, column] > 0,
-                "decision": [task.names[d] for d in verdicts.decisions[row, column]],
-                "sample_is_out": out[row],
-                "label_score": verdicts.fused[row, column],
-                "prototype_similarity": verdicts.similarity[row, column],
-                "classifier_probability": verdicts.classifier[row, column],
-            }
-        )
-        on = "class"
-    distances = distances.rename(columns={"class": on})
-    return frame.merge(distances, how="left", on=["id", on])
+    used = graph.exists() and settings.match.enhancer != "none"  # a file of an earlier enhancer
+    return verdicts.Evidence(
+        ids=np.array([training.ids[position] for position in training.positions], dtype=object),
+        classes=training.classes,
+        given=training.labels.cpu().numpy(),
+        corrected=judged.labels,
+        decisions=judged.decisions,
+        anchored=anchored.cpu().numpy(),
+        fused=judged.fused,
+        classifier=judged.classifier,
+        similarity=judged.similarity,
+        text_distance=distances[["id", "class", "distance"]],
+        pictures=verdicts.look_at_pictures(near),
+        spoke=verdicts.spoke_for(np.load(graph) if used else None, len(training.positions)),
+        gamma=settings.train.gamma,
+    )
 
 
 def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
     """Step 3: the classifier alone, on the cleaned labels."""
     settings, manifest = run.settings, manifest_of(run)
-    ranks = assemble.ranks_of(settings, run.folder("finetune"))
+    ranks = assemble.ranks_of(settings, run.folder("log"))
 
     def work(folder: Path) -> dict[str, Any]:
         device = ranks.accelerator.device
@@ -306,31 +308,24 @@ def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         labels = torch.from_numpy(np.array(read_array(run.folder("clean") / "labels.npy")))
         task = training.task(settings.net.tau)
         kept = torch.nonzero(~task.out(labels)).flatten()
-        history = fit(
-            ClassifierOnly(net, task, labels[kept].to(device), ranks),
-            assemble.inputs_of(run, manifest, net.encoder),
-            training.positions[kept.numpy()],
-            settings.finetune,
-            name="step 3: classifier",
-            seed=settings.seed + 2,
-            ranks=ranks,
-            ids=training.ids,
-            checkpoints=_checkpoints(run, "finetune"),
-            bar=bar,
-            checkpoint_minutes=settings.log.checkpoint_minutes,
-            log=assemble.tracker_log(ranks, "finetune", settings),
-        )
+        with assemble.tracked(ranks, "finetune", settings) as log:
+            history = fit(
+                ClassifierOnly(net, task, labels[kept].to(device), ranks),
+                assemble.inputs_of(run, manifest, net.encoder),
+                training.positions[kept.numpy()],
+                settings.finetune,
+                name="step 3: classifier",
+                seed=settings.seed + 2,
+                ranks=ranks,
+                ids=training.ids,
+                checkpoints=_checkpoints(run, "finetune"),
+                bar=bar,
+                checkpoint_minutes=settings.log.checkpoint_minutes,
+                log=log,
+            )
         if ranks.main:
             assemble.save_net(folder / "model.safetensors", net, extra)
             write_json(folder / "history.json", history)
         return {"epochs": len(history), "samples": len(kept)}
 
-    stage(
-        run,
-        "finetune",
-        work,
-        settings=_decides(run, "finetune"),
-        ranks=ranks,
-        inputs=["scan", "classes", "train", "clean"],
-    )
-    _clear_checkpoints(run, "finetune", ranks)
+    _train_stage(run, "finetune", work, ranks)

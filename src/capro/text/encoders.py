@@ -136,7 +136,7 @@ class TextEncoder:
         return digest.hexdigest()[:16]
 
     def gflops(self, tokens: int | None = None) -> float:
-        """Billions of floating-point operations of one forward pass (default: `max_tokens`)."""
+        """Billions of multiply-adds of one text (default: of `max_tokens`), as `nets.cost` counts."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.utils.flop_counter import FlopCounterMode
 
@@ -145,7 +145,7 @@ class TextEncoder:
         plain = sdpa_kernel(SDPBackend.MATH)
         with plain, FlopCounterMode(display=False) as counter, torch.inference_mode():
             self._model(input_ids=ids, attention_mask=torch.ones_like(ids))
-        return float(counter.get_total_flops()) / 1e9
+        return float(counter.get_total_flops()) / 2 / 1e9
 
     def encode(
         self,

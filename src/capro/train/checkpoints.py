@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -23,7 +24,8 @@ class Checkpoints:
 
     Args:
         folder: Where they go.
-        key: Fingerprint of everything that decides the training; others' checkpoints are ignored.
+        key: Fingerprint of everything that decides the training; others' checkpoints are ignored,
+            and removed as soon as this training has one of its own.
     """
 
     folder: Path
@@ -33,7 +35,9 @@ class Checkpoints:
         """Write a checkpoint of a step: a temporary folder, then one rename."""
         self.folder.mkdir(parents=True, exist_ok=True)
         target = self.folder / f"{step:09d}"
-        temporary = self.folder / f".{step:09d}.{os.getpid()}"
+        temporary, replaced = (
+            self.folder / f".{step:09d}.{os.getpid()}.{end}" for end in ("new", "old")
+        )
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         owned = {
@@ -42,19 +46,21 @@ class Checkpoints:
         save_file(owned, temporary / "tensors.safetensors")
         write_json(temporary / "state.json", {"key": self.key, **values})
         _sync(temporary)
-        shutil.rmtree(target, ignore_errors=True)
+        if target.exists():  # a rename cannot replace a folder that is not empty
+            os.replace(target, replaced)
         os.replace(temporary, target)
         self._prune()
 
     def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The newest whole checkpoint of this key, or None."""
         for path in reversed(self._found()):
-            try:
-                values = json.loads((path / "state.json").read_text("utf-8"))
-            except (OSError, ValueError):
+            values = self._read(path)
+            if values is None:
                 continue
-            if values.pop("key", None) == self.key:
+            try:
                 return load_file(path / "tensors.safetensors"), values
+            except (OSError, SafetensorError):
+                continue
         return None
 
     def clear(self) -> None:
@@ -64,9 +70,21 @@ class Checkpoints:
     def _found(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("[0-9]*") if path.is_dir())
 
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """What a checkpoint says, without its key; None if it is damaged or another training's."""
+        try:
+            values = json.loads((path / "state.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        if not isinstance(values, dict) or values.pop("key", None) != self.key:
+            return None
+        return values
+
     def _prune(self) -> None:
-        for old in self._found()[:-KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+        ours = [path for path in self._found() if self._read(path) is not None]
+        for path in self._found():
+            if path not in ours[-KEPT:]:
+                shutil.rmtree(path, ignore_errors=True)
         for left in self.folder.glob(".[0-9]*"):  # of a run that was killed while writing
             shutil.rmtree(left, ignore_errors=True)
 

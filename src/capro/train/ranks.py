@@ -52,6 +52,19 @@ class Ranks:
             grad.copy_(flat[place : place + grad.numel()].view_as(grad))
             place += grad.numel()
 
+    def align(self, tensors: Iterable[Tensor]) -> None:
+        """Fill tensors with the main rank's: batch statistics differ, since no rank sees all."""
+        if self.count == 1:
+            return
+        from accelerate.utils import broadcast
+
+        floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+        if not floats:
+            return
+        flat = broadcast(torch.cat([tensor.flatten() for tensor in floats]))
+        for tensor, part in zip(floats, flat.split([t.numel() for t in floats]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
     def wait(self) -> None:
         """Until every rank is here."""
         self.accelerator.wait_for_everyone()

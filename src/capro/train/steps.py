@@ -89,9 +89,10 @@ class WebLabels:
         y = _rows(self._labels, batch.samples)
         out = self.net(batch.query).query
         share = len(batch.everyone) / self._ranks.count
-        auxiliary = self._task.cls(out.q, y, share)
+        clean = _clean(self._task, _rows(self._labels, batch.everyone), self._ranks)
+        auxiliary = self._task.cls(out.q, y, clean)
         return {
-            "cls": self._task.cls(out.p, y, share),
+            "cls": self._task.cls(out.p, y, clean),
             "prj": reconstruction_loss(out.v_rec, out.v, count=share) + auxiliary,
         }
 
@@ -144,7 +145,8 @@ class Prototypes:
             "ins": settings.lambda_ins,
         }
         self._pseudo = labels.clone()  # the label that each sample last had
-        self._decisions = torch.zeros_like(labels)
+        self._protect = settings.policy == "capro"
+        self._decisions = task.unchanged(labels, anchored, protect=self._protect)
         self._pending: tuple[Tensor, Tensor, Tensor] | None = None
         net.eval()
         self._prototypes = self._from_anchors()
@@ -172,31 +174,34 @@ class Prototypes:
         y, anchored = _rows(self._labels, batch.samples), _rows(self._anchored, batch.samples)
         out, z_key = self.net(batch.query, batch.key)
         sizes = [part.stop - part.start for part in slices(len(batch.everyone), self._ranks.count)]
-        keys = torch.empty_like(self._ranks.gather(z_key, sizes))
-        keys[torch.from_numpy(batch.key_order).to(self._device)] = self._ranks.gather(z_key, sizes)
+        shuffled = self._ranks.gather(z_key, sizes)  # row i is the key of key_order[i]
+        keys = torch.empty_like(shuffled)
+        keys[torch.from_numpy(batch.key_order).to(self._device)] = shuffled
 
-        labels, decisions = y, torch.zeros_like(y)
+        labels, decisions = y, task.unchanged(y, anchored, protect=self._protect)
         if batch.epoch >= settings.correct_after:
             with torch.no_grad():
                 r = task.similarity(out.z, out.z_c, self._prototypes)
                 o = fused_score(task.probabilities(out.p), r, alpha=settings.alpha)
                 labels, decisions = task.adjust(
-                    o, y, anchored, gamma=settings.gamma, protect=settings.policy == "capro"
+                    o, y, anchored, gamma=settings.gamma, protect=self._protect
                 )
         everyones = self._ranks.gather(labels, sizes)
-        clean = float((~task.out(everyones)).sum()) / self._ranks.count
+        clean = _clean(task, everyones, self._ranks)
         share = len(batch.everyone) / self._ranks.count
 
-        terms = {
-            "cls": task.cls(out.p, labels, clean),
-            "prj": reconstruction_loss(out.v_rec, out.v, count=share)
-            + task.cls(out.q, labels, clean),
-            "pro": task.pro(out, self._prototypes, labels, clean),
-            "ins": instance_loss(
+        terms = {"cls": task.cls(out.p, labels, clean)}
+        if settings.lambda_prj:  # a term without weight costs nothing and can break nothing
+            terms["prj"] = reconstruction_loss(out.v_rec, out.v, count=share) + task.cls(
+                out.q, labels, clean
+            )
+        if settings.lambda_pro:
+            terms["pro"] = task.pro(out, self._prototypes, labels, clean)
+        if settings.lambda_ins:
+            terms["ins"] = instance_loss(
                 out.z, keys[batch.mine], self._dictionary.keys, tau=self._tau, count=share
-            ),
-        }
-        if settings.reference != "none":
+            )
+        if settings.lambda_bts and settings.reference != "none":
             terms["bts"] = self._reference_loss(batch, out, labels, clean)
 
         embeddings = task.embeddings(out.z, out.z_c).detach()
@@ -206,7 +211,7 @@ class Prototypes:
         self._pending = (keys, self._ranks.gather(embeddings, sizes), everyones)
         return terms
 
-    def _reference_loss(self, batch: Batch, out: Any, labels: Tensor, clean: float) -> Tensor:
+    def _reference_loss(self, batch: Batch, out: Any, labels: Tensor, clean: Tensor) -> Tensor:
         reference = self._reference
         extra: dict[str, Any] = {}
         if reference.uses_dictionary:
@@ -237,7 +242,7 @@ class Prototypes:
         self.net.update_key(settings.key_momentum)
         self._dictionary.enqueue(keys)
         every = settings.update_every
-        if every and batch.epoch % every == 0:
+        if every and (batch.epoch + 1) % every == 0:  # in each u-th epoch, the last of u
             polished = self._task.polish(
                 self._prototypes, embeddings, labels, settings.prototype_momentum
             )
@@ -258,9 +263,7 @@ class Prototypes:
 
     def statistics(self) -> dict[str, float]:
         """Share of labels by the rule's last decision on each."""
-        counts = torch.bincount(self._decisions.flatten(), minlength=len(self._task.names))
-        shares = (counts / counts.sum()).tolist()
-        return dict(zip(self._task.names, shares, strict=True))
+        return self._task.shares(self._decisions, self._labels, self._pseudo)
 
     @torch.no_grad()
     def _from_anchors(self) -> Tensor:
@@ -318,9 +321,9 @@ class ClassifierOnly:
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
             v = self.net.encoder(batch.query)
-        share = len(batch.everyone) / self._ranks.count
         y = _rows(self._labels, batch.samples)
-        return {"cls": self._task.cls(self.net.heads.classifier(v), y, share)}
+        clean = _clean(self._task, _rows(self._labels, batch.everyone), self._ranks)
+        return {"cls": self._task.cls(self.net.heads.classifier(v), y, clean)}
 
     def after(self, batch: Batch) -> None:
         del batch
@@ -333,6 +336,11 @@ class ClassifierOnly:
 
     def statistics(self) -> dict[str, float]:
         return {}
+
+
+def _clean(task: Task, everyones: Tensor, ranks: Ranks) -> Tensor:
+    """Samples per rank that are not out, of the labels of the global batch: the terms' divisor."""
+    return (~task.out(everyones)).sum() / ranks.count
 
 
 def _rows(values: Tensor, rows: NDArray[np.int64]) -> Tensor:

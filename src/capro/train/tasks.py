@@ -32,6 +32,8 @@ class Task(Protocol):
     def adjust(
         self, o: Tensor, labels: Tensor, anchored: Tensor, *, gamma: float, protect: bool
     ) -> tuple[Tensor, Tensor]: ...
+    def unchanged(self, labels: Tensor, anchored: Tensor, *, protect: bool) -> Tensor: ...
+    def shares(self, decisions: Tensor, before: Tensor, after: Tensor) -> dict[str, float]: ...
     def similarity(self, z: Tensor, z_c: Tensor | None, prototypes: Tensor) -> Tensor: ...
     def sums(self, z: Tensor, z_c: Tensor | None, labels: Tensor, anchored: Tensor) -> Tensor: ...
     def polish(
@@ -65,6 +67,17 @@ class SingleLabel:
         self, o: Tensor, labels: Tensor, anchored: Tensor, *, gamma: float, protect: bool
     ) -> tuple[Tensor, Tensor]:
         return rule.adjust(o, labels, anchored, gamma=gamma, protect_anchors=protect)
+
+    def unchanged(self, labels: Tensor, anchored: Tensor, *, protect: bool) -> Tensor:
+        """Decisions where the rule does not work yet."""
+        kept = torch.where(labels < 0, int(rule.Decision.DROP), int(rule.Decision.KEEP))
+        return torch.where(anchored, int(rule.Decision.ANCHOR), kept) if protect else kept
+
+    def shares(self, decisions: Tensor, before: Tensor, after: Tensor) -> dict[str, float]:
+        """Share of samples by decision."""
+        del before, after
+        counts = torch.bincount(decisions, minlength=len(self.names)).tolist()
+        return {name: n / len(decisions) for name, n in zip(self.names, counts, strict=True)}
 
     def similarity(self, z: Tensor, z_c: Tensor | None, prototypes_: Tensor) -> Tensor:
         del z_c
@@ -120,6 +133,23 @@ class MultiLabel:
         self, o: Tensor, labels: Tensor, anchored: Tensor, *, gamma: float, protect: bool
     ) -> tuple[Tensor, Tensor]:
         return rule.adjust_binary(o, labels, anchored, gamma=gamma, protect_anchors=protect)
+
+    def unchanged(self, labels: Tensor, anchored: Tensor, *, protect: bool) -> Tensor:
+        """Decisions where the rule does not work yet."""
+        del anchored, protect
+        return torch.full_like(labels, int(rule.PairDecision.KEEP))
+
+    def shares(self, decisions: Tensor, before: Tensor, after: Tensor) -> dict[str, float]:
+        """Share of labels by decision, and `drop`, the share of samples that are out.
+
+        Labels are the (sample, class) pairs that carry one before or after: of all pairs nearly
+        every one is a class that nobody claims.
+        """
+        carried = decisions[(before > 0) | (after > 0)]
+        counts = torch.bincount(carried, minlength=len(self.names)).tolist()
+        total = max(1, len(carried))
+        found = {name: n / total for name, n in zip(self.names, counts, strict=True)}
+        return found | {"drop": int(self.out(after).sum()) / len(after)}
 
     def similarity(self, z: Tensor, z_c: Tensor | None, prototypes_: Tensor) -> Tensor:
         del z

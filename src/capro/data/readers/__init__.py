@@ -11,6 +11,7 @@ from typing import Protocol
 
 from capro.config import DataSettings
 from capro.data.manifest import SPLITS, Row, Source
+from capro.data.readers.fiftyone import FiftyOneReader, is_fiftyone
 from capro.data.readers.folder import METADATA, FolderReader
 from capro.data.readers.hub import HubReader
 from capro.data.readers.nuswide import is_nuswide, nuswide_readers
@@ -125,6 +126,8 @@ def _split_folders(path: Path) -> list[tuple[str, Path]]:
 def _folder_readers(path: Path, settings: DataSettings, split: str | None) -> list[Reader]:
     if settings.format in ("auto", "tars") and any(path.glob("*.tar")):
         return [TarReader(path, settings, split or "train")]
+    if settings.format == "auto" and is_fiftyone(path):
+        return [FiftyOneReader(path, settings, split or "train")]
     if settings.format == "tars":
         raise DataError(f"{path}: no .tar file in it", hint="give the folder with the shards")
     if settings.format in ("auto", "table"):

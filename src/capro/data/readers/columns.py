@@ -34,7 +34,7 @@ GUESSES = {
     "text": ("title", "caption", "text", "txt", "alt", "alt_text"),
     "description": ("description", "desc"),
     "tags": ("tags", "keywords", "hashtags"),
-    "id": (),
+    "id": ("capro_id",),  # what an export of ours calls it: nobody else's column is taken unasked
     "split": ("split",),
 }
 MAX_CELL = 2**31 - 1  # captions of megabytes are fine; csv's default stops at 128 kB

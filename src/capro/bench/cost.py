@@ -1,0 +1,113 @@
+"""What each part costs: parameters, GFLOPs, and the seconds that its stage took."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from capro import assemble
+from capro.nets.backbones import cost
+from capro.runs import Run
+from capro.text.encoders import load_text_encoder
+
+STAGES = {
+    "scan": "reading and checking images",
+    "pixels": "decoding images once",
+    "features": "image encoder: features of all views (frozen mode)",
+    "pretrain": "step 1 (vanilla)",
+    "embed": "text encoder: texts and classes",
+    "graph": "text enhancement",
+    "match": "text matching",
+    "train": "step 2",
+    "clean": "offline pass",
+    "finetune": "step 3",
+    "evaluate": "evaluation",
+}
+
+
+class Part(NamedTuple):
+    """One line of the table; None where it has no meaning."""
+
+    name: str
+    parameters: int | None = None
+    gflops: float | None = None
+    seconds: float | None = None
+    epochs: int | None = None
+
+
+def parts_of(run: Run, providers: Mapping[str, Run]) -> list[Part]:
+    """Encoders, stages, and step 2 by reference provider.
+
+    Args:
+        run: A finished run with the paper's provider.
+        providers: Finished runs by name of their reference provider.
+    """
+    settings = run.settings
+    backbone = assemble.pretrained(settings).eval()
+    size = settings.views.size or backbone.size
+    image = cost(backbone, torch.zeros(1, 3, size, size))
+    encoder = load_text_encoder(settings.embed.text_encoder, max_tokens=settings.embed.max_tokens)
+    tokens = settings.embed.max_tokens
+    found = [
+        Part(f"image encoder {settings.net.backbone}, {size} px", image.parameters, image.gflops),
+        Part(
+            f"text encoder {settings.embed.text_encoder}, {tokens} tokens",
+            encoder.parameters,
+            encoder.gflops(tokens) / 2,  # it counts both operations of a multiply-add
+        ),
+    ]
+    training = assemble.training_set(run, assemble.manifest_of(run))
+    heads = assemble.new_heads(settings, backbone.dim, training, name="cost").eval()
+    paid = cost(heads, torch.zeros(1, backbone.dim))
+    found.append(Part("heads", paid.parameters, paid.gflops))
+    for name, words in STAGES.items():
+        done = run.finished(name)
+        if done is not None:
+            epochs = done["result"].get("epochs")
+            found.append(Part(f"{name}: {words}", None, None, done["seconds"], epochs))
+    for name, other in providers.items():
+        done = other.finished("train")
+        if done is not None:
+            epochs = done["result"].get("epochs")
+            found.append(Part(f"step 2 with {name}", None, None, done["seconds"], epochs))
+    return found
+
+
+def markdown(title: str, parts: Sequence[Part], samples: int, command: str) -> str:
+    """The table for people."""
+    lines = [
+        f"# {title}",
+        "",
+        "| part | parameters | GFLOPs | seconds | seconds an epoch |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for part in parts:
+        millions = "" if part.parameters is None else f"{part.parameters / 1e6:.1f} M"
+        flops = "" if part.gflops is None else f"{part.gflops:.3g}"
+        seconds = "" if part.seconds is None else f"{part.seconds:.1f}"
+        each = (
+            "" if not part.epochs or part.seconds is None else f"{part.seconds / part.epochs:.2f}"
+        )
+        lines.append(f"| {part.name} | {millions} | {flops} | {seconds} | {each} |")
+    lines += [
+        "",
+        f"GFLOPs are multiply-adds of one input. Seconds are those of the stage when it was done, on "
+        f"{samples:,} training samples with {torch.get_num_threads()} threads; other work on the "
+        "machine slows them. The paper: R50 25 M and 3.8, MiniLM 22 M and 4.7, XLNet 110 M and 29, "
+        "GPT-Neo 1.3 B and 3400.",
+    ]
+    return "\n".join([*lines, *([f"`{command}`"] if command else [])]) + "\n"
+
+
+def comma_separated(parts: Sequence[Part]) -> str:
+    """Every value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(Part._fields)
+    rows: list[list[Any]] = [["" if cell is None else cell for cell in part] for part in parts]
+    writer.writerows(rows)
+    return out.getvalue()

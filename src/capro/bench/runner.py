@@ -1,0 +1,246 @@
+"""Running a grid: every row and seed is a run over one store, so nothing is done twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from capro import config, pipeline, progress
+from capro.assemble import manifest_of
+from capro.baselines import baseline
+from capro.bench import cost, figure, summary
+from capro.bench.grids import CB, Row, Table, table_of
+from capro.bench.novelty import curves_csv, derive, known_classes, mean_curve, open_figures
+from capro.bench.store import SharedRun, only_one
+from capro.bench.summary import Measured, Result
+from capro.config import Settings
+from capro.errors import CaproError, ConfigError, DataError, did_you_mean
+from capro.evaluate.openset import Curve, read_class_list, split_classes
+from capro.runs import write_text
+
+METRICS = {
+    "single": ("top1", "top5"),
+    "multi": ("C-F1", "O-F1", "mAP"),
+    "openset": ("C-F1 mean", "C-F1 best", "C-F1 held-out"),
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder with the store, the runs and the tables of one data set.
+
+    Args:
+        folder: Holds ``store/``, ``runs/`` and ``tables/``.
+        settings: Of the default row; rows override some.
+        seeds: Every row is run with each.
+        given: Run directories whose stages may be taken.
+        novel: Class list of the open-set table; half of the classes if unset.
+        command: Told in the tables.
+        bar: Progress.
+        say: Told each row.
+    """
+
+    folder: Path
+    settings: Settings
+    seeds: Sequence[int]
+    given: Sequence[Path] = ()
+    novel: Path | None = None
+    command: str = ""
+    bar: progress.Bar = progress.silent
+    say: Callable[[str], None] = field(default=lambda _: None)
+
+    def run_of(self, table: str, label: str, overrides: Sequence[str], seed: int) -> SharedRun:
+        """The run directory of one row and seed."""
+        settings = config.update(self.settings, [*overrides, f"seed={seed}"])
+        name = re.sub(r"[^\w.+-]+", "-", label).strip("-").lower()
+        return SharedRun.make(
+            self.folder / "runs" / table / name / f"seed{seed}",
+            settings,
+            store=self.folder / "store",
+            given=self.given,
+        )
+
+    def prepare(self, run: SharedRun) -> None:
+        """Everything up to step 1; shared by all rows of a seed."""
+        pipeline.scan(run, bar=self.bar)
+        pipeline.classes(run, bar=self.bar)
+        pipeline.pixels(run, bar=self.bar)
+        if run.settings.net.mode == "frozen":
+            pipeline.features(run, bar=self.bar)
+        pipeline.pretrain(run, bar=self.bar)
+
+    def finish(self, run: SharedRun, row: Row) -> dict[str, float]:
+        """The rest of a row, after step 1; its figures on the test set."""
+        if not len(manifest_of(run).split("test")):
+            raise DataError("the data has no test split", hint="give one with --set data.test=PATH")
+        if row.baseline is not None:
+            return baseline(run, row.baseline, bar=self.bar)
+        pipeline.embed(run, bar=self.bar)
+        pipeline.match(run, bar=self.bar)
+        pipeline.train(run, bar=self.bar)
+        pipeline.clean(run)
+        pipeline.finetune(run, bar=self.bar)
+        return pipeline.evaluate(run)["capro"]
+
+
+def bench(work: Bench, name: str, *, rows: Sequence[str] = ()) -> dict[str, Any]:
+    """Run a table's grid and write ``tables/NAME.md``, ``.csv`` and ``.svg``; also told as data.
+
+    Args:
+        work: Folder, settings and seeds.
+        name: Table.
+        rows: Labels of the rows to run beside the one they are compared with; all if empty.
+    """
+    table = table_of(name)
+    chosen = _chosen(table, rows)
+    with only_one(work.folder):
+        if table.kind == "cost":
+            return _cost(work, table)
+        return _accuracy(work, table, chosen)
+
+
+def _chosen(table: Table, rows: Sequence[str]) -> list[Row]:
+    labels = [row.label for row in table.rows]
+    unknown = [label for label in rows if label not in labels]
+    if unknown:
+        raise ConfigError(
+            f"table {table.name} has no row '{unknown[0]}'", hint=did_you_mean(unknown[0], labels)
+        )
+    return [row for row in table.rows if not rows or row.label in (*rows, table.against)]
+
+
+def _accuracy(work: Bench, table: Table, rows: Sequence[Row]) -> dict[str, Any]:
+    measured = {row.label: Measured(row.label, paper=row.paper, x=row.x) for row in rows}
+    curves: dict[str, list[Curve]] = {row.label: [] for row in rows}
+    total, done = len(work.seeds) * len(rows), 0
+    for seed in work.seeds:
+        for row in rows:
+            done += 1
+            work.say(f"[{done}/{total}] {table.name}: {row.label}, seed {seed}")
+            try:
+                if table.kind == "openset":
+                    figures, curve = _open_row(work, table, row, seed)
+                    curves[row.label].append(curve)
+                else:
+                    run = work.run_of(table.name, row.label, row.overrides, seed)
+                    work.prepare(run)
+                    figures = work.finish(run, row)
+            except CaproError as error:
+                measured[row.label].problem = " ".join(str(error).split())
+                work.say(f"  not run: {measured[row.label].problem}")
+                if row.label == table.against:
+                    raise  # nothing to compare with
+                continue
+            measured[row.label].figures[seed] = figures
+            _write(work, table, measured, curves)  # what is there can be read while it runs
+    return _write(work, table, measured, curves)
+
+
+def _write(
+    work: Bench,
+    table: Table,
+    measured: dict[str, Measured],
+    curves: dict[str, list[Curve]],
+) -> dict[str, Any]:
+    means = {label: mean_curve(found) for label, found in curves.items() if found}
+    for label, mean in means.items():
+        points = zip(mean.thresholds.tolist(), mean.f1.tolist(), strict=True)
+        measured[label].series = [(float(t), float(value)) for t, value in points]
+    known = next(iter(measured[table.against].figures.values()), {})
+    kind = "openset" if table.kind == "openset" else "single" if "top1" in known else "multi"
+    result = Result(
+        table.name,
+        table.title,
+        list(measured.values()),
+        METRICS[kind],
+        table.against,
+        work.seeds,
+        axis=table.axis,
+        note=table.note,
+        command=work.command,
+    )
+    base = work.folder / "tables" / table.name
+    write_text(base.with_suffix(".md"), summary.markdown(result))
+    write_text(base.with_suffix(".csv"), summary.comma_separated(result))
+    write_text(base.with_suffix(".svg"), figure.draw(result))
+    if means:
+        write_text(base.with_name(f"{table.name}-curves.csv"), curves_csv(means))
+    return {
+        "table": table.name,
+        "files": [str(base.with_suffix(end)) for end in (".md", ".csv", ".svg")],
+        "rows": {
+            row.label: {"figures": row.figures, "problem": row.problem} for row in result.rows
+        },
+    }
+
+
+# --- open set -------------------------------------------------------------------------------------
+
+
+def _open_row(work: Bench, table: Table, row: Row, seed: int) -> tuple[dict[str, float], Curve]:
+    """A row of the open-set table: the same pipeline on the known classes alone."""
+    base = work.run_of(table.name, "all classes", (), seed)
+    pipeline.scan(base, bar=work.bar)
+    if base.settings.net.mode == "frozen":
+        pipeline.pixels(base, bar=work.bar)
+        pipeline.features(base, bar=work.bar)
+    known = _known(work, manifest_of(base).label_names("train"))
+    overrides = list(row.overrides)
+    if work.settings.data.classes:
+        target = work.folder / "openset" / "classes.yaml"
+        path = known_classes(Path(work.settings.data.classes), target, known)
+        overrides.append(f"data.classes={path}")
+    run = work.run_of(table.name, row.label, overrides, seed)
+    derive(run, base, known, seed=work.settings.seed)
+    pipeline.classes(run, bar=work.bar)
+    if run.settings.net.mode == "full":
+        pipeline.pixels(run, bar=work.bar)
+    pipeline.pretrain(run, bar=work.bar)
+    work.finish(run, row)
+    return open_figures(run, row)
+
+
+def _known(work: Bench, names: list[str]) -> list[str]:
+    """Known classes; both lists are written down."""
+    if work.novel is not None:
+        novel = read_class_list(work.novel, names)
+        known = [name for name in names if name not in novel]
+        if len(known) < 2:
+            raise DataError(
+                f"{work.novel}: leaves {len(known)} known classes", hint="leave 2 or more"
+            )
+    else:
+        known, novel = split_classes(names, seed=work.settings.seed)
+    for word, listed in (("known", known), ("novel", novel)):
+        write_text(work.folder / "openset" / f"{word}.txt", "\n".join(listed) + "\n")
+    return known
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+def _cost(work: Bench, table: Table) -> dict[str, Any]:
+    seed = work.seeds[0]
+    runs: dict[str, SharedRun] = {}
+    for number, row in enumerate(table.rows, start=1):
+        work.say(f"[{number}/{len(table.rows)}] cost: reference {row.label}, seed {seed}")
+        run = work.run_of("reference", row.label, row.overrides, seed)
+        work.prepare(run)
+        work.finish(run, row)
+        runs[row.label] = run
+    ours = next(row.label for row in table.rows if row.overrides == CB)
+    parts = cost.parts_of(runs[ours], runs)
+    samples = len(manifest_of(runs[ours]).split("train"))
+    base = work.folder / "tables" / "cost"
+    write_text(base.with_suffix(".md"), cost.markdown(table.title, parts, samples, work.command))
+    write_text(base.with_suffix(".csv"), cost.comma_separated(parts))
+    timed = [(part.name, part.seconds) for part in parts if part.seconds is not None]
+    write_text(base.with_suffix(".svg"), figure.bars("Seconds of each part", timed, "s"))
+    return {
+        "table": "cost",
+        "files": [str(base.with_suffix(end)) for end in (".md", ".csv", ".svg")],
+        "parts": [part._asdict() for part in parts],
+    }

@@ -1,0 +1,116 @@
+"""Runs that share their stages: a stage lives once in a store, under its fingerprint.
+
+    DIR/store/STAGE/FINGERPRINT/   artefacts of a stage
+    DIR/runs/NAME/STAGE            link to one of them
+
+A fingerprint covers a stage's settings and inputs, so two variants that agree on a stage get the
+same folder: one scan, one pre-training per seed, one graph. Nothing is copied, and a stage that was
+interrupted goes on in the folder where it stopped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capro.config import Settings
+from capro.errors import RunError
+from capro.runs import Run, read_json
+
+
+@dataclass(frozen=True)
+class SharedRun(Run):
+    """A run directory whose stage folders are links into a store.
+
+    Args:
+        path: Run directory.
+        settings: Of this variant.
+        store: Where stages live.
+        given: Run directories made elsewhere; stages of theirs with a wanted fingerprint are taken.
+    """
+
+    store: Path = Path()
+    given: tuple[Path, ...] = ()
+
+    @staticmethod
+    def make(
+        path: Path, settings: Settings, *, store: Path, given: Sequence[Path] = ()
+    ) -> SharedRun:
+        """Make or reopen the run directory of a variant."""
+        run = SharedRun(path, settings, store, tuple(given))
+        path.mkdir(parents=True, exist_ok=True)
+        run._write()
+        return run
+
+    def stage(
+        self,
+        name: str,
+        work: Callable[[Path], Mapping[str, Any] | None],
+        *,
+        settings: Mapping[str, Any],
+        inputs: Sequence[str] = (),
+        force: bool = False,
+    ) -> bool:
+        """As ``Run.stage``, in the folder that the fingerprint names."""
+        shelf = self.store / name / self._key(name, settings, inputs)
+        if not (shelf / "stage.json").exists():
+            self._take(name, shelf)
+        shelf.mkdir(parents=True, exist_ok=True)
+        _link(self.path / name, shelf)
+        return super().stage(name, work, settings=settings, inputs=inputs, force=force)
+
+    def _take(self, name: str, shelf: Path) -> None:
+        """Fill a shelf from a given run that has the stage with the same fingerprint."""
+        for run in self.given:
+            file = run / name / "stage.json"
+            if file.exists() and read_json(file)["fingerprint"] == shelf.name:
+                shutil.rmtree(shelf, ignore_errors=True)
+                partial = shelf.with_name(f".{shelf.name}.tmp")
+                shutil.rmtree(partial, ignore_errors=True)
+                shutil.copytree(run / name, partial, copy_function=_link_or_copy)
+                partial.rename(shelf)
+                self.event("taken", stage=name, fingerprint=shelf.name, run=str(run))
+                return
+
+
+def _link_or_copy(source: str, target: str) -> str:
+    """A hard link: artefacts are replaced, never changed in place. A copy across file systems."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target
+
+
+def _link(link: Path, shelf: Path) -> None:
+    """Point a link at a shelf."""
+    wanted = os.path.relpath(shelf.resolve(), link.parent.resolve())
+    if link.is_symlink():
+        if os.readlink(link) == wanted:
+            return
+        link.unlink()
+    elif link.exists():
+        raise RunError(f"{link}: not a link", hint="give an empty folder to --run")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(wanted)
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """One benchmark at a time works in a folder; the lock dies with its process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"{folder}: another capro bench is working there",
+                hint="wait for it, or give another folder to --run",
+            ) from None
+        yield

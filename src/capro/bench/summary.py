@@ -1,0 +1,165 @@
+"""From figures of rows and seeds to means, spreads and paired differences; Markdown and CSV. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+Figures = Mapping[str, float]  # metric: value
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation (n - 1) over seeds; nan where one value has no spread."""
+
+    mean: float
+    std: float
+    size: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and spread.
+
+    >>> spread([1.0, 3.0])
+    Spread(mean=2.0, std=1.4142135623730951, size=2)
+    """
+    size = len(values)
+    if not size:
+        return Spread(float("nan"), float("nan"), 0)
+    mean = math.fsum(values) / size
+    if size == 1:
+        return Spread(mean, float("nan"), 1)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (size - 1)
+    return Spread(mean, math.sqrt(variance), size)
+
+
+class Paired(NamedTuple):
+    """Differences on the same seeds: their mean and spread, and how often they are positive."""
+
+    mean: float
+    std: float
+    wins: int
+    size: int
+
+
+def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Paired:
+    """A row against another, seed by seed; seeds that only one has do not count.
+
+    >>> paired({0: 2.0, 1: 3.0}, {0: 1.0, 1: 1.0, 2: 9.0})
+    Paired(mean=1.5, std=0.7071067811865476, wins=2, size=2)
+    """
+    gains = [values[seed] - base[seed] for seed in sorted(values) if seed in base]
+    found = spread(gains)
+    return Paired(found.mean, found.std, sum(gain > 0 for gain in gains), len(gains))
+
+
+@dataclass
+class Measured:
+    """What a row gave: figures by seed, and why some are missing."""
+
+    label: str
+    figures: dict[int, Figures] = field(default_factory=dict)
+    paper: Figures = field(default_factory=dict)
+    x: float | None = None
+    problem: str = ""
+    series: list[tuple[float, float]] = field(default_factory=list)  # a curve, mean over seeds
+
+    def values(self, metric: str) -> dict[int, float]:
+        """One metric by seed."""
+        return {seed: row[metric] for seed, row in self.figures.items() if metric in row}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measured table."""
+
+    name: str
+    title: str
+    rows: Sequence[Measured]
+    metrics: Sequence[str]
+    against: str
+    seeds: Sequence[int]
+    axis: str = ""
+    note: str = ""
+    command: str = ""
+
+    @property
+    def base(self) -> Measured:
+        """The row that the others are compared with."""
+        return next(row for row in self.rows if row.label == self.against)
+
+
+def markdown(result: Result) -> str:
+    """The table for people: percent, mean ± spread, paired differences, the paper's own figures."""
+    shown = [row for row in result.rows if row.figures]
+    papers = [metric for metric in result.metrics if any(metric in row.paper for row in shown)]
+    head = [result.axis or "row", *(f"{metric}, %" for metric in result.metrics)]
+    head += [f"{metric} - ({result.against})" for metric in result.metrics[:1]]
+    head += [f"paper's {metric}" for metric in papers]
+    lines = [f"# {result.title}", ""]
+    lines += [_row(head), _row(["---"] + ["---:"] * (len(head) - 1))]
+    for row in shown:
+        cells = [_cell(row.label)]
+        cells += [_spread(spread(list(row.values(metric).values()))) for metric in result.metrics]
+        for metric in result.metrics[:1]:
+            if row is result.base:
+                cells.append("")
+                continue
+            cells.append(_paired(paired(row.values(metric), result.base.values(metric))))
+        cells += [f"{row.paper[m]:.1f}" if m in row.paper else "" for m in papers]
+        lines.append(_row(cells))
+    lines.append("")
+    for row in result.rows:
+        if row.problem:
+            lines.append(f"- not run: {row.label}: {row.problem}")
+    if any(row.problem for row in result.rows):
+        lines.append("")
+    seeds = ", ".join(map(str, result.seeds))
+    lines.append(
+        f"Mean ± standard deviation over seeds {seeds}; differences are paired by seed, with the "
+        "number of seeds in which they are positive. Last epoch, test set looked at once."
+    )
+    if papers:
+        lines.append(
+            "The paper's figures are of Google500 (top1) and NUS-WIDE (C-F1, mAP), or of WebVision "
+            "for the open set: only the order of rows can be compared."
+        )
+    lines += [text for text in (result.note, result.command and f"`{result.command}`") if text]
+    return "\n".join(lines) + "\n"
+
+
+def comma_separated(result: Result) -> str:
+    """Every single value: table, row, seed, metric, value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["table", "row", "seed", "metric", "value"])
+    for row in result.rows:
+        for seed in sorted(row.figures):
+            for metric, value in row.figures[seed].items():
+                writer.writerow([result.name, row.label, seed, metric, repr(float(value))])
+    return out.getvalue()
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _spread(value: Spread) -> str:
+    if math.isnan(value.mean):
+        return "-"
+    std = "" if math.isnan(value.std) else f" ± {100 * value.std:.1f}"
+    return f"{100 * value.mean:.1f}{std}"
+
+
+def _paired(value: Paired) -> str:
+    if math.isnan(value.mean):
+        return "-"
+    std = "" if math.isnan(value.std) else f" ± {100 * value.std:.1f}"
+    return f"{100 * value.mean:+.1f}{std} ({value.wins}/{value.size})"

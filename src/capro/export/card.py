@@ -1,0 +1,103 @@
+"""The model card: what the model is, what it was made from, what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from capro.data.manifest import Manifest
+from capro.runs import Run
+
+SHOWN = 30  # classes named
+
+
+def model_card(run: Run, manifest: Manifest, config: dict[str, Any]) -> str:
+    """README.md of a model folder, in Markdown with the front matter of model hubs."""
+    settings = run.settings
+    front = {
+        "library_name": "capro",
+        "pipeline_tag": "image-classification",
+        "tags": ["capro", "noisy-labels", "webly-supervised"],
+    }
+    names = list(config["id2label"].values())
+    shown = ", ".join(_plain(name) for name in names[:SHOWN])
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    several = manifest.task == "multi"
+    open_set, where = config["open_set"], config["preprocessing"]
+    counts = manifest.samples["split"].value_counts()
+    parts = [
+        "---\n" + yaml.safe_dump(front, sort_keys=False).rstrip() + "\n---",
+        "# Image classifier trained by CAPro on noisy web data",
+        f"{'Several labels' if several else 'One label'} per image, {len(names)} classes: {shown}{more}. "
+        f"Backbone `{config['backbone']['name']}`, "
+        f"{'frozen, with a classifier of its own' if settings.net.mode == 'frozen' else 'trained'}.",
+        "## Use\n\n```sh\ncapro predict MODEL IMAGES... --open-set\n```\n\n"
+        "```python\nfrom capro import CAPro\nCAPro.load('MODEL').predict(['picture.jpg'])\n```",
+        f"Preprocessing: {where['steps']}. Size {where['size']}, mean {where['mean']}, "
+        f"std {where['std']}.",
+        "## Data\n\n"
+        + _table(
+            ("", "samples"),
+            [(str(split), f"{int(n):,}") for split, n in counts.items()]
+            + [(f"verdict: {name}", f"{n:,}") for name, n in _verdicts(run).items()],
+        )
+        + f"\n\nSource: `{_plain(settings.data.source or '')}`, fingerprint `{run.need('scan')}`. "
+        "Labels and texts come from the web; the licence of the images is theirs.",
+        "## Measured\n\n" + _results(run),
+        "## Open set\n\n"
+        f"An image is open when its highest probability is below {open_set['threshold']:.2f}. "
+        f"Chosen on {open_set['known']['samples']:,} known ({open_set['known']['from']}) and "
+        f"{open_set['open']['samples']:,} open samples ({open_set['open']['from']}); "
+        f"rule: {open_set['rule']}. There it keeps {_share(open_set['known']['kept'])} of the known "
+        f"and rejects {_share(open_set['open']['rejected'])} of the open. No test sample was used. "
+        + (
+            ""
+            if open_set["known"]["from"] == "val split"
+            else "The known samples were trained on, so their probabilities are higher than those of "
+            "new images will be: expect to reject more than this. A val split mends that."
+        ),
+        "## Limits\n\nThe classes mean what their definitions in the run say. Web data is biased in "
+        "ways that cleaning does not mend; measure on your own images before you rely on it.",
+        "## Settings\n\n```yaml\n"
+        + yaml.safe_dump(settings.model_dump(), sort_keys=False).rstrip()
+        + "\n```",
+        f"Made by capro {config['capro_version']}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Web text in Markdown: no tags, no links, no code fences, one line."""
+    return "".join(" " if c in "`<>[]()|*_\\\n\r" else c for c in text).strip()
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _verdicts(run: Run) -> dict[str, int]:
+    return {str(k): int(v) for k, v in run.issues()["decision"].value_counts().items()}
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _results(run: Run) -> str:
+    done = run.finished("evaluate")
+    results = (done or {}).get("result") or {}
+    rows = {name: row for name, row in results.items() if isinstance(row, dict)}
+    if "capro" not in rows or "vanilla" not in rows:
+        return "No test split: nothing was measured."
+    names = [name for name, value in rows["capro"].items() if isinstance(value, float)]
+    body = [
+        (method, *(f"{100 * rows[method][name]:.1f}" for name in names))
+        for method in ("vanilla", "capro")
+    ]
+    return (
+        "On the test split, in percent; `vanilla` is the same network trained on the web labels as "
+        "they are.\n\n" + _table(("", *names), body)
+    )

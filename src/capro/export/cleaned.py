@@ -1,0 +1,249 @@
+"""The cleaned data set: kept training samples with corrected labels, in formats that others read.
+
+Every format keeps what is needed to go back: the given label, the decision and its evidence, the
+texts, and the sample's id as ``capro_id``, by which ``capro scan`` knows the sample again. Dropped
+samples are left out and listed in ``dropped.csv``; ``export.json`` says what was written.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from capro import __version__
+from capro.data.manifest import Manifest
+from capro.data.store import ImageStore
+from capro.errors import ConfigError, DataError, did_you_mean
+from capro.export import writers
+from capro.export.folders import new_folder, safe_name, safe_names
+from capro.runs import Run, read_json, write_json
+
+FORMATS = ("folder", "csv", "parquet", "webdataset", "hf", "fiftyone")
+IMAGES = ("none", "link", "copy")
+DEFAULT_IMAGES = {"folder": "link", "webdataset": "copy", "hf": "copy"}  # others: none
+ALLOWED = {"folder": ("link", "copy"), "webdataset": ("copy",), "hf": ("copy",)}
+ENDINGS = {
+    "JPEG": ".jpg",
+    "PNG": ".png",
+    "WEBP": ".webp",
+    "GIF": ".gif",
+    "BMP": ".bmp",
+    "TIFF": ".tif",
+    "MPO": ".jpg",  # what Pillow calls a JPEG with further pictures in it
+}
+KEPT = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
+
+Progress = Callable[[int], None]
+
+
+def export_data(
+    run: Run,
+    out: Path,
+    *,
+    to: str,
+    images: str | None = None,
+    progress: Progress = lambda _: None,
+) -> dict[str, Any]:
+    """Write the cleaned training set of a run.
+
+    Args:
+        run: With a finished clean stage.
+        out: A folder that does not exist yet; appears whole or not at all.
+        to: One of FORMATS.
+        images: ``none``, ``link`` (hard links) or ``copy``; None: what the format needs at least.
+        progress: Told the number of images done in each step.
+
+    Returns:
+        What export.json says.
+    """
+    mode = _mode(to, images)
+    manifest = Manifest.load(run.folder("scan") / "manifest.parquet")
+    table = cleaned_table(run, manifest)
+    kept, dropped = table[table["decision"] != "drop"], table[table["decision"] == "drop"]
+    if not len(kept):
+        raise DataError(
+            "every training sample was dropped", hint="lower train.gamma and clean again"
+        )
+    classes = [spec["name"] for spec in read_json(run.folder("classes") / "classes.json")]
+    with new_folder(out) as folder:
+        pictures = Pictures(manifest, kept, folder, to, mode, progress)
+        kept = kept.assign(file_name=pictures.names)
+        note = {
+            "capro": __version__,
+            "format": to,
+            "task": manifest.task,
+            "run": str(run.path.resolve()),
+            "data": run.need("scan"),
+            "images": mode,
+            "image_root": pictures.root,
+            "samples": len(kept),
+            "dropped": len(dropped),
+            "decisions": {str(k): int(v) for k, v in table["decision"].value_counts().items()},
+            "classes": classes,
+            "scan": scan_command(to, out, pictures.root),
+        }
+        write_json(folder / "export.json", note)
+        writers.write_csv(folder / "dropped.csv", _columns(dropped, manifest.task))
+        writers.WRITERS[to](folder, _columns(kept, manifest.task), pictures, classes)
+    return note
+
+
+def _mode(to: str, images: str | None) -> str:
+    if to not in FORMATS:
+        raise ConfigError(f"no format {to!r}", hint=did_you_mean(to, FORMATS))
+    mode = images or DEFAULT_IMAGES.get(to, "none")
+    if mode not in IMAGES:
+        raise ConfigError(f"--images {mode!r}", hint=did_you_mean(mode, IMAGES))
+    allowed = ALLOWED.get(to, IMAGES)
+    if mode not in allowed:
+        raise ConfigError(
+            f"--to {to} holds images, --images {mode} is not possible",
+            hint=f"use --images {' or '.join(allowed)}, or --to csv for the table alone",
+        )
+    return mode
+
+
+def scan_command(to: str, out: Path, root: str | None) -> str:
+    """How the export is read back by ``capro scan``."""
+    place = {"csv": out / "samples.csv", "parquet": out / "samples.parquet"}.get(to, out)
+    words = ["capro", "scan", str(place), *(["--image-root", root] if root else [])]
+    return shlex.join(words)
+
+
+def cleaned_table(run: Run, manifest: Manifest) -> pd.DataFrame:
+    """All training samples with verdicts and texts, in manifest order; ``position`` is theirs there."""
+    verdicts: pd.DataFrame = run.issues().set_index("id")
+    position = manifest.split("train")
+    samples = manifest.samples.iloc[position]
+    found = verdicts.loc[samples["id"]].reset_index(drop=True)
+    found["capro_id"], found["position"] = samples["id"].to_numpy(), position
+    for name in ("split", "title", "description", "tags", "path", "offset", "size", "row"):
+        found[name] = samples[name].to_numpy()
+    found["format"], found["source"] = samples["format"].to_numpy(), samples["source"].to_numpy()
+    if manifest.task == "single":
+        found["label"] = found["corrected_label"]
+    else:
+        found["labels"] = [list(names) for names in found["corrected_labels"]]
+        found["given_labels"] = [list(names) for names in samples["labels"]]  # in their own order
+    return found
+
+
+def _columns(table: pd.DataFrame, task: str) -> pd.DataFrame:
+    """What an export's table holds, file and label first."""
+    labels = ["label", "given_label"] if task == "single" else ["labels", "given_labels"]
+    first = ["file_name"] if "file_name" in table else []
+    place = [] if first else ["path"]
+    return table[[*first, *labels, *KEPT, *place]].reset_index(drop=True)
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pictures:
+    """Names of the exported pictures, and a way to write or read each.
+
+    ``names`` are relative to the export folder; without images, to ``root``.
+    """
+
+    manifest: Manifest
+    table: pd.DataFrame
+    folder: Path
+    to: str
+    mode: str
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._store = ImageStore(self.manifest)
+        self._positions = self.table["position"].tolist()
+        self._files = {
+            number: source.root
+            for number, source in enumerate(self.manifest.sources)
+            if source.kind == "files"
+        }
+        self.root: str | None = None
+        if self.mode == "none":
+            self.root, self.names = self._in_place()
+        else:
+            self.names = self._new_names()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def _in_place(self) -> tuple[str, list[str]]:
+        """The pictures where they are: a root and paths below it."""
+        missing = sorted(set(self.table["source"]) - self._files.keys())
+        if missing:
+            source = self.manifest.sources[missing[0]]
+            raise ConfigError(
+                f"{source.root}: its images lie in {source.kind}, not in files of their own",
+                hint="use --images copy",
+            )
+        roots = {number: self._files[number] for number in set(self.table["source"])}
+        root = os.path.commonpath(list(roots.values()))
+        rows = zip(self.table["source"], self.table["path"], strict=True)
+        return root, [os.path.relpath(Path(roots[number], path), root) for number, path in rows]
+
+    def _new_names(self) -> list[str]:
+        single = self.manifest.task == "single"
+        folders = safe_names(sorted(set(self.table["label"]))) if single else {}
+        names = []
+        for number, row in enumerate(self.table.to_dict("records")):
+            stem = safe_name(Path(str(row["path"])).stem) if row["source"] in self._files else ""
+            name = (
+                f"{number:08d}{'-' + stem if stem else ''}{ENDINGS.get(str(row['format']), '.img')}"
+            )
+            if self.to == "folder" and single:
+                name = f"{folders[row['label']]}/{name}"
+            elif self.to in ("folder", "csv", "parquet"):
+                name = f"images/{name}"
+            names.append(name)
+        return names
+
+    def path(self, number: int) -> Path | None:
+        """The source file of a picture; None where it lies inside another file."""
+        row = self.table.iloc[number]
+        root = self._files.get(int(row["source"]))
+        return Path(root, str(row["path"])) if root is not None else None
+
+    def read(self, number: int) -> bytes:
+        """The bytes of a picture."""
+        self.progress(1)
+        return self._store.read(self._positions[number])
+
+    def write_all(self, below: str = "") -> None:
+        """Link or copy every picture into the export."""
+        if self.mode == "none":
+            return
+        for number, name in enumerate(self.names):
+            target = self.folder / below / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if self.mode == "link":
+                self._link(number, target)
+                self.progress(1)
+            else:
+                target.write_bytes(self.read(number))
+
+    def _link(self, number: int, target: Path) -> None:
+        path = self.path(number)
+        if path is None:
+            raise ConfigError(
+                "images inside tars, tables or hub data sets cannot be linked",
+                hint="use --images copy",
+            )
+        try:  # a symbolic link out of the folder would be refused by `scan`, a hard link is a file
+            os.link(path.resolve(), target)
+        except OSError as error:
+            raise DataError(
+                f"{path}: cannot be linked: {error.strerror}", hint="use --images copy"
+            ) from None
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        for number, name in enumerate(self.names):
+            yield name, self.read(number)

@@ -1,0 +1,252 @@
+"""The model: weights, configuration, model card and, where asked for, ONNX.
+
+The deployable network is the encoder with the classifier of step 3; in frozen mode the encoder is
+the pretrained backbone. ``capro.predict`` reads what is written here.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+from capro import __version__, assemble
+from capro.data.manifest import Manifest
+from capro.errors import ConfigError, RunError
+from capro.export.card import model_card
+from capro.export.folders import new_folder
+from capro.nets.deployed import Deployed, describe
+from capro.predict import FORMAT, Predictor
+from capro.runs import Run, read_array, write_json
+from capro.train.batches import plain_batches
+
+STEPS = np.linspace(0, 1, 101)
+FEW = 20  # open samples; fewer say little about a threshold
+KNOWN_SHARE = 0.95  # of the known samples that stay in, where there are too few open ones
+KNOWN_LEAST = 0.8  # whatever the open ones say: a classifier that refuses more is of little use
+ONNX_TOLERANCE = 1e-4
+
+
+def export_model(
+    run: Run,
+    out: Path,
+    *,
+    onnx: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Write a model folder from a finished run; returns its config.json.
+
+    Args:
+        run: With a finished finetune stage.
+        out: A folder that does not exist yet; appears whole or not at all.
+        onnx: Also write model.onnx, checked against PyTorch.
+        say: Told what is going on.
+    """
+    run.need("finetune")
+    manifest = assemble.manifest_of(run)
+    training = assemble.training_set(run, manifest)
+    net = deployable(run, training)
+    say("calibrating the open-set threshold on training data")
+    config = _config(run, net, training, calibrate(run, manifest, training))
+    with new_folder(out) as folder:
+        state = {name: tensor.contiguous().clone() for name, tensor in net.state_dict().items()}
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        write_json(folder / "config.json", config)
+        if onnx:
+            say("writing ONNX and checking it against PyTorch")
+            config["onnx"] = write_onnx(net, folder / "model.onnx", config["preprocessing"]["size"])
+            write_json(folder / "config.json", config)
+        (folder / "README.md").write_text(model_card(run, manifest, config), "utf-8")
+        Predictor.load(folder)  # what was written can be read
+    return config
+
+
+def deployable(run: Run, training: assemble.TrainingSet) -> Deployed:
+    """Encoder and classifier of the finished run, images to logits, in eval mode."""
+    trained = assemble.new_net(run, training)
+    assemble.load_net(run.folder("finetune") / "model.safetensors", trained)
+    frozen = run.settings.net.mode == "frozen"
+    backbone = assemble.pretrained(run.settings) if frozen else trained.encoder
+    net = Deployed(backbone, len(training.classes), multi_label=training.multi_label)
+    net.classifier.load_state_dict(trained.heads.classifier.state_dict())
+    return net.eval().cpu()
+
+
+def _config(
+    run: Run, net: Deployed, training: assemble.TrainingSet, open_set: dict[str, Any]
+) -> dict[str, Any]:
+    settings, names = run.settings, training.classes
+    kind = "multi" if training.multi_label else "single"
+    return {
+        "capro_format": FORMAT,
+        "capro_version": __version__,
+        "problem_type": f"{kind}_label_classification",
+        "num_labels": len(names),
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+        "backbone": describe(net.backbone),
+        "preprocessing": {
+            "steps": "RGB, EXIF rotation, transparency on white; centre square, bilinear to "
+            "size x size; divided by 255; (x - mean) / std, which the network does itself",
+            "size": settings.views.size or net.backbone.size,
+            "mean": list(net.backbone.mean),
+            "std": list(net.backbone.std),
+            "limits": settings.scan.model_dump(include={"max_pixels", "max_aspect"}),
+        },
+        "open_set": open_set,
+    }
+
+
+# --- open set -------------------------------------------------------------------------------------
+
+
+def choose_threshold(known: NDArray[np.floating], open_: NDArray[np.floating]) -> float:
+    """The threshold of 0, 0.01 ... 1 with the best balanced accuracy, the lowest of equal ones.
+
+    A sample is open when its highest probability is below the threshold (method.md, Evaluation).
+    Only thresholds that keep 80 % of the known samples are considered. With too few open samples it
+    is the largest threshold that keeps 95 % of the known ones.
+
+    Args:
+        known: Highest probabilities of samples of known classes, (n,).
+        open_: Of samples that belong to none, (m,).
+
+    >>> choose_threshold(np.full(50, 0.9), np.full(50, 0.3))
+    0.31
+    """
+    stays = (known[None] >= STEPS[:, None]).mean(axis=1)  # (101,)
+    if len(open_) < FEW:
+        return float(round(STEPS[np.flatnonzero(stays >= KNOWN_SHARE)[-1]], 2))
+    out = (open_[None] < STEPS[:, None]).mean(axis=1)
+    balanced = np.where(stays >= KNOWN_LEAST, stays + out, -1.0)
+    return float(round(STEPS[int(balanced.argmax())], 2))
+
+
+def calibrate(run: Run, manifest: Manifest, training: assemble.TrainingSet) -> dict[str, Any]:
+    """A threshold from training data alone, and how it came about.
+
+    Known: the val split where there is one, which no step has seen, else the cleaned training set.
+    Open: training samples that the rule dropped. Step 3 has not seen them, and the method holds
+    that they belong to none of the classes.
+    """
+    labels = torch.from_numpy(np.array(read_array(run.folder("clean") / "labels.npy")))
+    out = training.task(run.settings.net.tau).out(labels).numpy()
+    held = manifest.split("val")
+    known_at = held if len(held) else training.positions[~out]
+    open_at = training.positions[out]
+    scores = _highest(run, manifest, training, np.concatenate([known_at, open_at]))
+    known, open_ = scores[: len(known_at)], scores[len(known_at) :]
+    threshold = choose_threshold(known, open_)
+    enough = len(open_) >= FEW
+    return {
+        "threshold": threshold,
+        "known": {
+            "from": "val split" if len(held) else "cleaned training samples",
+            "samples": len(known),
+            "kept": round(float((known >= threshold).mean()), 4),
+        },
+        "open": {
+            "from": "training samples that the label rule dropped",
+            "samples": len(open_),
+            "rejected": round(float((open_ < threshold).mean()), 4) if len(open_) else None,
+        },
+        "rule": "best balanced accuracy of keeping the known and rejecting the open, "
+        f"among thresholds that keep {KNOWN_LEAST:.0%} of the known"
+        if enough
+        else f"keeps {KNOWN_SHARE:.0%} of the known: fewer than {FEW} open samples",
+    }
+
+
+@torch.no_grad()
+def _highest(
+    run: Run, manifest: Manifest, training: assemble.TrainingSet, positions: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Highest probability of each sample, unaugmented, (n,)."""
+    device = assemble.ranks_of(run.settings).accelerator.device
+    net = assemble.new_net(run, training).to(device)
+    assemble.load_net(run.folder("finetune") / "model.safetensors", net)
+    net.eval()
+    task = training.task(run.settings.net.tau)
+    inputs = assemble.inputs_of(run, manifest, net.encoder)
+    parts = [
+        task.probabilities(net(x).query.p).max(dim=1).values.cpu().numpy()
+        for _, x in plain_batches(inputs, positions, size=256, device=device)
+    ]
+    return np.concatenate(parts)
+
+
+# --- ONNX -----------------------------------------------------------------------------------------
+
+
+class _WithProbabilities(torch.nn.Module):
+    def __init__(self, net: Deployed) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.net.probabilities(images)
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """No warnings from a logger: the exporter complains of a torchvision that nobody needs."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def write_onnx(net: Deployed, path: Path, size: int) -> dict[str, Any]:
+    """Images in [0, 1], (b, 3, size, size) -> probabilities, (b, C); checked against PyTorch.
+
+    Returns:
+        Names of input and output, and the largest difference that was measured.
+    """
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"ONNX needs a package that is not installed: {error.name}",
+            hint="pip install 'capro[onnx]'",
+        ) from None
+    whole = _WithProbabilities(net).eval()
+    example = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    with warnings.catch_warnings(), _quiet("torch.onnx"):
+        warnings.simplefilter("ignore")  # the exporter's own deprecations
+        torch.onnx.export(
+            whole,
+            (example,),
+            str(path),
+            input_names=["images"],
+            output_names=["probabilities"],
+            dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1, max=4096)}},
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for count in (1, 3):  # another batch size than the example's
+        images = torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(count))
+        with torch.no_grad():
+            ours = whole(images).numpy()
+        theirs = session.run(["probabilities"], {"images": images.numpy()})[0]
+        worst = max(worst, float(np.abs(ours - theirs).max()))
+    if not worst <= ONNX_TOLERANCE:
+        raise RunError(
+            f"ONNX differs from PyTorch by {worst:.1e}, more than {ONNX_TOLERANCE:.0e}",
+            hint="leave --onnx out, or use another backbone",
+        )
+    return {"input": "images", "output": "probabilities", "largest_difference": worst}

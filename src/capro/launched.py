@@ -1,0 +1,27 @@
+"""How this process was started: alone, or as one of several by `torchrun` or `accelerate launch`.
+
+Read from the launcher's environment, so that nothing heavy is imported to know who may print.
+"""
+
+from __future__ import annotations
+
+import os
+
+_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
+def count() -> int:
+    """Number of processes that were started together."""
+    if not all(os.environ.get(name, "").isdigit() for name in _NAMES):
+        return 1
+    return int(os.environ["WORLD_SIZE"])
+
+
+def rank() -> int:
+    """This process's number among them."""
+    return int(os.environ["RANK"]) if count() > 1 else 0
+
+
+def is_main() -> bool:
+    """Whether this process writes files and talks to people."""
+    return rank() == 0

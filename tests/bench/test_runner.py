@@ -1,0 +1,158 @@
+"""Benchmarks on tiny data: stages are shared, an interrupted grid repeats nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from capro import pipeline
+from capro.bench import Bench, bench
+from capro.bench.runner import pipeline as used
+from capro.bench.store import SharedRun, only_one
+from capro.errors import ConfigError, DataError, RunError
+from capro.runs import Run
+from tests import squares as tiny
+
+
+def events(folder: Path, kind: str) -> Counter[str]:
+    lines = [
+        json.loads(line)
+        for file in sorted(folder.rglob("events.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+    return Counter(line["stage"] for line in lines if line["event"] == kind)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_data(tmp_path_factory.mktemp("bench") / "data")
+
+
+@pytest.fixture(scope="module")
+def done(data: Path) -> Bench:
+    """A grid that was interrupted in the middle of a row and started again."""
+    said: list[str] = []
+    work = Bench(data.parent / "out", tiny.settings(data), (0, 1), say=said.append)
+    real = used.finetune
+    calls = []
+
+    def interrupted(*args: object, **options: object) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        real(*args, **options)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(used, "finetune", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench(work, "policy")
+    bench(work, "policy")
+    return work
+
+
+def test_interrupted_grid_repeats_nothing(done: Bench) -> None:
+    finished = events(done.folder, "finished")
+    assert finished["scan"] == finished["classes"] == finished["embed"] == finished["graph"] == 1
+    assert finished["pretrain"] == 2  # one per seed
+    assert finished["train"] == finished["clean"] == finished["finetune"] == 4  # rows x seeds
+    assert events(done.folder, "started") == finished  # no stage began twice
+
+
+def test_started_again_it_does_nothing(done: Bench) -> None:
+    before = events(done.folder, "started")
+    table = (done.folder / "tables" / "policy.md").read_text()
+    bench(done, "policy")
+    assert events(done.folder, "started") == before
+    assert (done.folder / "tables" / "policy.md").read_text() == table
+
+
+def test_tables_share_rows(done: Bench) -> None:
+    before = events(done.folder, "started")
+    found = bench(done, "reference", rows=["none", "CB (ours)"])
+    extra = events(done.folder, "started") - before
+    assert set(extra) == {"train", "clean", "finetune", "evaluate"}
+    assert extra["train"] == 2  # `none`, two seeds; CB is the policy table's
+    assert set(found["rows"]) == {"none", "CB (ours)"}
+
+
+def test_outputs(done: Bench) -> None:
+    folder = done.folder / "tables"
+    assert {file.name for file in folder.iterdir()} >= {"policy.md", "policy.csv", "policy.svg"}
+    text = (folder / "policy.md").read_text()
+    assert "± " in text
+    assert "/2)" in text
+    assert len((folder / "policy.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
+
+
+def test_row_that_cannot_run_is_told(done: Bench) -> None:
+    found = bench(done, "text", rows=["xlnet, ours"])
+    assert found["rows"]["no text: random anchors"]["figures"]
+    if found["rows"]["xlnet, ours"]["problem"]:  # no network here
+        assert "not run: xlnet, ours" in (done.folder / "tables" / "text.md").read_text()
+
+
+def test_baselines_and_cost(done: Bench) -> None:
+    one = Bench(done.folder, done.settings, (0,))
+    found = bench(one, "main", rows=["k-NN label vote"])
+    assert found["rows"]["k-NN label vote"]["figures"][0]["top1"] > 0.5
+    parts = {part["name"] for part in bench(one, "cost")["parts"]}
+    assert any(name.startswith("image encoder small") for name in parts)
+    assert "step 2 with NCR" in parts
+    assert "graph: text enhancement" in parts
+
+
+def test_open_set(done: Bench, tmp_path: Path) -> None:
+    novel = tmp_path / "novel.txt"
+    novel.write_text("lime\n")
+    one = Bench(done.folder, done.settings, (0,), novel=novel)
+    found = bench(one, "openset", rows=["CAPro"])
+    figures = found["rows"]["CAPro"]["figures"][0]
+    assert 0 < figures["C-F1 mean"] <= figures["C-F1 best"] <= 1
+    assert figures["C-F1 held-out"] <= figures["C-F1 best"]
+    assert (done.folder / "openset" / "known.txt").read_text() == "azure\ncrimson\n"
+    run = Run.open(done.folder / "runs" / "openset" / "capro" / "seed0")
+    manifest = pipeline.results.manifest_of(run)
+    assert set(manifest.label_names("train")) == {"azure", "crimson"}
+    assert set(manifest.label_names("test")) == {"azure", "crimson", "lime"}
+    assert len(manifest.split("val")) == 4
+    lines = (done.folder / "tables" / "openset-curves.csv").read_text().splitlines()
+    assert lines[0] == "row,threshold,C-P,C-R,C-F1"
+    assert len(lines) == 1 + 2 * 101
+    assert "polyline" in (done.folder / "tables" / "openset.svg").read_text()
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    data = tiny.write_data(tmp_path / "data", train=8, multi=True)
+    work = Bench(tmp_path / "out", tiny.settings(data, multi=True), (0,))
+    found = bench(work, "gamma", rows=["0.9"])
+    assert set(found["rows"]["0.9"]["figures"][0]) >= {"C-F1", "O-F1", "mAP"}
+    text = (tmp_path / "out" / "tables" / "gamma.md").read_text()
+    assert "| gamma | C-F1, % | O-F1, % | mAP, % |" in text
+    assert "paper's C-F1" in text
+    with pytest.raises(DataError, match="one label per sample"):
+        bench(work, "openset")
+
+
+def test_stages_of_a_given_run_are_taken(done: Bench, data: Path, tmp_path: Path) -> None:
+    elsewhere = Run.create(tmp_path / "elsewhere", done.settings)
+    pipeline.scan(elsewhere)
+    run = SharedRun.make(
+        tmp_path / "run", done.settings, store=tmp_path / "store", given=[elsewhere.path]
+    )
+    pipeline.scan(run)
+    assert events(tmp_path / "run", "taken") == {"scan": 1}
+    assert not events(tmp_path / "run", "started")
+    assert run.need("scan") == elsewhere.need("scan")
+
+
+def test_mistakes(done: Bench, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no row 'CB'"):
+        bench(done, "reference", rows=["CB"])
+    with only_one(tmp_path), pytest.raises(RunError, match="another capro bench"):
+        bench(Bench(tmp_path, done.settings, (0,)), "policy")
+    bare = tiny.write_data(tmp_path / "data", test=0)
+    with pytest.raises(DataError, match="no test split"):
+        bench(Bench(tmp_path / "out", tiny.settings(bare), (0,)), "policy")

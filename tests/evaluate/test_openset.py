@@ -1,0 +1,95 @@
+"""The open-set curve equals a brute-force one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import precision_recall_fscore_support
+
+from capro.errors import DataError
+from capro.evaluate import openset
+
+
+@given(st.integers(0, 10_000), st.integers(1, 40), st.integers(2, 6), st.booleans())
+def test_curve_equals_brute_force(seed: int, n: int, c: int, coarse: bool) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.dirichlet(np.full(c, 0.4), n)
+    scores = np.round(scores, 2) if coarse else scores  # confidences on the thresholds themselves
+    y = rng.integers(-1, c, n)
+    found = openset.curve(scores, y)
+    labels = sorted(set(y.tolist()))
+    for number in rng.choice(101, 8, replace=False):
+        t = openset.THRESHOLDS[number]
+        taken = np.array([row.argmax() if row.max() >= t else -1 for row in scores])
+        p, r, *_ = precision_recall_fscore_support(
+            y, taken, labels=labels, average="macro", zero_division=0
+        )
+        assert found.precision[number] == pytest.approx(p)
+        assert found.recall[number] == pytest.approx(r)
+        assert found.f1[number] == pytest.approx(2 * p * r / (p + r) if p + r else 0)
+    assert found.mean == pytest.approx(found.f1.mean())
+    assert found.best.f1 == found.f1.max()
+
+
+def test_by_hand() -> None:
+    scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.55, 0.45]])
+    y = np.array([0, 1, openset.OPEN])
+    found = openset.curve(scores, y)
+    assert found.at(0.58).f1 == 1.0  # only the open one is below
+    assert found.at(0.0).recall == pytest.approx(2 / 3)
+    assert found.at(1.0).recall == pytest.approx(1 / 3)
+    assert found.best.threshold == 0.56
+    whole = found.as_dict(held_out=0.58)
+    assert whole["held_out"]["f1"] == 1.0
+    assert len(whole["curve"]) == 101
+
+
+def test_threshold_from_held_out_samples_separates_known_from_unknown() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 5, 200)
+    logits = rng.normal(size=(200, 5))
+    logits[np.arange(200), y] += 6
+    scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    t = openset.held_out_threshold(scores, y)
+    assert 0.5 < t < 1
+    assert (scores.max(axis=1) >= t).mean() > 0.8
+
+
+def test_sure_scores_without_mass_elsewhere_do_not_divide_by_zero() -> None:
+    assert 0 <= openset.held_out_threshold(np.eye(3), np.arange(3)) <= 1
+
+
+@given(st.integers(3, 30), st.floats(0.05, 0.95), st.integers(0, 5))
+def test_split_is_a_partition(n: int, share: float, seed: int) -> None:
+    names = [f"c{i}" for i in range(n)]
+    known, novel = openset.split_classes(names, novel_share=share, seed=seed)
+    assert sorted(known + novel) == sorted(names)
+    assert len(known) >= 2
+    assert novel
+    assert (known, novel) == openset.split_classes(names, novel_share=share, seed=seed)
+
+
+def test_class_list(tmp_path: Path) -> None:
+    file = tmp_path / "novel.txt"
+    file.write_text("# novel\nant\n\nbee\nant\n")
+    assert openset.read_class_list(file, ["ant", "bee", "cat"]) == ["ant", "bee"]
+    file.write_text("ant\nbea\n")
+    with pytest.raises(DataError, match=r"novel.txt:2: no class 'bea'") as error:
+        openset.read_class_list(file, ["ant", "bee"])
+    assert "bee" in error.value.hint
+    file.write_text("\n")
+    with pytest.raises(DataError, match="names no class"):
+        openset.read_class_list(file, ["ant"])
+
+
+def test_errors() -> None:
+    with pytest.raises(DataError, match="no sample"):
+        openset.curve(np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
+    with pytest.raises(DataError, match="0 held-out samples"):
+        openset.held_out_threshold(np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
+    with pytest.raises(DataError, match="2 classes"):
+        openset.split_classes(["a", "b"])

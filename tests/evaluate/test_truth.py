@@ -1,0 +1,42 @@
+"""Noise detection measured on truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from capro.evaluate.truth import noise_detection
+
+
+def test_one_label_by_hand() -> None:
+    member = np.eye(3, dtype=bool)[[0, 1, 2, 0, 1]]
+    before = np.array([0, 1, 0, 1, 1])  # samples 2 and 3 are wrong
+    after = np.array([0, -1, 2, 1, 1])  # 1 dropped although right, 2 corrected, 3 missed
+    found = noise_detection(before, after, member)
+    assert found == pytest.approx(
+        {"noise": 0.4, "called": 0.4, "precision": 0.5, "recall": 0.5, "f1": 0.5, "corrected": 1.0}
+    )
+
+
+def test_several_labels_by_hand() -> None:
+    member = np.array([[1, 0, 1], [0, 1, 0]], dtype=bool)
+    before = np.array([[1, 1, 0], [1, 1, 0]])  # wrong: (0, 1) and (1, 0); missing: (0, 2)
+    after = np.array([[1, 0, 1], [1, 1, 1]])  # removed (0, 1); added (0, 2) rightly, (1, 2) not
+    found = noise_detection(before, after, member)
+    assert found["precision"] == 1.0
+    assert found["recall"] == 0.5
+    assert found["corrected"] == 0.5
+    assert found["found"] == 1.0
+
+
+def test_a_sample_that_is_out_has_its_labels_called() -> None:
+    found = noise_detection(np.array([[1, 0]]), np.array([[-1, -1]]), np.array([[True, False]]))
+    assert (found["called"], found["precision"]) == (1.0, 0.0)
+
+
+def test_nothing_called_has_no_precision() -> None:
+    same = np.array([0, 1])
+    found = noise_detection(same, same, np.eye(2, dtype=bool))
+    assert np.isnan(found["precision"])
+    assert np.isnan(found["recall"])
+    assert found["noise"] == 0

@@ -1,0 +1,247 @@
+"""Round trips: what an export holds is what `scan` reads back, with the corrected labels."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from capro import config, pipeline
+from capro.data.manifest import Manifest
+from capro.errors import CaproError
+from capro.export import FORMATS, export_data
+from capro.export.cleaned import cleaned_table
+from capro.export.folders import safe_name, safe_names
+from capro.runs import Run
+from tests.made_up import CLASSES, make_run
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("single"))
+
+
+@pytest.fixture(scope="module")
+def multi(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("multi"), multi=True)
+
+
+def rescan(note: dict[str, Any], out: Path, folder: Path) -> Manifest:
+    """Scan an export as its export.json says."""
+    words = note["scan"].split()
+    assert words[:2] == ["capro", "scan"]
+    overrides = [f"data.source={words[2]}", "scan.workers=1"]
+    overrides += [f"data.image_root={words[4]}"] if len(words) > 3 else []
+    run = Run.create(folder, config.load(overrides=overrides))
+    pipeline.scan(run)
+    return Manifest.load(folder / "scan" / "manifest.parquet")
+
+
+def cases() -> list[Any]:
+    allowed = {"folder": ["link", "copy"], "webdataset": [None], "hf": [None]}
+    found = [(to, m, "single") for to in FORMATS for m in allowed.get(to, ["none", "link", "copy"])]
+    return found + [(to, None, "multi") for to in FORMATS]
+
+
+@pytest.mark.parametrize(("to", "images", "task"), cases())
+def test_round_trip(
+    to: str, images: str | None, task: str, single: Run, multi: Run, tmp_path: Path
+) -> None:
+    run = single if task == "single" else multi
+    note = export_data(run, tmp_path / "out", to=to, images=images)
+    again = rescan(note, tmp_path / "out", tmp_path / "again")
+    assert again.task == task
+    assert (again.frame["status"] == "ok").all()
+    before = Manifest.load(run.folder("scan") / "manifest.parquet")
+    table = cleaned_table(run, before)
+    kept = table[table["decision"] != "drop"].set_index("capro_id")
+    assert 0 < len(kept) < len(table)
+    found = again.samples.set_index("id")
+    assert sorted(found.index) == sorted(kept.index)
+    old = before.samples.set_index("id").loc[found.index]
+    wanted = kept.loc[found.index, "label" if task == "single" else "labels"]
+    assert [labels[0] if task == "single" else list(labels) for labels in found["labels"]] == (
+        wanted.tolist()
+    )
+    for column in ("sha256", "title", "description", "tags", "split"):
+        assert found[column].tolist() == old[column].tolist(), column
+    given = _given(tmp_path / "out", to, task)
+    changed = sum(given[i] != list(old.loc[i, "labels"]) for i in found.index)
+    assert changed == 0  # reversible: the given labels are in the export
+
+
+def _given(out: Path, to: str, task: str) -> dict[str, list[str]]:
+    """Given labels by id, read from an export with no code of ours."""
+    column = "given_label" if task == "single" else "given_labels"
+    if to in ("csv", "folder"):
+        rows = pd.read_csv(out / ("samples.csv" if to == "csv" else "metadata.csv"))
+        records = rows.to_dict("records")
+    elif to in ("parquet", "hf"):
+        name = "samples.parquet" if to == "parquet" else "train-00000-of-00001.parquet"
+        records = pd.read_parquet(out / name).to_dict("records")
+    elif to == "webdataset":
+        with tarfile.open(out / "train-000000.tar") as tar:
+            files = [tar.extractfile(m) for m in tar if m.name.endswith(".json")]
+            records = [json.loads(file.read()) for file in files if file]
+    else:
+        records = list(json.loads((out / "labels.json").read_text())["capro"].values())
+
+    def names(value: Any) -> list[str]:
+        if task == "single":
+            return [value]
+        return json.loads(value) if isinstance(value, str) else list(value)
+
+    return {row["capro_id"]: names(row[column]) for row in records}
+
+
+def test_dropped_samples_are_listed_with_their_evidence(single: Run, tmp_path: Path) -> None:
+    note = export_data(single, tmp_path / "out", to="csv")
+    dropped = pd.read_csv(tmp_path / "out" / "dropped.csv")
+    verdicts = single.issues()
+    assert set(dropped["capro_id"]) == set(verdicts.loc[verdicts["decision"] == "drop", "id"])
+    assert note["dropped"] == len(dropped) > 0
+    assert dropped["evidence"].str.startswith("Dropped").all()
+
+
+def test_hugging_face_loads_it_with_class_names(single: Run, multi: Run, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    for run, column in ((single, "label"), (multi, "labels")):
+        out = tmp_path / column
+        export_data(run, out, to="hf")
+        data = datasets.load_dataset(str(out), cache_dir=str(tmp_path / "cache"))["train"]
+        feature = data.features[column]
+        assert getattr(feature, "feature", feature).names == CLASSES
+        assert data[0]["image"].size == (20, 16)
+
+
+def test_fiftyone_layout_is_the_documented_one(single: Run, tmp_path: Path) -> None:
+    export_data(single, tmp_path / "copy", to="fiftyone", images="copy")
+    labels = json.loads((tmp_path / "copy" / "labels.json").read_text())
+    assert labels["classes"] == CLASSES
+    files = {path.stem: path for path in (tmp_path / "copy" / "data").iterdir()}
+    assert files.keys() == labels["labels"].keys()
+    assert {target["label"] for target in labels["labels"].values()} <= {0, 1, 2}
+    export_data(single, tmp_path / "none", to="fiftyone")
+    places = json.loads((tmp_path / "none" / "data.json").read_text())
+    assert all(Path(path).is_file() for path in places.values())
+
+
+def test_fiftyone_paths_are_not_followed_out_of_the_root(single: Run, tmp_path: Path) -> None:
+    note = export_data(single, tmp_path / "out", to="fiftyone")
+    places = json.loads((tmp_path / "out" / "data.json").read_text())
+    first = next(iter(places))
+    places[first] = "/etc/passwd"
+    (tmp_path / "out" / "data.json").write_text(json.dumps(places))
+    again = rescan(note, tmp_path / "out", tmp_path / "again")
+    assert again.frame["reason"].tolist()[0] == "outside-folder"
+    assert len(again.samples) == len(places) - 1
+
+
+def test_webdataset_is_the_same_bytes_each_time(single: Run, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        export_data(single, tmp_path / name, to="webdataset")
+    shard = "train-000000.tar"
+    assert (tmp_path / "a" / shard).read_bytes() == (tmp_path / "b" / shard).read_bytes()
+
+
+def test_links_share_the_file_and_copies_do_not(single: Run, tmp_path: Path) -> None:
+    for images, count in (("link", 2), ("copy", 1)):
+        export_data(single, tmp_path / images, to="folder", images=images)
+        pictures = list((tmp_path / images).glob("*/*.png"))
+        assert pictures
+        assert {path.stat().st_nlink >= count for path in pictures} == {True}
+        assert not any(path.is_symlink() for path in pictures)
+    copy = next((tmp_path / "copy").glob("*/*.png"))
+    assert copy.stat().st_nlink == 1
+
+
+# --- safety ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"to": "cvs"}, "no format 'cvs'", "did you mean 'csv'?"),
+        ({"to": "csv", "images": "move"}, "--images 'move'", "known"),
+        ({"to": "folder", "images": "none"}, "--to folder holds images", "--images link or copy"),
+        ({"to": "hf", "images": "link"}, "--to hf holds images", "--images copy"),
+    ],
+)
+def test_mistakes_have_hints(
+    single: Run, tmp_path: Path, options: dict[str, str], message: str, hint: str
+) -> None:
+    with pytest.raises(CaproError, match=message) as caught:
+        export_data(single, tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert hint in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(single: Run, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    export_data(single, tmp_path / "out", to="csv")  # an empty folder is fine
+    before = (tmp_path / "out" / "samples.csv").read_bytes()
+    with pytest.raises(CaproError, match="exists already"):
+        export_data(single, tmp_path / "out", to="parquet")
+    assert (tmp_path / "out" / "samples.csv").read_bytes() == before
+
+
+def test_a_failure_leaves_nothing_behind(
+    single: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+
+    def progress(count: int) -> None:
+        done.append(count)
+        if len(done) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_data(single, tmp_path / "out", to="folder", progress=progress)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_images_in_tars_can_be_copied_but_not_left_in_place(single: Run, tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    note = export_data(single, shards, to="webdataset")
+    manifest = rescan(note, shards, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    verdicts = single.issues().set_index("id").loc[manifest.samples["id"]].reset_index()
+    for stage in ("classes", "clean"):
+        (run.folder(stage)).mkdir()
+    (run.folder("classes") / "classes.json").write_bytes(
+        (single.folder("classes") / "classes.json").read_bytes()
+    )
+    (run.folder("clean") / "stage.json").write_text('{"fingerprint": "x"}')
+    verdicts.to_parquet(run.folder("clean") / "verdicts.parquet")
+    for to, images in (("csv", "none"), ("folder", "link")):
+        with pytest.raises(CaproError) as caught:
+            export_data(run, tmp_path / "no", to=to, images=images)
+        assert caught.value.hint == "use --images copy"
+    export_data(run, tmp_path / "yes", to="folder", images="copy")
+    assert len(list((tmp_path / "yes").glob("*/*.png"))) == len(manifest.samples)
+
+
+def test_safe_names() -> None:
+    hostile = ["", ".", "..", "/", "a/../b", "CON", "x" * 300, "a\0b", "\n", "-rf", "é", "e\u0301"]
+    names = safe_names(hostile)
+    assert len({name.casefold() for name in names.values()}) == len(hostile)
+    for name in names.values():
+        assert name
+        assert not set(name) & set("/\\\0\n. ")
+        assert not name.startswith("-")
+        assert len(name.encode()) < 200
+    assert safe_name("tiger cat") == "tiger_cat"
+
+
+def test_classes_with_one_safe_name_keep_apart(single: Run, tmp_path: Path) -> None:
+    export_data(single, tmp_path / "out", to="folder")
+    table = pd.read_csv(tmp_path / "out" / "metadata.csv")
+    folders = table["file_name"].str.split("/").str[0]
+    assert table.groupby(folders)["label"].nunique().max() == 1
+    assert folders.nunique() == table["label"].nunique()
+    assert np.unique(table["file_name"]).size == len(table)

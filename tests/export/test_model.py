@@ -1,0 +1,147 @@
+"""The exported model: the same probabilities as evaluation, a card, ONNX, a threshold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from capro.assemble import manifest_of
+from capro.data.store import ImageStore
+from capro.errors import CaproError
+from capro.export import export_model
+from capro.export.card import _plain
+from capro.export.model import FEW, KNOWN_LEAST, choose_threshold
+from capro.nets.backbones import load_backbone
+from capro.nets.deployed import Deployed, describe, rebuild
+from capro.predict import Predictor
+from capro.runs import Run
+from tests.made_up import CLASSES, make_run
+
+
+@pytest.mark.parametrize("kind", ["single", "multi", "frozen"])
+def test_predictions_are_those_of_evaluate(kind: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, multi=kind == "multi", frozen=kind == "frozen")
+    export_model(run, tmp_path / "model")
+    predictor = Predictor.load(tmp_path / "model")
+    manifest = manifest_of(run)
+    store = ImageStore(manifest)
+    images = [predictor.open_image(store.read(int(i))) for i in manifest.split("test")]
+    evaluated = np.load(run.folder("evaluate") / "capro.npy")
+    assert len(images) == len(evaluated) > 0
+    np.testing.assert_allclose(predictor.probabilities(images), evaluated, atol=1e-6)
+    assert np.ptp(evaluated) > 0.1  # the comparison could fail
+    other = np.load(run.folder("evaluate") / "vanilla.npy")
+    assert np.abs(other - evaluated).max() > 1e-3
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def model(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("model") / "m"
+    export_model(run, out)
+    return out
+
+
+def test_config_says_everything_a_reader_needs(run: Run, model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    assert config["id2label"] == {str(i): name for i, name in enumerate(CLASSES)}
+    assert config["label2id"] == {name: i for i, name in enumerate(CLASSES)}
+    assert config["problem_type"] == "single_label_classification"
+    assert config["preprocessing"]["size"] == 16
+    assert len(config["preprocessing"]["mean"]) == 3
+    assert config["backbone"]["name"] == "small"
+    open_set = config["open_set"]
+    assert 0 <= open_set["threshold"] <= 1
+    dropped = int((run.issues()["decision"] == "drop").sum())
+    assert open_set["open"]["samples"] == dropped
+    assert open_set["known"]["samples"] == len(run.issues()) - dropped
+    names = set(load_file(model / "model.safetensors"))
+    assert {"classifier.weight", "classifier.bias"} <= names
+    assert not any("projector" in name or "key" in name for name in names)  # nothing for training
+
+
+def test_card_has_data_settings_and_results(run: Run, model: Path) -> None:
+    card = (model / "README.md").read_text()
+    assert card.startswith("---\n")
+    for text in ("## Data", "verdict: relabel", "## Measured", "| vanilla |", "| capro |", "top1"):
+        assert text in card
+    assert "gamma: 0.6" in card
+    assert run.need("scan") in card
+    top1 = run.finished("evaluate")["result"]["capro"]["top1"]  # type: ignore[index]
+    assert f"{100 * top1:.1f}" in card
+    assert _plain("<script>[x](javascript:1)`\n") == "script  x  javascript:1"
+
+
+def test_onnx_equals_pytorch(run: Run, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    config = export_model(run, tmp_path / "m", onnx=True)
+    assert config["onnx"]["largest_difference"] <= 1e-4
+    session = runtime.InferenceSession(str(tmp_path / "m" / "model.onnx"))
+    x = torch.rand(5, 3, 16, 16)
+    ours = Predictor.load(tmp_path / "m").net.probabilities(x).detach().numpy()
+    np.testing.assert_allclose(session.run(None, {"images": x.numpy()})[0], ours, atol=1e-4)
+
+
+def test_export_refuses_an_existing_folder_and_an_unfinished_run(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "mine.txt").write_text("mine")
+    with pytest.raises(CaproError, match="exists already"):
+        export_model(run, tmp_path / "m")
+    empty = Run.create(tmp_path / "empty", run.settings)
+    with pytest.raises(CaproError, match="the finetune stage has not finished"):
+        export_model(empty, tmp_path / "n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "m"]
+
+
+def test_a_hub_backbone_is_rebuilt_without_its_files(tmp_path: Path) -> None:
+    from transformers import ViTConfig, ViTModel
+
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    made = ViTModel(ViTConfig(**shape, intermediate_size=16, image_size=32, patch_size=16))
+    made.save_pretrained(tmp_path / "vit")
+    first = Deployed(load_backbone(str(tmp_path / "vit")), classes=3).eval()
+    description = json.loads(json.dumps(describe(first.backbone)))
+    (tmp_path / "vit").rename(tmp_path / "gone")
+    second = Deployed(rebuild(description), classes=3).eval()
+    second.load_state_dict(first.state_dict())
+    x = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(first(x), second(x))
+
+
+# --- threshold ------------------------------------------------------------------------------------
+
+
+def reference(known: np.ndarray, open_: np.ndarray) -> float:
+    best, found = -1.0, 0.0
+    for step in range(101):
+        t = round(step / 100, 2)
+        kept = np.mean([p >= t for p in known])
+        out = np.mean([p < t for p in open_])
+        if kept >= KNOWN_LEAST and kept + out > best + 1e-12:
+            best, found = kept + out, t
+    return found
+
+
+@given(st.integers(0, 10_000))
+def test_threshold_equals_the_brute_force_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    known = rng.beta(5, 2, 40)
+    open_ = rng.beta(2, 4, FEW + 5)
+    assert choose_threshold(known, open_) == pytest.approx(reference(known, open_))
+
+
+def test_few_open_samples_give_a_quantile() -> None:
+    known = np.linspace(0.005, 0.995, 100)
+    assert choose_threshold(known, np.array([])) == pytest.approx(0.05)

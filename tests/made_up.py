@@ -1,0 +1,135 @@
+"""Tiny runs for tests: real images and manifests, networks that nobody trained, made-up verdicts."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image
+
+from capro import assemble, config, pipeline, verdicts
+from capro.graph.neighbors import nearest
+from capro.labels import adjust, adjust_binary
+from capro.pipeline.base import write_frame
+from capro.runs import Run, write_array, write_json
+from capro.text.classes import ClassSpec
+from tests.data.corpus import encode, picture
+
+CLASSES = ["tiger/cat", "tiger cat", "nut"]  # two of them share a safe name
+HOSTILE = [
+    '<img src=x onerror="alert(1)">',
+    'a, "b"\nc;\td',
+    "=cmd()",
+    "",
+    "naïve 猫 🐈",
+    "\\ \\n '",
+]
+
+
+def write_source(folder: Path, *, multi: bool = False, per_class: int = 8, test: int = 2) -> Path:
+    """An image folder with metadata, train and test; class decides the colour."""
+    for split, count in (("train", per_class), ("test", test)):
+        root = folder / split
+        (root / "images").mkdir(parents=True)
+        with (root / "metadata.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["file_name", "labels" if multi else "label", "title", "tags"])
+            for number in range(count * len(CLASSES)):
+                label = number % len(CLASSES)
+                pixels = np.asarray(picture(20, 16, seed=1000 * count + number)) // 3
+                pixels[..., label] += 150
+                name = f"images/{number:03d} x.png"
+                (root / name).write_bytes(encode(Image.fromarray(pixels)))
+                names = [CLASSES[label]] + ([CLASSES[(label + 1) % 3]] if number % 4 == 0 else [])
+                cell = json.dumps(names) if multi else CLASSES[label]
+                writer.writerow([name, cell, HOSTILE[number % len(HOSTILE)], f"tag{label} web"])
+    return folder
+
+
+def make_run(folder: Path, *, multi: bool = False, frozen: bool = False) -> Run:
+    """A run with every stage that export and predict read."""
+    source = write_source(folder / "data", multi=multi)
+    overrides = [f"data.source={source}", "net.backbone=small", "views.size=16", "scan.workers=1"]
+    overrides += [f"net.mode={'frozen' if frozen else 'full'}", "net.frozen_views=1"]
+    run = Run.create(folder / "run", config.load(overrides=overrides))
+    pipeline.scan(run)
+    specs = [asdict(ClassSpec(name=name)) for name in CLASSES]
+    _stage(run, "classes", lambda here: write_json(here / "classes.json", specs))
+    pipeline.pixels(run)
+    if frozen:
+        pipeline.features(run)
+    manifest = assemble.manifest_of(run)
+    training = assemble.training_set(run, manifest)
+    for number, name in enumerate(("pretrain", "finetune")):
+        net = assemble.new_net(run, training)
+        torch.manual_seed(number)
+        torch.nn.init.normal_(net.heads.classifier.weight, std=1.0)
+        _stage(run, name, lambda here, net=net: assemble.save_net(here / "model.safetensors", net))
+    judged = make_evidence(training)
+    _stage(run, "clean", lambda here: _write_verdicts(here, judged))
+    pipeline.evaluate(run)
+    return run
+
+
+def _stage(run: Run, name: str, work: Any) -> None:
+    run.stage(name, work, settings={})
+
+
+def make_evidence(training: assemble.TrainingSet, seed: int = 0) -> verdicts.Evidence:
+    """Random scores, and the real rule on them."""
+    rng = np.random.default_rng(seed)
+    n, c = len(training.positions), len(training.classes)
+    labels = training.labels
+    anchored = torch.zeros_like(labels, dtype=torch.bool)
+    if training.multi_label:
+        p, r = rng.random((2, n, c)).astype(np.float32)
+        anchored[: n // 3] = labels[: n // 3] > 0
+        o = torch.from_numpy((p + r) / 2)
+        corrected, decisions = adjust_binary(o, labels, anchored, gamma=0.6)
+    else:
+        p, r = rng.dirichlet(np.full(c, 0.4), (2, n)).astype(np.float32)
+        anchored[:3] = True
+        o = torch.from_numpy((p + r) / 2)
+        corrected, decisions = adjust(o, labels, anchored, gamma=0.6)
+    features = rng.normal(size=(n, 5))
+    features[4] = features[5]
+    ids = np.array([training.ids[position] for position in training.positions], dtype=object)
+    names = training.classes
+    pairs = [(i, name, float(rng.random())) for i in ids for name in names]
+    distances = pd.DataFrame(pairs, columns=["id", "class", "distance"])
+    return verdicts.Evidence(
+        ids=ids, classes=names, given=labels.numpy(), corrected=corrected.numpy(),
+        decisions=decisions.numpy(), anchored=anchored.numpy(), fused=o.numpy(), classifier=p,
+        similarity=r, text_distance=distances,
+        pictures=verdicts.look_at_pictures(nearest(features, 4)),
+        spoke=[np.array([(row + 1) % n, (row + 2) % n]) for row in range(n)], gamma=0.6,
+    )  # fmt: skip
+
+
+def _write_verdicts(folder: Path, evidence: verdicts.Evidence) -> None:
+    write_array(folder / "labels.npy", evidence.corrected)
+    if evidence.given.ndim == 2:
+        write_frame(folder / "samples.parquet", verdicts.multi_label(evidence))
+        write_frame(folder / "verdicts.parquet", verdicts.pairs(evidence))
+    else:
+        write_frame(folder / "verdicts.parquet", verdicts.single_label(evidence))
+
+
+class HashedWords:
+    """A text encoder without weights: each word a fixed random vector."""
+
+    dim, parameters, fingerprint = 16, 0, "hashed words"
+
+    def encode(self, texts: list[str], **_: Any) -> Any:
+        rows = np.zeros((len(texts), self.dim), np.float32)
+        for number, text in enumerate(texts):
+            for word in text.lower().split():
+                rows[number] += np.random.default_rng(sum(word.encode())).normal(size=self.dim)
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows / np.where(norms > 0, norms, 1)

@@ -1,0 +1,120 @@
+"""`capro evaluate` on a tiny run: figures, another source, truth, open set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capro import pipeline, scorecards
+from capro.errors import DataError
+from capro.pipeline.assessment import compare, jsonable
+from capro.runs import Run, read_array
+from tests import squares as tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    base = tmp_path_factory.mktemp("assess")
+    data = tiny.write_data(base / "data", val=4, novel=True)
+    made = Run.create(base / "run", tiny.settings(data))
+    pipeline.run_all(made)
+    return made
+
+
+def data_of(run: Run) -> Path:
+    return Path(run.settings.data.source or "")
+
+
+def test_own_test_split(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    found = pipeline.assess(run, truth=data_of(run) / "train_truth.csv", open_set=True)
+    json.dumps(found, allow_nan=False)
+    stored = (run.finished("evaluate") or {})["result"]
+    assert set(stored) == {"vanilla", "capro"}
+    for name in stored:
+        assert found["methods"][name]["top1"] == stored[name]["top1"]
+    assert (found["samples"], found["open"]) == (24, 6)
+    changes = [row["difference"] for row in found["classes"]]
+    assert changes == sorted(changes)  # made worse first
+    assert found["worse"] + found["equal"] + found["better"] == 3
+    assert found["ambiguous"]["samples"] == 6
+    assert found["ambiguous"]["classes"] == 1
+    scorecards.assessment(found)
+    text = capsys.readouterr().out
+    for words in ("worse", "open set", "calibration", "anchors whose label is true", "ambiguous"):
+        assert words in text
+
+
+def test_open_set_has_curve_and_threshold_from_val(run: Run) -> None:
+    found = pipeline.assess(run, open_set=True)["open_set"]
+    assert found["novel"] == ["gold"]
+    assert found["held_out_samples"] == 12
+    row = found["methods"]["capro"]
+    assert len(row["curve"]) == 101
+    assert row["held_out"]["f1"] <= row["best"]["f1"]
+
+
+def test_truth_counts_what_cleaning_did(run: Run) -> None:
+    found = pipeline.assess(run, truth=data_of(run) / "train_truth.csv")["truth"]
+    assert found["web_label_accuracy"] == pytest.approx(0.75)
+    assert found["noise_detection"]["noise"] == pytest.approx(0.25)
+    before = {row["class"] for row in pipeline.assess(run)["classes"]}
+    assert set(found["purity_by_class"]) == before
+
+
+def test_another_source_gives_the_same_figures_and_touches_no_stage(run: Run) -> None:
+    here = pipeline.assess(run, open_set=True)
+    prints = {name: run.need(name) for name in ("scan", "features", "evaluate")}
+    there = pipeline.assess(run, on=str(data_of(run)), open_set=True)
+    assert there["samples"] == here["samples"]
+    assert there["methods"]["capro"]["top1"] == here["methods"]["capro"]["top1"]
+    assert prints == {name: run.need(name) for name in prints}
+    folder = next((run.path / "on").iterdir())
+    assert (folder / "details.json").exists()
+    own = np.sort(read_array(run.folder("evaluate") / "capro.npy"), axis=0)
+    other = np.sort(read_array(folder / "scores" / "capro.npy"), axis=0)
+    np.testing.assert_allclose(own, other, atol=1e-5)
+
+
+def test_unknown_labels_of_another_source_are_told(run: Run) -> None:
+    with pytest.raises(DataError, match=r"6 samples .* 'gold'") as error:
+        pipeline.assess(run, on=str(data_of(run) / "test"))
+    assert "--open-set" in error.value.hint
+
+
+def test_class_list_limits_the_open_class(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "novel.txt"
+    file.write_text("gold\n")
+    assert pipeline.assess(run, open_set=True, novel=file)["open_set"]["novel"] == ["gold"]
+    file.write_text("lime\n")
+    with pytest.raises(DataError, match="'gold' is neither"):
+        pipeline.assess(run, open_set=True, novel=file)
+
+
+def test_compare_several_labels() -> None:
+    rng = np.random.default_rng(0)
+    y = (rng.random((20, 4)) < 0.4).astype(np.int64)
+    scores = {"vanilla": rng.random((20, 4)), "capro": y * 0.5 + rng.random((20, 4)) * 0.4}
+    found = compare(scores, y, list("abcd"), np.array([True, False, False, False]))
+    assert found["methods"]["capro"]["mAP"] == 1
+    assert found["class_figure"] == "AP"
+    assert found["better"] + found["equal"] == 4
+    assert found["ambiguous"]["capro"]["mAP"] == 1
+    assert {"C-F1@0.5", "mAP-micro", "F1-image"} <= set(found["methods"]["capro"])
+
+
+def test_jsonable_has_no_nan() -> None:
+    assert jsonable({"a": float("nan"), "b": [1.0, float("inf")]}) == {"a": None, "b": [1.0, None]}
+
+
+def test_without_a_test_split_truth_is_still_measured(tmp_path: Path) -> None:
+    data = tiny.write_data(tmp_path / "data", train=8, test=0)
+    bare = Run.create(tmp_path / "run", tiny.settings(data))
+    pipeline.run_all(bare)
+    found = pipeline.assess(bare, truth=data / "train_truth.csv")
+    assert "methods" not in found
+    assert found["truth"]["web_label_accuracy"] == 0.5
+    with pytest.raises(DataError, match="no test split"):
+        pipeline.assess(bare)

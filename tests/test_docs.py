@@ -1,0 +1,78 @@
+"""What the documentation names must exist; and the check must notice when it does not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import check_docs  # noqa: E402
+
+
+def test_the_documentation_is_right() -> None:
+    assert list(check_docs.check_all()) == []
+
+
+def problems(text: str, tmp_path: Path) -> list[str]:
+    page = tmp_path / "page.md"
+    page.write_text(text, "utf-8")
+    return [found.split(": ", 1)[1] for found in check_docs.check(page)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("`capro scna x`", "no such command: did you mean 'capro scan'?"),
+        ("`capro classes sugest`", "did you mean 'capro classes suggest'?"),
+        ("`capro scan x --lable-column y`", "no option '--lable-column'"),
+        ("`capro match x --run r`", "more arguments than capro match takes"),
+        ("`capro run --preset smal`", "no preset 'smal': did you mean 'small'?"),
+        ("`capro run --set train.gama=1`", "unknown setting 'train.gama'"),
+        ("`capro run --set train.gamma=7`", "train.gamma: input should be less"),
+        ("`train.gama`", "no setting 'train.gama': did you mean 'gamma'?"),
+        ("`train.start=anchor`", "input should be 'web' or 'anchors'"),
+        ("`make tset`", "no make target 'tset'"),
+        ("`python scripts/none.py`", "no file 'scripts/none.py'"),
+        ("`src/capro/none.py`", "no file 'src/capro/none.py'"),
+        ("`clean/verdict.parquet`", "no code writes 'verdict.parquet'"),
+        ("[a](nowhere.md)", "link to 'nowhere.md': no such file"),
+        ("# Title\n[a](#titel)", "no heading '#titel'"),
+        ("```sh\ncapro run \\\n  --sett a=1\n```", "no option '--sett'"),
+        ("```sh\ncd x && OMP_NUM_THREADS=1 capro rum\n```", "no such command"),
+        ("```sh\naccelerate launch -m capro rum\n```", "no such command"),
+        ("```console\n$ capro rum\nerror: ...\n```", "no such command"),
+        ("```yaml\ntrain:\n  gama: 1\n```", "unknown setting 'train.gama'"),
+        ("```yaml\n- name: x\n  sense: n00000000\n```", "n00000000"),
+        ("```python\nfrom capro.runs import Rum\n```", "capro.runs has no 'Rum'"),
+        ("```python\nx = = 1\n```", "python: invalid syntax"),
+    ],
+)
+def test_a_mistake_is_found(text: str, expected: str, tmp_path: Path) -> None:
+    found = problems(text, tmp_path)
+    assert len(found) == 1
+    assert expected in found[0]
+
+
+def test_what_is_right_passes(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("## Two words, *here*\n", "utf-8")
+    text = """
+# Title
+`capro`, `capro run`, `capro classes`, `capro COMMAND --help`, `capro run ... --set ...`
+`capro scan SOURCE --run DIR`, `train.gamma=0.4`, `clean/verdicts.parquet`, `make test`, `match.py`,
+`data.yaml`, `crawl/train/x.png`, [here](other.md#two-words-here), [web](https://example.org/x)
+```sh
+$ capro scan a --run=b --label-separator ";" | head  # comment
+```
+```console
+$ ls
+capro rum
+```
+```text
+capro rum
+```
+"""
+    assert problems(text, tmp_path) == []

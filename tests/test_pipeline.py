@@ -1,0 +1,417 @@
+"""The stages of training on a tiny data set: resumed after real kills, guarded, told."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from capro import assemble, config, pipeline
+from capro.errors import ConfigError, DataError
+from capro.pipeline import ingest, matching, training
+from capro.runs import Run, read_array, read_json
+from tests import tiny
+
+ON_ANCHORS = "train.start=anchors"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def words():
+    """The text side is tested elsewhere."""
+    patch = pytest.MonkeyPatch()
+    for module in (ingest, matching):
+        patch.setattr(module, "load_text_encoder", lambda *_args, **_options: tiny.WordEncoder())
+    patch.setattr(
+        os, "fsync", lambda _descriptor: None
+    )  # no power is cut here, processes are killed
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tiny.write_data(tmp_path_factory.mktemp("data"))
+
+
+def prepared(tmp_path_factory, data, name, *overrides) -> tuple[Run, list[str]]:
+    said: list[str] = []
+    run = Run.create(tmp_path_factory.mktemp(name) / "run", tiny.settings(data, *overrides))
+    pipeline.scan(run)
+    pipeline.classes(run)
+    pipeline.pixels(run)
+    if run.settings.net.mode == "frozen":
+        pipeline.features(run, say=said.append)
+    pipeline.pretrain(run, say=said.append)
+    pipeline.embed(run, say=said.append)
+    pipeline.match(run)
+    return run, said
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory, data):
+    return prepared(tmp_path_factory, data, "frozen", "net.mode=frozen")
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory, data):
+    return prepared(tmp_path_factory, data, "full")
+
+
+@pytest.fixture(scope="module")
+def multi(tmp_path_factory):
+    data = tiny.write_data(tmp_path_factory.mktemp("multi-data"), multi=True)
+    return prepared(tmp_path_factory, data, "multi", "net.mode=frozen")
+
+
+def finish(run: Run) -> dict[str, bytes]:
+    pipeline.train(run)
+    pipeline.clean(run)
+    pipeline.finetune(run)
+    return tiny.results(run)
+
+
+# --- killed processes -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Processes that fork from one which has imported everything and done nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["capro.pipeline", "accelerate", "tests.tiny"])
+    return context
+
+
+def killed(processes, run: Run, stages, die: str, at: int) -> None:
+    child = processes.Process(target=tiny.work, args=(str(run.path), stages, die, at))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+
+
+STEPS = ("train", "clean", "finetune")
+RATE, SAVE, RENAME = (
+    "capro.train.loop.learning_rate",
+    "capro.train.checkpoints.save_file",
+    "os.replace",
+)
+
+
+@pytest.mark.parametrize(
+    ("mode", "overrides", "kills"),
+    [
+        ("frozen", [ON_ANCHORS], [(RATE, 3), (f"{SAVE} after", 2), (RATE, 6)]),
+        ("frozen", ["train.update_every=0", "train.reference=mixup"], [(RENAME, 9), (RATE, 5)]),
+        ("full", [ON_ANCHORS, "train.reference=cb+mixup"], [(RATE, 8), (SAVE, 2)]),
+        ("multi", ["train.policy=mopro"], [(RATE, 4), (f"{RENAME} after", 7)]),
+        ("multi", [ON_ANCHORS, "train.reference=ncr"], [(RATE, 3), (RATE, 4)]),
+    ],
+)
+def test_killed_processes_end_bit_identical(request, tmp_path, processes, mode, overrides, kills):
+    base, _ = request.getfixturevalue(mode)
+    whole = finish(tiny.copied(base, tmp_path / "whole", *overrides))
+    assert {"train/model.safetensors", "train/history.json", "clean/labels.npy"} <= set(whole)
+    run = tiny.copied(base, tmp_path / "killed", *overrides, "log.checkpoint_minutes=1e-9")
+    for die, at in kills:
+        killed(processes, run, STEPS, die, at)
+    assert finish(run) == whole
+    left = [path for stage in STEPS for path in run.folder(stage).iterdir() if path.is_dir()]
+    assert left == []  # no checkpoint, no temporary folder
+    assert not list(run.path.rglob("*.tmp*"))
+
+
+def test_step_one_killed_ends_bit_identical(full, tmp_path, processes):
+    base, _ = full
+    run = tiny.copied(base, tmp_path / "run", "log.checkpoint_minutes=1e-9")
+    shutil.rmtree(run.folder("pretrain"))
+    killed(processes, run, ["pretrain"], RATE, 3)
+    assert len(list((run.folder("pretrain") / "checkpoints").iterdir())) == 2
+    killed(processes, run, ["pretrain"], SAVE, 1)
+    pipeline.pretrain(run)
+    name = "pretrain/model.safetensors"
+    assert (run.path / name).read_bytes() == (base.path / name).read_bytes()
+
+
+def test_the_command_killed_from_outside_goes_on(frozen, tmp_path):
+    base, _ = frozen
+    more = ["train.epochs=60"]  # a second of work after the first checkpoint
+    run = tiny.copied(base, tmp_path / "run", *more)
+    whole = tiny.copied(base, tmp_path / "whole", *more)
+    command = [sys.executable, "-m", "capro", "train", "--run", str(run.path)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    checkpoints = run.folder("train") / "checkpoints"
+    while process.poll() is None and not list(checkpoints.glob("[0-9]*")):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (run.folder("train") / "stage.json").exists()
+    pipeline.train(run)
+    pipeline.train(whole)
+    assert tiny.results(run) == tiny.results(whole)
+    events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events if event.get("stage") == "train"] == [
+        "started", "started", "finished",
+    ]  # fmt: skip
+
+
+def test_a_resumed_run_does_not_repeat_the_heads_on_anchors(
+    frozen, tmp_path, processes, monkeypatch
+):
+    base, _ = frozen
+    run = tiny.copied(base, tmp_path / "run", ON_ANCHORS, "train.anchor_epochs=5")
+    # 5 epochs of 2 batches on 12 anchors, then an epoch of step 2
+    killed(processes, run, ["train"], RATE, 10 + 3 + 1)
+    rates = []
+    real = training.fit
+
+    def fit(*args, **kwargs):
+        history = real(*args, **kwargs)
+        rates.append((kwargs["name"], len(history)))
+        return history
+
+    from capro.train import loop
+
+    steps = []
+    real_rate = loop.learning_rate
+    monkeypatch.setattr(
+        loop, "learning_rate", lambda *a, **k: steps.append(a) or real_rate(*a, **k)
+    )
+    monkeypatch.setattr(training, "fit", fit)
+    pipeline.train(run)
+    assert rates == [("heads on anchors", 5), ("step 2: prototypes", 3)]
+    assert len(steps) == 6  # two epochs of step 2 were left
+
+
+# --- what the stages do ---------------------------------------------------------------------------
+
+
+def test_frozen_mode_has_the_same_stages_and_losses(frozen, tmp_path):
+    run = tiny.copied(frozen[0], tmp_path / "run")
+    finish(run)
+    history = read_json(run.folder("train") / "history.json")
+    assert set(history[0]) == {
+        "epoch", "lr", "loss", "cls", "prj", "pro", "ins", "bts", "anchor", "keep", "relabel",
+        "drop",
+    }  # fmt: skip
+    assert [row["epoch"] for row in history] == [0, 1, 2]
+    model = load_file(run.folder("train") / "model.safetensors")
+    assert torch.allclose(model["prototypes"].norm(dim=1), torch.ones(3), atol=1e-5)
+    before, after = model, load_file(run.folder("finetune") / "model.safetensors")
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {"heads.classifier.weight", "heads.classifier.bias"}
+
+
+def test_step_two_starts_where_it_is_told(frozen, tmp_path, monkeypatch):
+    """web: heads of step 1; anchors: others, trained on anchors. The key branch follows both."""
+    begun, real = {}, training.fit
+    for start in ("web", "anchors"):
+        run = tiny.copied(frozen[0], tmp_path / start, f"train.start={start}", "train.epochs=0")
+
+        def fit(objective, *args, start=start, **kwargs):
+            if kwargs["name"].startswith("step 2"):
+                begun[start] = {k: v.clone() for k, v in objective.net.state_dict().items()}
+            return real(objective, *args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(training, "fit", fit)
+            pipeline.train(run)
+    step1 = load_file(frozen[0].folder("pretrain") / "model.safetensors")
+    for start, state in begun.items():
+        same = all(torch.equal(state[name], value) for name, value in step1.items())
+        assert same == (start == "web")
+        for name, value in state.items():
+            if name.startswith("key_projector"):
+                assert torch.equal(value, state[name.replace("key_projector", "heads.projector")])
+
+
+def test_no_epochs_at_all_still_give_every_artefact(frozen, tmp_path):
+    none = ["pretrain.epochs=0", "train.epochs=0", "finetune.epochs=0"]
+    run = tiny.copied(frozen[0], tmp_path / "run", *none)
+    found = pipeline.run_all(run)
+    assert set(found) == {"vanilla", "capro"}
+    assert read_json(run.folder("train") / "history.json") == []
+
+
+def test_everyone_dropped_leaves_step_three_nothing(frozen, tmp_path, monkeypatch):
+    run = tiny.copied(frozen[0], tmp_path / "run")
+    pipeline.train(run)
+    pipeline.clean(run)
+    labels = run.folder("clean") / "labels.npy"
+    np.save(labels, np.full_like(read_array(labels), -1))
+    pipeline.finetune(run)
+    assert run.finished("finetune")["result"] == {"epochs": 0, "samples": 0}
+
+
+def test_verdicts_carry_their_evidence(frozen, tmp_path):
+    run = tiny.copied(frozen[0], tmp_path / "run")
+    finish(run)
+    frame = pd.read_parquet(run.folder("clean") / "verdicts.parquet")
+    assert len(frame) == 27
+    assert frame["id"].is_unique
+    anchors = set(pd.read_parquet(run.folder("match") / "anchors.parquet")["id"])
+    assert set(frame.loc[frame["decision"] == "anchor", "id"]) == anchors
+    out = frame["corrected_label"].isna()
+    assert (out == (frame["decision"] == "drop")).all()
+    kept = frame["decision"].isin(["anchor", "keep"])
+    assert (frame.loc[kept, "corrected_label"] == frame.loc[kept, "given_label"]).all()
+    counts = run.finished("clean")["result"]
+    assert sum(counts.values()) == 27
+
+
+def test_multi_label_runs_to_the_end(multi, tmp_path):
+    run = tiny.copied(multi[0], tmp_path / "run", "train.gamma=0.7")
+    found = pipeline.run_all(run)
+    assert set(found) == {"vanilla", "capro"}
+    assert all(math.isfinite(value) for row in found.values() for value in row.values())
+    labels = read_array(run.folder("clean") / "labels.npy")
+    assert labels.shape == (27, 3)
+    frame = pd.read_parquet(run.folder("clean") / "verdicts.parquet")
+    kept = frame[frame["decision"] == "keep"]
+    assert kept["given"].all()
+    assert not frame.loc[frame["decision"] == "remove", "corrected"].any()
+    assert not frame.loc[frame["decision"] == "add", "given"].any()
+
+
+@pytest.mark.parametrize("reference", ["none", "bootstrap", "smoothing", "scc", "cb+mixup"])
+def test_every_reference_trains_several_labels(multi, tmp_path, reference):
+    run = tiny.copied(multi[0], tmp_path / "run", f"train.reference={reference}", "train.epochs=1")
+    pipeline.train(run)
+    (row,) = read_json(run.folder("train") / "history.json")
+    assert all(math.isfinite(value) for value in row.values())
+
+
+# --- guard rails ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("names", "per_class"), [(["red"], 1), (["red", "green"], 2)])
+def test_few_samples_and_few_classes(tmp_path, names, per_class):
+    """Fewer than K of a class, one, none; a dictionary larger than the set; a batch as well."""
+    data = tiny.write_data(tmp_path / "data", per_class=per_class, names=names)
+    with (data / "classes.yaml").open("a") as file:
+        file.write("- {name: nobody, definition: a class without any sample}\n")
+    big = ["train.queue=8192", "train.batch_size=256", "pretrain.batch_size=256", "match.top_k=50"]
+    run = Run.create(tmp_path / "run", tiny.settings(data, *big, ON_ANCHORS))
+    warned: list[str] = []
+    found = pipeline.run_all(run, say=warned.append)
+    assert all(math.isfinite(value) for row in found.values() for value in row.values())
+    assert any("nobody" in line for line in warned)
+    result = run.finished("match")["result"]
+    assert result["classes_without_anchor"] == ["nobody"]
+    assert result["classes_below_k"] == names
+    prototypes = load_file(run.folder("train") / "model.safetensors")["prototypes"]
+    assert (prototypes[-1] == 0).all()  # absent, so that nobody is relabelled to it by r
+
+
+def test_labels_outside_the_class_list_are_refused(data, tmp_path):
+    (tmp_path / "few.yaml").write_text("- {name: red, definition: a colour}\n")
+    run = Run.create(tmp_path / "run", tiny.settings(data, f"data.classes={tmp_path / 'few.yaml'}"))
+    pipeline.scan(run)
+    with pytest.raises(DataError, match="2 labels are not in the class list, for example 'blue'"):
+        pipeline.classes(run)
+
+
+def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
+    run = tiny.copied(frozen[0], tmp_path / "run")
+    pipeline.train(run)
+    training_set = assemble.training_set(run, assemble.manifest_of(run))
+    training_set.labels[3] = -1
+    scores = np.random.default_rng(0).random((27, 3), dtype=np.float32)
+
+    class Given:
+        labels = np.full(27, 1)
+        decisions = np.full(27, 2)
+        fused = classifier = similarity = scores
+
+    frame = training._verdict_frame(run, training_set, Given)
+    assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]
+    for column in ("label_score", "prototype_similarity", "classifier_probability"):
+        assert frame[column].isna().tolist() == [i == 3 for i in range(27)]
+
+
+# --- what a run tells -----------------------------------------------------------------------------
+
+
+def test_costs_of_encoders_are_told_and_kept(frozen, full):
+    for (run, said), place in ((frozen, "features"), (full, "pretrain")):
+        encoder = run.finished(place)["result"]["encoder"]
+        assert encoder["name"] == "small"
+        assert encoder["parameters"] == pytest.approx(1.2e6, rel=0.05)
+        assert encoder["gflops"] > 0
+        assert (
+            said[0] == f"encoder small: 1.2 M parameters, {encoder['gflops']:.2f} GFLOPs at 16 px"
+        )
+        text = run.finished("embed")["result"]["text_encoder"]
+        assert text == {"name": "words", "parameters": 1000, "gflops": 0.256, "at": "256 tokens"}
+        assert said[-1].startswith("text encoder words: ")
+
+
+def test_cost_of_a_backbone_for_the_graph_alone(frozen, tmp_path):
+    run = tiny.copied(frozen[0], tmp_path / "run", "embed.visual=resnet18")
+    said: list[str] = []
+    pipeline.embed(run, say=said.append)
+    assert run.finished("embed")["result"]["encoder"]["name"] == "resnet18"
+    assert said[-1].startswith("encoder resnet18: 11.2 M parameters")
+
+
+def test_fp16_without_a_gpu_is_refused(data):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ConfigError, match="fp16 needs a GPU"):
+        assemble.ranks_of(tiny.settings(data, "net.precision=fp16"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensorboard_writes_into_the_run(frozen, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tiny.copied(frozen[0], tmp_path / "run", "log.tracker=tensorboard")
+    pipeline.run_all(run)
+    for stage in ("train", "finetune"):  # step 1 was fresh
+        folder = run.folder("log") / stage
+        events = EventAccumulator(str(folder)).Reload()
+        assert f"{stage}/loss" in events.Tags()["scalars"]
+        history = read_json(run.folder(stage) / "history.json")
+        told = [event.value for event in events.Scalars(f"{stage}/loss")]
+        assert told == pytest.approx([row["loss"] for row in history])
+    assert not (run.folder("log") / "pretrain").exists()
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
+def test_a_missing_tracker_is_an_error_before_any_work(data, tmp_path, tracker, monkeypatch):
+    import accelerate.tracking
+
+    monkeypatch.setattr(accelerate.tracking, "get_available_trackers", list)
+    run = Run.create(tmp_path / "run", tiny.settings(data, f"log.tracker={tracker}"))
+    with pytest.raises(ConfigError, match=f"'{tracker}' is not installed") as caught:
+        pipeline.run_all(run)
+    assert f"pip install '{tracker}'" in caught.value.hint
+    assert run.finished("scan") is None
+    with pytest.raises(ConfigError, match="should be 'none'"):
+        config.update(run.settings, ["log.tracker=paper"])
+
+
+def test_launch_is_read_from_the_environment(monkeypatch, tmp_path, data):
+    from capro import launched
+
+    assert (launched.count(), launched.rank(), launched.is_main()) == (1, 0, True)
+    monkeypatch.setenv("RANK", "1")  # a cluster's own variable, no launcher's
+    assert launched.is_main()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert (launched.count(), launched.rank(), launched.is_main()) == (2, 1, False)
+    run = Run.create(tmp_path / "run", tiny.settings(data))
+    run.with_settings(config.update(run.settings, ["seed=5"]))
+    run.event("hello")
+    assert not (tmp_path / "run").exists()
+    assert os.environ["RANK"] == "1"
