@@ -32,7 +32,8 @@ from capro.data.pixels import Pixels
 from capro.data.scan import scan
 from capro.train.batches import ImageInputs, Plan, load_batches, workers
 
-SIZE, WIDTH, HEIGHT, BATCH = 224, 500, 375, 32
+SIZE, WIDTH, HEIGHT = 224, 500, 375
+BATCH = 16  # many small batches: the last ones, on which a worker waits, weigh little
 
 
 class HostPart(ImageInputs):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from capro.config import DataSettings, ScanSettings, ViewSettings
 from capro.data import readers
@@ -15,7 +16,7 @@ from capro.data.manifest import Manifest
 from capro.data.pixels import Pixels
 from capro.data.scan import scan
 from capro.data.views import KEY, QUERY
-from capro.train.batches import PLAIN, ImageInputs
+from capro.train.batches import PLAIN, ImageInputs, Plan, load_batches
 from tests.data.corpus import jpeg
 
 
@@ -55,3 +56,23 @@ def test_several_views_are_those_of_one_at_a_time_with_fewer_decodings(
         assert np.array_equal(one, other)
     assert sorted(decoded) == [0, 1, 3, 4]
     assert not np.array_equal(together[1], inputs.raw(key, epoch=3, view=KEY))
+
+
+def test_reused_buffers_change_no_batch(pixels: Pixels) -> None:
+    shape: Any = SimpleNamespace(size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
+    inputs = ImageInputs(pixels, shape, ViewSettings(), seed=3)
+    rows, cpu = np.tile(np.arange(5), 6), torch.device("cpu")
+    batches = load_batches(
+        inputs, Plan(30, 4, 0), rows, epoch=1, first=0, keys=True, rank=0, ranks=1, device=cpu
+    )
+    for batch in list(batches):  # all of them are made before the first is looked at
+        at, key_at = rows[batch.everyone], rows[batch.everyone[batch.key_order]]
+        query = inputs.ready(
+            inputs.raw(at, epoch=1, view=QUERY), at, epoch=1, view=QUERY, device=cpu
+        )
+        key = inputs.ready(
+            inputs.raw(key_at, epoch=1, view=KEY), key_at, epoch=1, view=KEY, device=cpu
+        )
+        assert torch.equal(batch.query, query)
+        assert batch.key is not None
+        assert torch.equal(batch.key, key)
