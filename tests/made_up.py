@@ -124,7 +124,10 @@ def _write_verdicts(folder: Path, evidence: verdicts.Evidence) -> None:
 class HashedWords:
     """A text encoder without weights: each word a fixed random vector."""
 
-    dim, parameters, fingerprint = 16, 0, "hashed words"
+    name, dim, max_tokens, parameters, fingerprint = "hashed", 16, 256, 0, "hashed words"
+
+    def gflops(self, tokens: int | None = None) -> float:
+        return 0.001 * (tokens or 256)
 
     def encode(self, texts: list[str], **_: Any) -> Any:
         rows = np.zeros((len(texts), self.dim), np.float32)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from capro import assemble, config, pipeline
+from capro import assemble, config, pipeline, verdicts
 from capro.errors import ConfigError, DataError
 from capro.pipeline import ingest, matching, training
 from capro.runs import Run, read_array, read_json
@@ -333,9 +333,11 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
         decisions = np.full(27, 2)
         fused = classifier = similarity = scores
 
-    frame = training._verdict_frame(run, training_set, Given)
+    anchored = training.anchored_of(run, training_set)
+    frame = verdicts.single_label(training._evidence(run, training_set, anchored, Given))
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]
-    for column in ("label_score", "prototype_similarity", "classifier_probability"):
+    assert frame["label_score"][3] == 0
+    for column in ("prototype_similarity", "classifier_probability"):
         assert frame[column].isna().tolist() == [i == 3 for i in range(27)]
 
 

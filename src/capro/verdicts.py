@@ -187,8 +187,8 @@ def single_label(evidence: Evidence) -> pd.DataFrame:
         "predicted_label": names[best],
         **e.common(),
         "fused_score": e.fused.max(axis=1),
-        "prototype_similarity": e.similarity[rows, e.given],
-        "classifier_probability": e.classifier[rows, e.given],
+        "prototype_similarity": np.where(e.given >= 0, e.similarity[rows, e.given], np.nan),
+        "classifier_probability": np.where(e.given >= 0, e.classifier[rows, e.given], np.nan),
         "text_distance": distance,
         "evidence": [_sentence(e, row, float(distance[row])) for row in range(len(e.ids))],
     }

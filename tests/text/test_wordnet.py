@@ -65,8 +65,12 @@ def test_hyponyms_and_sense_order_equal_princetons_files():
 def test_the_table_is_small_and_quick():
     assert TABLE.stat().st_size < 3_000_000
     start = time.process_time()
+    lzma.decompress(TABLE.read_bytes())
+    unpacking = time.process_time() - start
+    start = time.process_time()
     wordnet._table.__wrapped__()
-    assert time.process_time() - start < 1.0
+    # a ratio: 0.5 s on a quiet machine, and twice that beside others, is about 4 times unpacking
+    assert time.process_time() - start < 10 * unpacking
 
 
 def test_tiger_cat():
