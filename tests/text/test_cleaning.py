@@ -109,13 +109,13 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_megabyte_takes_a_second(name):
+def test_a_megabyte_takes_seconds_not_hours(name):
     start = time.process_time()
     clean_text(LONG[name])
-    assert time.process_time() - start < 2.0  # 1 s, doubled for slow machines
+    assert time.process_time() - start < 10  # about 1 s when quiet; quadratic work takes hours
 
 
-def test_a_megabyte_of_unknown_words_takes_a_second():
+def test_a_megabyte_of_unknown_words_takes_seconds():
     dice = random.Random(0)
     text = " ".join(
         "".join(dice.choices(string.ascii_lowercase, k=dice.randint(3, 14))) for _ in range(100_000)
@@ -123,7 +123,7 @@ def test_a_megabyte_of_unknown_words_takes_a_second():
     clean_text("warm up")
     start = time.process_time()
     clean_text(text)
-    assert time.process_time() - start < 3.0
+    assert time.process_time() - start < 15
 
 
 WHOLE = """
