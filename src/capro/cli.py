@@ -376,7 +376,11 @@ def evaluate(
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare vanilla and CAPro: metrics, classes made worse, confusions, calibration."""
+    """Compare vanilla and CAPro on the test split.
+
+    Metrics, classes made worse first, confusions, calibration; with options also other data,
+    the open set, and true labels.
+    """
     from capro import pipeline, progress
 
     opened = open_run(one_run(path, run), set_)
@@ -462,7 +466,10 @@ def report(
     title: Annotated[Text, typer.Option("--title", help="Title of the page.")] = None,
     force: Force = False,
 ) -> None:
-    """Write one HTML file about a run that opens offline: results, galleries, figures."""
+    """Write one HTML file about a run.
+
+    It opens offline: results, galleries with evidence, figures.
+    """
     from capro import pipeline, progress
 
     made = pipeline.report(
@@ -487,7 +494,10 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the cleaned data set; the given labels stay in it, dropped samples are listed."""
+    """Write the cleaned data set in another format.
+
+    The given labels stay in it, dropped samples are listed.
+    """
     from capro import progress
     from capro.export import export_data
     from capro.runs import Run
@@ -508,7 +518,10 @@ def export_model(
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, checked.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the trained model with its configuration and model card, for `capro predict`."""
+    """Write the trained model for `capro predict`.
+
+    Weights, configuration, model card, and ONNX on request.
+    """
     from capro.export import export_model as write_model
     from capro.runs import Run
 
@@ -535,7 +548,10 @@ def predict(
     ] = False,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Label images with an exported model; an unreadable image gets a row with its error."""
+    """Label images with an exported model.
+
+    An unreadable image gets a row with its error.
+    """
     from capro.predict import Predictor, find_images, save_rows
 
     rows = Predictor.load(model, device=device).rows(
@@ -573,7 +589,10 @@ def bench_command(
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the grid behind a table of the paper; what is finished is never done again."""
+    """Run the grid behind a table of the paper.
+
+    What is finished is never done again.
+    """
     import shlex
 
     from capro import progress
@@ -606,7 +625,10 @@ def doctor(
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what the data and the results advise: noise, gamma, K, and what looks wrong."""
+    """Say what looks wrong and which settings fit.
+
+    From the data and, where they exist, the results: noise, gamma, K and why.
+    """
     import tempfile
 
     from capro import doctor as surgery
