@@ -141,7 +141,9 @@ def encode_labels(manifest: Manifest, positions: NDArray[np.int64], names: Seque
 
 def pretrained(settings: Settings) -> Backbone:
     """The backbone by name, with local weights where they are given; seeded where it is random."""
-    torch.manual_seed(seed_for(settings.seed, "backbone") % 2**63)
+    # a frozen encoder is data: its cached features serve trainings of any seed
+    seed = settings.seed if settings.net.mode == "full" else 0
+    torch.manual_seed(seed_for(seed, "backbone"))
     weights = Path(settings.net.weights) if settings.net.weights else None
     return load_backbone(settings.net.backbone, image_size=settings.views.size, weights=weights)
 
