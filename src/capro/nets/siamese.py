@@ -67,8 +67,9 @@ class Siamese(nn.Module):
             key: the key view, the same shape. Shuffled BN is the caller's: shuffle before,
                 unshuffle `z_key` after.
         """
-        outputs = self.heads(self.encoder(query))
-        return SiameseOutputs(outputs, None if key is None else self.embed_key(key))
+        # keys first: the backward pass then finds the query's activations still in the cache
+        z_key = None if key is None else self.embed_key(key)
+        return SiameseOutputs(self.heads(self.encoder(query)), z_key)
 
     @torch.no_grad()
     def embed_key(self, key: Tensor) -> Tensor:
