@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capro import cli
 from capro.config import Settings, update
 from capro.errors import RunError
 from capro.runs import (
@@ -90,6 +91,18 @@ def test_a_missing_input_is_told(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="the scan stage has not finished") as caught:
         make(tmp_path).stage("embed", lambda folder: None, settings={}, inputs=["scan"])
     assert "capro scan" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "name", ["scan", "classes", "pixels", "features", "graph", "match", "clean"]
+)
+def test_the_hint_names_a_command_that_exists(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RunError) as caught:
+        make(tmp_path).need(name)
+    command = caught.value.hint.split("`capro ")[1].split(" --run")[0].split()
+    names = {each.name or each.callback.__name__ for each in cli.app.registered_commands}
+    groups = {each.name for each in cli.app.registered_groups}
+    assert command[0] in (names if len(command) == 1 else groups)
 
 
 def test_an_interrupted_stage_is_not_finished(tmp_path: Path) -> None:

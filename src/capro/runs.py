@@ -30,6 +30,12 @@ from capro import __version__, launched
 from capro.config import Settings, validate
 from capro.errors import RunError
 
+COMMANDS = {  # of stages that have none of their own name
+    "classes": "classes show",
+    "pixels": "pretrain",
+    "features": "pretrain",
+    "graph": "match",
+}
 VERSIONED = ("torch", "transformers", "accelerate", "faiss-cpu", "kornia", "numpy", "Pillow")
 
 
@@ -204,7 +210,8 @@ class Run:
         if done is None:
             raise RunError(
                 f"{self.path}: the {stage} stage has not finished",
-                hint=f"run `capro {stage} --run {self.path}` first, or `capro run` for all",
+                hint=f"run `capro {COMMANDS.get(stage, stage)} --run {self.path}` first, "
+                "or `capro run` for all",
             )
         return str(done["fingerprint"])
 
