@@ -9,7 +9,7 @@ measures and makes the oracles.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class Bench:
 
     name: str
     overrides: tuple[str, ...] = ()
+    preset: str = "small"
 
     @cached_property
     def run(self) -> Run:
@@ -55,7 +56,7 @@ class Bench:
         if not source.is_dir():
             sys.exit(f"error: {source} is not there")
         overrides = [f"data.source={source}", f"data.classes={source / 'classes.yaml'}"]
-        settings = config.load(preset_name="small", overrides=[*overrides, *self.overrides])
+        settings = config.load(preset_name=self.preset, overrides=[*overrides, *self.overrides])
         run = Run.create(RUNS / f"bench-{self.name}", settings)
         pipeline.scan(run)
         pipeline.classes(run)
@@ -87,9 +88,10 @@ class Bench:
         return np.array([bool(spec.ambiguous) for spec in assemble.classes_of(self.run)])
 
     @cached_property
-    def test_labels(self) -> Any:
+    def test(self) -> tuple[Any, Any]:
+        """Manifest positions and labels of what is scored: the test split."""
         test = self.manifest.split("test")
-        return assemble.encode_labels(self.manifest, test, self.training.classes).numpy()
+        return test, assemble.encode_labels(self.manifest, test, self.training.classes).numpy()
 
     def inputs(self, seed: int) -> FeatureInputs:
         """Cached features; the seed decides which view a sample shows in an epoch."""
@@ -130,6 +132,43 @@ class Bench:
         else:
             mask[rows] = True
         return mask
+
+
+class HeldOut(Bench):
+    """Training samples instead of the test set, with their web labels: for choosing settings.
+
+    Several labels: a tenth, at random. One label: a third of the 75 samples of each class whose texts fit
+    it best. Web labels of the others are wrong too often, and in the same way as those trained on:
+    whoever believes the wrong sense would look good.
+    """
+
+    @cached_property
+    def _split(self) -> tuple[Any, Any]:
+        count = len(self.whole.positions)
+        candidates = np.arange(count)
+        if not self.whole.multi_label:
+            candidates = np.unique(Bench(self.name, self.overrides).anchors(top_k=75).sample)
+        share = 10 if self.whole.multi_label else 3
+        held = np.sort(np.random.default_rng(0).permutation(candidates)[: len(candidates) // share])
+        return np.setdiff1d(np.arange(count), held), held
+
+    @cached_property
+    def whole(self) -> assemble.TrainingSet:
+        return assemble.training_set(self.run, self.manifest)
+
+    @cached_property
+    def training(self) -> assemble.TrainingSet:
+        rows, whole = self._split[0], self.whole
+        return replace(whole, positions=whole.positions[rows], labels=whole.labels[rows])
+
+    @cached_property
+    def test(self) -> tuple[Any, Any]:
+        rows = self._split[1]
+        return self.whole.positions[rows], self.whole.labels[rows].numpy()
+
+    def embedded(self, name: str) -> Any:
+        found = super().embedded(name)
+        return found if name == "prototypes" else found[self._split[0]]
 
 
 class Trial:
@@ -200,12 +239,12 @@ class Trial:
     def test(self, net: Siamese) -> dict[str, float]:
         """Figures on the test set."""
         net.eval()
-        test = self.bench.manifest.split("test")
+        test, labels = self.bench.test
         parts = [
             self.task.probabilities(net(x).query.p).numpy()
             for _, x in plain_batches(self.inputs, test, size=1024, device=torch.device("cpu"))
         ]
-        return score(np.concatenate(parts), self.bench.test_labels)
+        return score(np.concatenate(parts), labels)
 
 
 def oracle_labels(bench: Bench, *, relabel: bool) -> Tensor:

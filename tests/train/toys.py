@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from capro.config import TrainSettings, ViewSettings
@@ -41,8 +40,11 @@ class ToyPixels:
         noise = rng.integers(-40, 40, size=(len(labels), 16, 16, 3))
         self._images = (colours[labels] + noise).astype(np.uint8)
 
-    def image(self, position: int) -> Image.Image:
-        return Image.fromarray(self._images[position])
+    channels = 3
+
+    def pixels(self, position: int) -> NDArray[np.uint8]:
+        pixels: NDArray[np.uint8] = self._images[position]
+        return pixels
 
 
 @dataclass

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+# Odd EXIF, palettes, its bomb warning: what comes out is checked here. Once for the process, since
+# `catch_warnings` around each image would race between threads.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 REASONS = {
@@ -61,13 +65,11 @@ def decode(
     """
     image, info = _open(data, max_pixels=max_pixels, max_aspect=max_aspect)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd EXIF and palettes; the result is checked below
-            if min_side is not None and image.format == "JPEG":
-                image.draft("RGB", _at_least(image.size, min_side))
-            image.load()
-            ImageOps.exif_transpose(image, in_place=True)  # the other way copies every image
-            rgb = _to_rgb(image)
+        if min_side is not None and image.format == "JPEG":
+            image.draft("RGB", _at_least(image.size, min_side))
+        image.load()
+        ImageOps.exif_transpose(image, in_place=True)  # the other way copies every image
+        rgb = _to_rgb(image)
     except ImageProblem:
         raise
     except MemoryError:
@@ -81,9 +83,7 @@ def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Ima
     if not data:
         raise ImageProblem("empty")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's bomb warning: our own cap follows
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError:
         raise _unidentified(data) from None
     except Image.DecompressionBombError as error:

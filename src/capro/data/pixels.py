@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -43,16 +45,26 @@ class Pixels:
             self._flat = np.load(cache / "pixels.npy", mmap_mode="r")
             self._index = np.load(cache / "index.npy")
 
+    @property
+    def channels(self) -> int:
+        """Bytes a pixel of ``pixels``."""
+        return 4 if self._flat is None else 3
+
     def __len__(self) -> int:
         return len(self._store)
 
     def image(self, position: int) -> Image.Image:
         """One image, RGB."""
+        return (
+            self._decode(position) if self._flat is None else Image.fromarray(self.pixels(position))
+        )
+
+    def pixels(self, position: int) -> NDArray[np.uint8]:
+        """One image's bytes without a copy, (h, w, 3), or (h, w, 4) with a filler; read only."""
         if self._flat is None:
-            return self._decode(position)
+            return _in_place(self._decode(position))
         begin, height, width = (int(value) for value in self._index[position])
-        flat = self._flat[begin : begin + height * width * 3]
-        return Image.fromarray(flat.reshape(height, width, 3))
+        return self._flat[begin : begin + height * width * 3].reshape(height, width, 3)
 
     def _decode(self, position: int) -> Image.Image:
         limits = self._limits
@@ -89,6 +101,16 @@ class Pixels:
 
     def _array(self, position: int) -> NDArray[np.uint8]:
         return np.asarray(self._decode(position))
+
+
+def _in_place(image: Image.Image) -> NDArray[np.uint8]:
+    """Pillow's own memory of an RGB image, four bytes a pixel, (h, w, 4)."""
+    try:
+        cells: Any = pa.array(image)
+    except ValueError:  # a very large image lies in several blocks
+        return np.asarray(image.convert("RGBX"))
+    flat = np.frombuffer(cells.values.buffers()[1], np.uint8)
+    return flat.reshape(image.height, image.width, 4)
 
 
 def _with_header(raw: Path, target: Path, size: int) -> None:

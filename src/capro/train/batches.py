@@ -25,7 +25,6 @@ from capro.data.views import (
     KEY,
     QUERY,
     KeyAugment,
-    as_pixels,
     center,
     crop,
     normalise,
@@ -80,7 +79,7 @@ class ImageInputs:
         self._augment = KeyAugment(jitter=settings.jitter, grey=settings.grey, blur=settings.blur)
 
     def raw(self, positions: NDArray[np.int64], *, epoch: int, view: int) -> NDArray[np.uint8]:
-        """Crops, (b, size, size, 3)."""
+        """Crops, (b, size, size, 3), or 4 with a filler as Pillow's memory has it."""
         return self.raws([(positions, view)], epoch=epoch)[0]
 
     def raws(
@@ -98,7 +97,7 @@ class ImageInputs:
             buffers: Arrays of an earlier call that nobody needs any more, to write into: fresh pages
                 cost a tenth of the time.
         """
-        shape = (self._size, self._size, 3)
+        shape = (self._size, self._size, self._pixels.channels)
         if len(buffers) != len(views) or any(
             len(buffer) < len(positions)
             for buffer, (positions, _) in zip(buffers, views, strict=True)
@@ -112,7 +111,7 @@ class ImageInputs:
             for place, position in enumerate(positions.tolist()):
                 places.setdefault(position, []).append((number, place))
         for position, wanted in places.items():
-            image = as_pixels(self._pixels.image(position))
+            image = self._pixels.pixels(position)
             for number, place in wanted:
                 out[number][place] = self._crop(image, position, epoch, views[number][1])
         return out
@@ -135,7 +134,8 @@ class ImageInputs:
         device: torch.device,
     ) -> Tensor:
         """Normalised images, (b, 3, size, size)."""
-        images = to_float(torch.from_numpy(raw).to(device).permute(0, 3, 1, 2).contiguous())
+        images = torch.from_numpy(raw).to(device)[..., :3].permute(0, 3, 1, 2)
+        images = to_float(images.contiguous())
         if view == KEY:
             images = self._augment(images, self._augment.draw(self._seed, epoch, positions))
         return normalise(images, self._mean, self._std)

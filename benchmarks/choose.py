@@ -1,0 +1,71 @@
+"""Choose settings on held-out training data: the test set and the truth are never read.
+
+    python benchmarks/choose.py --data queryweb32 --vary pretrain.lr=0.005,0.02,0.1 ...
+
+A tenth of the training set is held out with its web labels; the figures are of it. Every combination
+of the values is trained; a row is `vanilla` (step 1 alone), CAPro as the settings say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+
+import numpy as np
+
+from capro import config
+from frozen import HeldOut, Trial
+
+
+def held_out(
+    bench: HeldOut, overrides: tuple[str, ...], seed: int, rows: list[str]
+) -> dict[str, dict[str, float]]:
+    """Figures of one combination on the held-out tenth."""
+    trial = Trial(bench, seed)
+    trial.settings = config.update(trial.settings, overrides)
+    train = trial.settings.train
+    found = {}
+    vanilla = trial.web() if "vanilla" in rows or train.start == "web" else None
+    if "vanilla" in rows:
+        found["vanilla"] = trial.test(vanilla)
+    if "CAPro" in rows:
+        anchored = bench.anchored(bench.anchors(top_k=trial.settings.match.top_k))
+        start = vanilla if train.start == "web" else trial.anchor_heads(anchored, train)
+        found["CAPro"] = trial.test(trial.capro(start, anchored, train)[0])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--data", default="queryweb32", choices=["queryweb32", "shopweb64", "cococap64"]
+    )
+    parser.add_argument("--preset", default="small")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument(
+        "--rows", nargs="+", default=["vanilla", "CAPro"], choices=["vanilla", "CAPro"]
+    )
+    parser.add_argument("--vary", nargs="+", default=[], help="name=value,value,...")
+    a = parser.parse_args()
+    bench = HeldOut(a.data, preset=a.preset)
+    axes = [
+        [f"{name}={value}" for value in values.split(",")]
+        for name, values in (v.split("=") for v in a.vary)
+    ]
+    metrics = ["C-F1", "O-F1", "mAP"] if bench.training.multi_label else ["top1"]
+    for overrides in itertools.product(*axes):
+        begin = time.monotonic()
+        results = [held_out(bench, overrides, seed, a.rows) for seed in range(a.seeds)]
+        for row in results[0]:
+            cells = "".join(
+                f"  {name} {100 * np.mean([r[row][name] for r in results]):.1f}" for name in metrics
+            )
+            print(
+                f"{row:<8}{cells}   {' '.join(overrides)}  ({time.monotonic() - begin:.0f} s)",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
