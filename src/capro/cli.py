@@ -23,6 +23,7 @@ from capro.errors import CaproError
 
 if TYPE_CHECKING:
     from capro.config import Settings
+    from capro.progress import Watch
     from capro.runs import Run
 
 
@@ -163,14 +164,22 @@ def open_run(path: Path, overrides: list[str] | None) -> Run:
 @contextmanager
 def told(run: Run, stage: str) -> Iterator[None]:
     """Say how long a stage took, or that there was nothing to do."""
-    file = run.folder(stage) / "stage.json"
-    before = file.stat().st_mtime_ns if file.exists() else None
+    before = run.stamp(stage)
     yield
-    if file.stat().st_mtime_ns == before:
+    if run.stamp(stage) == before:
         note(f"{stage}: fresh, nothing to do")
     else:
         seconds = (run.finished(stage) or {})["seconds"]
         note(f"{stage}: done in {seconds:.0f} s, see {run.folder(stage)}")
+
+
+def watching(title: str) -> Watch:
+    """Where a run of many stages is told: a dashboard on a terminal, else plain lines."""
+    from capro import dashboard, progress
+
+    if launched.is_main() and dashboard.possible():
+        return dashboard.Dashboard(title)
+    return progress.Lines(note, progress.terminal)
 
 
 def check_source(settings: Settings) -> None:
@@ -420,7 +429,7 @@ def run_command(
     What is fresh is skipped, so the same command resumes; `capro run --run DIR` alone goes on with
     the settings of that run.
     """
-    from capro import pipeline, progress, tables
+    from capro import pipeline, tables
     from capro.runs import Run
 
     if run is not None and not (config or data or preset) and (run / "run.yaml").exists():
@@ -430,7 +439,8 @@ def run_command(
         check_source(settings)
         name = config.stem if config else Path(settings.data.source or "capro").stem
         opened = Run.create(run or Path("runs") / name, settings)
-    found = pipeline.run_all(opened, bar=progress.terminal, say=note)
+    with watching(f"capro run {opened.path}") as watch:
+        found = pipeline.run_all(opened, watch=watch)
     if as_json:
         print(json.dumps(found))
     else:
@@ -449,11 +459,13 @@ def demo(
 
     The results are compared with what is really true, which the demo data know.
     """
-    from capro import demonstration, progress
+    from capro import demonstration
 
-    demonstration.show(
-        run, multi_label=multi_label, overrides=set_ or [], bar=progress.terminal, say=note
-    )
+    with watching(f"capro demo {run}") as watch:
+        found = demonstration.perform(
+            run, multi_label=multi_label, overrides=set_ or [], watch=watch
+        )
+    demonstration.show(found, say=note)
 
 
 @app.command()
