@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from capro import pipeline
-from tests.report.made import HOSTILE, make_run
+from tests.report.made import HELD_OUT, HOSTILE, make_run
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
@@ -31,6 +31,7 @@ def browser() -> Iterator[Any]:
 def made_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a made-up run: also the names of classes and the title are hostile."""
     run = make_run(tmp_path_factory.mktemp("browser"))
+    run.stage("threshold/capro", lambda _: HELD_OUT, settings={})
     return pipeline.report(run, title=HOSTILE[1]).resolve()
 
 
@@ -147,6 +148,9 @@ def test_the_map_shows_a_picture_on_hover(watched: Watched) -> None:
 def test_the_threshold_moves_the_numbers(watched: Watched) -> None:
     page = watched.page
     cell = page.locator("[data-measure=capro-answered]")
+    chosen = page.evaluate("DATA.held_out && DATA.held_out.threshold")
+    assert page.locator("#chosen-threshold, line.chosen").count() == (2 if chosen else 0)
+    assert page.locator(".slider output").inner_text() == f"{chosen or 0.5:.2f}"
     slider = page.locator("#threshold-slider")
     slider.focus()
     page.keyboard.press("Home")
