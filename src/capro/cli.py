@@ -182,6 +182,21 @@ def watching(title: str) -> Watch:
     return progress.Lines(note, progress.terminal)
 
 
+def next_commands(path: Path, *, tested: bool) -> str:
+    """What one does with a finished run, ready to be copied; figures only if there is a test split."""
+    import shlex
+
+    run = shlex.quote(str(path))
+    rows = [
+        (f"capro report {run}", "a page to look at: verdicts with pictures, texts, evidence"),
+        *([(f"capro evaluate {run}", "figures by class, those made worse first")] * tested),
+        (f"capro export {run} --out cleaned", "the cleaned data set"),
+        (f"capro export-model {run} --out model", "the classifier, for `capro predict`"),
+    ]
+    width = max(len(command) for command, _ in rows)
+    return "\n".join(["next:", *(f"  {command:<{width}}  {text}" for command, text in rows)])
+
+
 def check_source(settings: Settings) -> None:
     """Refuse a source that is not there before anything is written; the hub answers later."""
     from capro.pipeline.ingest import find_sources
@@ -446,7 +461,7 @@ def run_command(
     else:
         tables.run_summary(opened)
         tables.comparison(found)
-        note(f"results are in {opened.path}")
+        note(f"results are in {opened.path}\n{next_commands(opened.path, tested=bool(found))}")
 
 
 @app.command()
@@ -466,6 +481,7 @@ def demo(
             run, multi_label=multi_label, overrides=set_ or [], watch=watch
         )
     demonstration.show(found, say=note)
+    note(next_commands(run, tested=True))
 
 
 @app.command()
