@@ -154,7 +154,10 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 def test_run_of_an_existing_directory_goes_on_with_its_settings(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from capro import cli, pipeline
     from capro.config import load
@@ -169,6 +172,11 @@ def test_run_of_an_existing_directory_goes_on_with_its_settings(
 
     monkeypatch.setattr(pipeline, "run_all", run_all)
     cli.app(["run", "--run", str(tmp_path / "r"), "--set", "match.k=7"], standalone_mode=False)
+    said = capsys.readouterr().err.splitlines()
+    assert f"results are in {tmp_path / 'r'}" in said
+    for command in ("report", "export", "export-model"):
+        assert any(line.startswith(f"  capro {command} {tmp_path / 'r'} ") for line in said)
+    assert not any("capro evaluate" in line for line in said)  # there is no test split
     assert (seen[0].settings.seed, seen[0].settings.match.k) == (5, 7)
     assert Run.open(tmp_path / "r").settings == seen[0].settings
 

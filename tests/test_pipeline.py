@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from capro import assemble, config, pipeline, verdicts
+from capro import assemble, config, pipeline, progress, verdicts
 from capro.errors import ConfigError, DataError
 from capro.pipeline import ingest, matching, training
 from capro.runs import Run, read_array, read_json
@@ -303,7 +303,7 @@ def test_few_samples_and_few_classes(tmp_path, names, per_class):
     big = ["train.queue=8192", "train.batch_size=256", "pretrain.batch_size=256", "match.top_k=50"]
     run = Run.create(tmp_path / "run", tiny.settings(data, *big, ON_ANCHORS))
     warned: list[str] = []
-    found = pipeline.run_all(run, say=warned.append)
+    found = pipeline.run_all(run, watch=progress.Lines(warned.append))
     assert all(math.isfinite(value) for row in found.values() for value in row.values())
     assert any("nobody" in line for line in warned)
     result = run.finished("match")["result"]

@@ -129,8 +129,8 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if classes is not None:
             data["classes"] = str(classes)
         run = Run.create(path, self._resolve(data))
-        bar = progress.terminal if self.verbose else progress.silent
-        self.results_ = pipeline.run_all(run, bar=bar, say=print if self.verbose else _nothing)
+        watch = progress.Lines(print, progress.terminal) if self.verbose else progress.Watch()
+        self.results_ = pipeline.run_all(run, watch=watch)
         self.run_ = run
         model = path / "export" / run.need("finetune")
         if not model.exists():
@@ -299,10 +299,6 @@ def _other_kind(data: Any, test: Any) -> ConfigError:
         f"data is a {type(data).__name__} and test a {type(test).__name__}",
         hint="give both as paths, as DataFrames, or as data sets without splits",
     )
-
-
-def _nothing(_: str) -> None:
-    pass
 
 
 def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:

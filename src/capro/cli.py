@@ -23,6 +23,7 @@ from capro.errors import CaproError
 
 if TYPE_CHECKING:
     from capro.config import Settings
+    from capro.progress import Watch
     from capro.runs import Run
 
 
@@ -163,14 +164,37 @@ def open_run(path: Path, overrides: list[str] | None) -> Run:
 @contextmanager
 def told(run: Run, stage: str) -> Iterator[None]:
     """Say how long a stage took, or that there was nothing to do."""
-    file = run.folder(stage) / "stage.json"
-    before = file.stat().st_mtime_ns if file.exists() else None
+    before = run.stamp(stage)
     yield
-    if file.stat().st_mtime_ns == before:
+    if run.stamp(stage) == before:
         note(f"{stage}: fresh, nothing to do")
     else:
         seconds = (run.finished(stage) or {})["seconds"]
         note(f"{stage}: done in {seconds:.0f} s, see {run.folder(stage)}")
+
+
+def watching(title: str) -> Watch:
+    """Where a run of many stages is told: a dashboard on a terminal, else plain lines."""
+    from capro import dashboard, progress
+
+    if launched.is_main() and dashboard.possible():
+        return dashboard.Dashboard(title)
+    return progress.Lines(note, progress.terminal)
+
+
+def next_commands(path: Path, *, tested: bool) -> str:
+    """What one does with a finished run, ready to be copied; figures only if there is a test split."""
+    import shlex
+
+    run = shlex.quote(str(path))
+    rows = [
+        (f"capro report {run}", "a page to look at: verdicts with pictures, texts, evidence"),
+        *([(f"capro evaluate {run}", "figures by class, those made worse first")] * tested),
+        (f"capro export {run} --out cleaned", "the cleaned data set"),
+        (f"capro export-model {run} --out model", "the classifier, for `capro predict`"),
+    ]
+    width = max(len(command) for command, _ in rows)
+    return "\n".join(["next:", *(f"  {command:<{width}}  {text}" for command, text in rows)])
 
 
 def check_source(settings: Settings) -> None:
@@ -420,7 +444,7 @@ def run_command(
     What is fresh is skipped, so the same command resumes; `capro run --run DIR` alone goes on with
     the settings of that run.
     """
-    from capro import pipeline, progress, tables
+    from capro import pipeline, tables
     from capro.runs import Run
 
     if run is not None and not (config or data or preset) and (run / "run.yaml").exists():
@@ -430,13 +454,14 @@ def run_command(
         check_source(settings)
         name = config.stem if config else Path(settings.data.source or "capro").stem
         opened = Run.create(run or Path("runs") / name, settings)
-    found = pipeline.run_all(opened, bar=progress.terminal, say=note)
+    with watching(f"capro run {opened.path}") as watch:
+        found = pipeline.run_all(opened, watch=watch)
     if as_json:
         print(json.dumps(found))
     else:
         tables.run_summary(opened)
         tables.comparison(found)
-        note(f"results are in {opened.path}")
+        note(f"results are in {opened.path}\n{next_commands(opened.path, tested=bool(found))}")
 
 
 @app.command()
@@ -449,11 +474,14 @@ def demo(
 
     The results are compared with what is really true, which the demo data know.
     """
-    from capro import demonstration, progress
+    from capro import demonstration
 
-    demonstration.show(
-        run, multi_label=multi_label, overrides=set_ or [], bar=progress.terminal, say=note
-    )
+    with watching(f"capro demo {run}") as watch:
+        found = demonstration.perform(
+            run, multi_label=multi_label, overrides=set_ or [], watch=watch
+        )
+    demonstration.show(found, say=note)
+    note(next_commands(run, tested=True))
 
 
 @app.command()

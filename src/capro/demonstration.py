@@ -2,46 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from capro import config, pipeline, progress, tables
+from capro import config, pipeline, tables
 from capro.data.demo import write_demo
+from capro.progress import Say, Watch
 from capro.runs import Run
 
 
-def show(
-    path: Path,
-    *,
-    multi_label: bool,
-    overrides: list[str],
-    bar: progress.Bar,
-    say: Callable[[str], None],
-) -> Run:
-    """Write the demo data beside the run directory, run every stage, print what came out."""
+@dataclass(frozen=True)
+class Demonstrated:
+    """A finished demo: its run, and what each stage returned."""
+
+    run: Run
+    found: dict[str, Any]
+
+
+def perform(path: Path, *, multi_label: bool, overrides: list[str], watch: Watch) -> Demonstrated:
+    """Write the demo data beside the run directory, run every stage and make the report."""
     source = path.with_name(path.name + "-data")
-    say(f"composing the demo data in {source}")
-    write_demo(source, multi_label=multi_label)
     data = [f"data.source={source}", f"data.classes={source / 'classes.yaml'}"]
     settings = config.load(preset_name="demo", overrides=[*data, *overrides])
     run = Run.create(path, settings)
-
-    summary = pipeline.scan(run, bar=bar)
-    tables.scan_summary(summary, quarantine=run.folder("scan") / "quarantine.parquet")
-    specs = pipeline.classes(run, bar=bar, warn=say)
-    tables.class_texts(specs)
-    results = pipeline.run_all(run, bar=bar, say=say)
-
     truth = source / "train_truth.csv"
-    found = pipeline.purity_by_enhancer(run, truth)
-    tables.purity(found, [bool(spec.ambiguous) for spec in specs])
-    sheet = pipeline.anchor_sheet(run)
-    accuracy = pipeline.label_accuracies(run, truth)
-    page = pipeline.report(run, title="capro demo", bar=bar)
+
+    def measure() -> dict[str, Any]:
+        return {
+            "purity": pipeline.purity_by_enhancer(run, truth),
+            "accuracy": pipeline.label_accuracies(run, truth),
+            "sheet": pipeline.anchor_sheet(run),
+        }
+
+    stages = [
+        ("compose", lambda: write_demo(source, multi_label=multi_label)),
+        *pipeline.stages_of(run, watch),
+        ("measure", measure),
+        ("report", lambda: pipeline.report(run, title="capro demo", bar=watch.bar)),
+    ]
+    return Demonstrated(run, pipeline.perform(run, stages, watch))
+
+
+def show(demo: Demonstrated, *, say: Say) -> None:
+    """Print what came out, from the data to the comparison."""
+    run, found = demo.run, demo.found
+    measured = found["measure"]
+    tables.scan_summary(found["scan"], quarantine=run.folder("scan") / "quarantine.parquet")
+    tables.class_texts(found["classes"])
+    tables.purity(measured["purity"], [bool(spec.ambiguous) for spec in found["classes"]])
     tables.run_summary(run)
-    tables.label_accuracy(accuracy)
-    tables.comparison(results)
-    say(f"pictures of the anchors: {sheet}")
+    tables.label_accuracy(measured["accuracy"])
+    tables.comparison(found["evaluate"])
+    say(f"pictures of the anchors: {measured['sheet']}")
     say(f"verdicts with evidence:  {run.folder('clean') / 'verdicts.parquet'}")
-    say(f"report, opens offline:   {page}")
-    return run
+    say(f"report, opens offline:   {found['report']}")

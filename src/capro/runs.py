@@ -204,6 +204,11 @@ class Run:
         file = self.path / stage / "stage.json"
         return cast(dict[str, Any], read_json(file)) if file.exists() else None
 
+    def stamp(self, stage: str) -> int | None:
+        """When a stage finished, in nanoseconds: another number after it was done again."""
+        file = self.path / stage / "stage.json"
+        return file.stat().st_mtime_ns if file.exists() else None
+
     def need(self, stage: str) -> str:
         """The fingerprint of a stage that must have finished."""
         done = self.finished(stage)

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from capro.data.scan import explain
+from capro.pipeline import anchor_problems
 from capro.runs import Run
 from capro.text.classes import ClassSpec, Suggestion, class_text
 
@@ -157,13 +158,8 @@ def match_summary(found: dict[str, Any], folder: Path) -> None:
     out.print(f"[bold]{found['anchors']:,} anchors[/] in {escape(str(folder / 'anchors.parquet'))}")
     if found["recall"] is not None:
         out.print(f"neighbours searched by IVF with recall {found['recall']:.3f}")
-    for key, words in (
-        ("classes_below_k", "classes have fewer than K samples and give them all"),
-        ("classes_without_anchor", "classes have no sample and so no anchor"),
-    ):
-        if found[key]:
-            names = ", ".join(found[key][:5])
-            out.print(f"[yellow]{len(found[key])} {words}[/]: {escape(names)}")
+    for problem in anchor_problems(found):
+        out.print(f"[yellow]{escape(problem)}[/]")
 
 
 def purity(found: dict[str, Any], ambiguous: Sequence[bool]) -> None:

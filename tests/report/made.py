@@ -24,6 +24,12 @@ NAMES = ["cat", *HOSTILE]
 TITLES = (*HOSTILE, "<!-- <script>", '" onmouseover="window.hacked=4', "\u202egnp.exe", "", "a cat")
 SIZE, TESTS = 48, 16
 STAGES = ("classes", "pretrain", "embed", "match", "train", "clean", "finetune", "evaluate")
+HELD_OUT = {
+    "threshold": 0.37,
+    "known": {"from": "the val split", "samples": 1200, "kept": 0.81},
+    "open": {"from": "the same without their own classes", "rejected": 0.6},
+    "rule": "best C-F1",
+}
 
 
 def make_run(

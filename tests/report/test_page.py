@@ -16,7 +16,7 @@ from capro.errors import RunError
 from capro.report import images, page, thumbs, words
 from capro.report.collect import collect
 from capro.runs import Run, write_array
-from tests.report.made import HOSTILE, NAMES, SIZE, make_run
+from tests.report.made import HELD_OUT, HOSTILE, NAMES, SIZE, make_run
 
 
 class Tags(HTMLParser):
@@ -187,6 +187,23 @@ def test_the_stage_is_skipped_when_fresh_and_copied_out(tmp_path: Path) -> None:
     assert out.read_text() == path.read_text()
     pipeline.report(run, title="Another")
     assert "Another" in path.read_text()
+
+
+def test_the_threshold_of_held_out_data_is_shown_while_it_fits_the_model(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    path = pipeline.report(run)
+    assert collect(run)["held_out"] is None
+    run.stage("threshold/capro", lambda _: HELD_OUT, settings={})
+    told = collect(run)["held_out"]
+    assert told["threshold"] == 0.37
+    assert "1,200 samples: the val split; no test image" in told["text"]
+    before = path.read_text("utf-8")
+    assert pipeline.report(run).read_text("utf-8") != before  # not skipped as fresh
+    run.stage("finetune", lambda _: None, settings={"another": "model"})
+    assert collect(run)["held_out"] is None
+    nothing = {**HELD_OUT, "threshold": None}
+    run.stage("threshold/capro", lambda _: nothing, settings={"none": 1})
+    assert collect(run)["held_out"] is None
 
 
 def test_the_command_prints_the_path(run: Run, tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_progress_tells_terms_and_the_last_epochs_shares():
 
     @contextmanager
     def bar(_label, _total):
-        yield lambda _advance=1, note="": notes.append(note)
+        yield lambda _advance=1, figures="": notes.append(str(figures))
 
     toy = Toy()
     history = toy.fit(toy.objective(), bar=bar)
@@ -200,7 +200,7 @@ def test_progress_counts_the_steps_that_are_done(tmp_path):
     @contextmanager
     def bar(label, total):
         told.append((label, total))
-        yield lambda advance=1, note="": told.append(advance)
+        yield lambda advance=1, figures=None: told.append(advance)
 
     toy = Toy()
     store = Checkpoints(tmp_path, "key")

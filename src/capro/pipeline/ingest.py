@@ -138,7 +138,7 @@ def classes(
         draft = run.folder("classes") / "classes.yaml"
         warn(
             f"senses were chosen by the texts; {len(unsure)} of {len(specs)} deserve a look "
-            f"({', '.join(unsure[:SHOWN])}): edit {draft} and give it as data.classes"
+            f"({', '.join(unsure[:SHOWN])}): edit a copy of {draft}, then --set data.classes=COPY"
         )
     return specs
 

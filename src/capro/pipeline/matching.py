@@ -263,6 +263,19 @@ def match(run: Run, *, bar: progress.Bar = progress.silent) -> dict[str, Any]:
     return dict((run.finished("match") or {})["result"])
 
 
+def anchor_problems(found: dict[str, Any]) -> list[str]:
+    """Of what ``match`` returned, the classes with few anchors or none."""
+    words = {
+        "classes_below_k": "classes have fewer than K samples and give them all",
+        "classes_without_anchor": "classes have no sample and so no anchor",
+    }
+    return [
+        f"{len(found[key])} {text}: {', '.join(found[key][:SHOWN])}"
+        for key, text in words.items()
+        if found[key]
+    ]
+
+
 def _evidence(
     run: Run, manifest: Manifest, anchors: pd.DataFrame, adjacency: Any, ids: list[str]
 ) -> tuple[list[list[str]], list[list[str]]]:

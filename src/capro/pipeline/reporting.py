@@ -8,7 +8,7 @@ from typing import Any
 from capro import progress
 from capro.pipeline.base import stage
 from capro.report.collect import collect
-from capro.report.load import STAGES
+from capro.report.load import HELD_OUT, STAGES
 from capro.report.page import render, version
 from capro.runs import Run, write_text
 
@@ -30,7 +30,7 @@ def report(
         write_text(path, page)
         return {"bytes": path.stat().st_size}
 
-    done = [name for name in STAGES if run.finished(name)]
+    done = [name for name in (*STAGES, HELD_OUT) if run.finished(name)]
     force = force or not path.exists()
     stage(
         run, "report", work, settings={"title": title, "page": version()}, inputs=done, force=force

@@ -186,13 +186,14 @@ def comparison(found: Loaded) -> dict[str, Any] | None:
 def measured(found: Loaded) -> dict[str, Any]:
     """Confusion, reliability and threshold curves on the test images."""
     if len(found.scores) < 2 or not len(found.test):
-        return {"confusion": None, "reliability": None, "threshold": None}
+        return {"confusion": None, "reliability": None, "threshold": None, "held_out": None}
     scores = found.scores
     threshold = figures.label_threshold if found.multi else figures.open_set
     data: dict[str, Any] = {
         "confusion": None,
         "reliability": {name: figures.reliability(s, found.truth) for name, s in scores.items()},
         "threshold": {name: threshold(s, found.truth) for name, s in scores.items()},
+        "held_out": None if found.multi else words.chosen_threshold(found.held_out),
     }
     if not found.multi:
         whole = {name: figures.confusion(s, found.truth) for name, s in scores.items()}

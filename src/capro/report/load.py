@@ -33,6 +33,7 @@ STAGES = (
     "finetune",
     "evaluate",
 )
+HELD_OUT = "threshold/capro"  # the stage with CAPro's open-set threshold; made when it is asked for
 Labels = NDArray[np.int64]  # (n,) classes with -1 for none, or (n, C) membership
 
 
@@ -49,6 +50,7 @@ class Loaded:
         truth: labels of the test rows; -1 (or a zero row) is outside the known classes.
         after: cleaned labels; -1 (or a row of -1) is dropped.
         anchors: table with row, class_index, rank.
+        held_out: the open-set threshold chosen on held-out training data, and on which.
         evidence: sentences of the clean stage by sample id; empty where it wrote none.
         missing: stage -> sentence.
     """
@@ -74,6 +76,7 @@ class Loaded:
     results: dict[str, dict[str, float]] = field(default_factory=dict)
     history: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    held_out: dict[str, Any] | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -120,6 +123,7 @@ def load(run: Run) -> Loaded:
         results=_results(stages),
         history=reader.history(),
         stages=stages,
+        held_out=_held_out(run),
         missing=reader.missing,
     )
 
@@ -155,6 +159,14 @@ def _results(stages: dict[str, Any]) -> dict[str, dict[str, float]]:
         for name in ("vanilla", "capro")
         if isinstance(row := found.get(name), dict)
     }
+
+
+def _held_out(run: Run) -> dict[str, Any] | None:
+    """What the threshold stage chose, if it chose for the model that is there now."""
+    done, made, model = run.finished(HELD_OUT), run.stamp(HELD_OUT), run.stamp("finetune")
+    if done is None or made is None or model is None or made < model:
+        return None
+    return dict(done["result"]) if done["result"].get("threshold") is not None else None
 
 
 class _Reader:

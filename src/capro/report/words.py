@@ -111,6 +111,19 @@ def scan_problems(summary: dict[str, Any]) -> list[str]:
     return found
 
 
+def chosen_threshold(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The open-set threshold that goes with the model, and a sentence on where it comes from."""
+    if found is None:
+        return None
+    known = found["known"]
+    kept = "" if known["kept"] is None else f" It keeps {share(known['kept'], 1)} of them."
+    return {
+        "threshold": round(float(found["threshold"]), 2),
+        "text": f"CAPro's own threshold is {found['threshold']:.2f}. It was chosen on "
+        f"{many(known['samples'], 'sample')}: {known['from']}; no test image was looked at.{kept}",
+    }
+
+
 def was_wrong(counts: dict[str, int], worst: Sequence[tuple[str, float]], *, multi: bool) -> str:
     """What the verdicts say about the labels."""
     total = sum(counts[name] for name in ("anchor", "keep", "away", "drop"))

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from capro import losses, progress
 from capro.config import Schedule
 from capro.errors import ConfigError, RunError
+from capro.progress import Figures
 from capro.runs import seed_for, write_json
 from capro.train.batches import Batch, Inputs, Plan, load_batches, slices
 from capro.train.checkpoints import Checkpoints
@@ -122,7 +123,7 @@ def fit(
                 at.step += 1
                 for key, value in figures.items():
                     at.sums[key] = at.sums.get(key, 0.0) + value
-                advance(1, note=_note(at, schedule.epochs, figures))
+                advance(1, figures=Figures(at.epoch, schedule.epochs, rate, figures, at.history))
                 due = time.monotonic() - saved_at > 60 * checkpoint_minutes
                 if checkpoints and due and at.step < plan.steps:  # the end of an epoch saves anyway
                     _save(checkpoints, objective, parameters, optimizer, at, plan, ranks)
@@ -198,15 +199,6 @@ def _check_finite(
         f"{name}: {message}; samples {', '.join(blamed[:SHOWN_IDS])}{more}{told}",
         hint="lower the learning rate (--set train.lr=... or pretrain.lr=...), or look at the samples",
     )
-
-
-def _note(at: Position, epochs: int, figures: dict[str, float]) -> str:
-    """The loss terms of a step, and what the last epoch did to the labels."""
-    terms = " ".join(f"{key} {value:.3f}" for key, value in figures.items())
-    last = at.history[-1] if at.history else {}
-    told = {key: share for key, share in last.items() if key not in {"epoch", "lr", *figures}}
-    shares = "".join(f" {key} {share:.0%}" for key, share in told.items())
-    return f"epoch {at.epoch + 1}/{epochs} {terms}{shares}"
 
 
 # --- checkpoints ----------------------------------------------------------------------------------

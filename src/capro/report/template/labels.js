@@ -150,7 +150,8 @@ function thresholdFigure() {
   const measures = multi ? [["precision", "precision"], ["recall", "recall"], ["f1", "F1"], ["labels", "labels per image"]]
     : [["answered", "images answered"], ["right", "answers that are right"], ["caught", "errors held back"], ...(open ? [["open", "open images held back"]] : []), ["f1", "C-F1"]];
   const best = DATA.threshold.capro.f1.reduce((at, value, i, all) => value > all[at] ? i : at, 0);
-  let now = multi || open ? best : 50;
+  const chosen = DATA.held_out ? Math.round(100 * DATA.held_out.threshold) : null;
+  let now = chosen !== null ? chosen : multi || open ? best : 50;
   const body = el("tbody", null), value = el("output", null), place = el("div", null);
   const number = (key, share) => key === "labels" && share !== null ? share.toFixed(2) : percent(share, 1);
   const table = () => {
@@ -166,6 +167,7 @@ function thresholdFigure() {
     const series = [["capro", "CAPro", false], ["vanilla", "vanilla", true]].flatMap(([key, model, dash]) => lines.map(([measure, paint]) => ({ name: `${named[measure]} (${model})`, paint: color(paint), x, y: DATA.threshold[key][measure], dash, thin: dash })));
     plot = lineChart(place, width, series, { label: "By threshold", height: 270, xRange: [0, 1], yRange: [0, 1], percent: true, xLabel: "threshold (solid: CAPro, dashed: vanilla)", xName: "threshold",
       before: [legend(lines.map(([measure, paint]) => [named[measure], color(paint)]))] });
+    if (chosen !== null) plot.root.append(svg("line", { class: "chosen", x1: plot.px(chosen / 100), x2: plot.px(chosen / 100), y1: PAD.top, y2: 270 - PAD.bottom, stroke: color("muted"), "stroke-width": 2, "stroke-dasharray": "2 3" }));
     mark = svg("line", { y1: PAD.top, y2: 270 - PAD.bottom, stroke: color("ink"), "stroke-width": 2 });
     plot.root.append(mark);
     set();
@@ -174,6 +176,7 @@ function thresholdFigure() {
   const slider = el("input", { type: "range", min: 0, max: 100, value: now, id: "threshold-slider", "aria-label": "threshold", on: { input: (event) => { now = +event.target.value; set(); } } });
   host.append(el("div", { class: "slider" }, slider, value),
     el("div", { class: "scroll" }, el("table", { class: "numbers" }, el("thead", null, el("tr", null, el("th", null, "at this threshold"), el("th", { scope: "col" }, "vanilla"), el("th", { scope: "col" }, "CAPro"))), body)),
+    ...(chosen === null ? [] : [el("p", { class: "count-line", id: "chosen-threshold" }, `${DATA.held_out.text} The dotted line marks it.`)]),
     el("p", { class: "count-line" }, multi || open ? `C-F1 of CAPro is best at ${(best / 100).toFixed(2)} on these test images.`.replace("C-F1", multi ? "F1" : "C-F1") : "All test images belong to the known classes: what is held back here is doubt, not images of other things."), place);
   table();
   figure(place, draw);

@@ -1,0 +1,41 @@
+"""The report of the real demo, made much smaller, with hostile texts in its pages."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from capro import demonstration, progress
+from capro.data.demo import write_demo
+from tests.report.made import HOSTILE
+
+FEW = [
+    "views.size=24", "match.top_k=3", "match.k=3", "pretrain.epochs=2", "train.epochs=2",
+    "train.correct_after=0", "train.gamma=0.2", "train.queue=64", "finetune.epochs=1", "net.embedding_dim=32",
+]  # fmt: skip
+
+
+def write_hostile_demo(folder: Path, *, multi_label: bool) -> None:
+    """Eight training pictures a class, and a hostile title, description and tag on every third."""
+    write_demo(folder, multi_label=multi_label, n_train=112, n_test=42)
+    file = folder / "train" / "metadata.jsonl"
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    for number, row in enumerate(rows[::3]):
+        text = HOSTILE[number % len(HOSTILE)]
+        row |= {"title": text, "description": f"{row['description']} {text}", "tags": [text]}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+@pytest.fixture(scope="session")
+def demo_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`capro demo` from the pictures to the report, in seconds."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(demonstration, "write_demo", write_hostile_demo)
+    patch.setattr(os, "fsync", lambda _descriptor: None)
+    path = tmp_path_factory.mktemp("demo") / "run"
+    done = demonstration.perform(path, multi_label=False, overrides=FEW, watch=progress.Watch())
+    patch.undo()
+    return Path(done.found["report"]).resolve()
