@@ -18,6 +18,7 @@ from capro.pipeline.ingest import classes, features, pixels, scan, suggest
 from capro.pipeline.matching import anchor_sheet, embed, match, purity_by_enhancer
 from capro.pipeline.reporting import report
 from capro.pipeline.results import evaluate, label_accuracies
+from capro.pipeline.threshold import threshold
 from capro.pipeline.training import clean, finetune, pretrain, train
 from capro.runs import Run
 
@@ -39,6 +40,7 @@ __all__ = [
     "run_all",
     "scan",
     "suggest",
+    "threshold",
     "train",
 ]
 
