@@ -213,7 +213,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigError("this model has no open-set threshold", hint="leave open_set out")
         is_open = p.max(axis=1) < (self.threshold_ or 0.0) if open_set else np.zeros(len(p), bool)
         if self.multi_label_:
-            return ((p >= MULTI_LABEL_FROM) & ~is_open[:, None]).astype(np.int64)
+            return np.where(is_open[:, None], 0, p >= MULTI_LABEL_FROM).astype(np.int64)
         names: NDArray[Any] = self.classes_[p.argmax(axis=1)]
         names[is_open] = None
         return names

@@ -123,8 +123,7 @@ RULE = (
 
 def is_known(y: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Samples with a label: (n,) classes with -1 for none, or (n, C) membership."""
-    known: NDArray[np.bool_] = y >= 0 if y.ndim == 1 else (y > 0).any(axis=1)
-    return known
+    return np.asarray(y >= 0 if y.ndim == 1 else (y > 0).any(axis=1))
 
 
 def as_if_open(scores: NDArray[np.floating], y: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -142,8 +141,9 @@ def as_if_open(scores: NDArray[np.floating], y: NDArray[np.int64]) -> NDArray[np
         return rest
     rest[np.arange(len(y)), y] = 0.0
     mass = rest.sum(axis=1, keepdims=True)
-    even = np.full_like(rest, 1 / scores.shape[1])
-    return np.divide(rest, mass, out=even, where=mass > 0)
+    scaled: NDArray[np.float64] = np.full_like(rest, 1 / scores.shape[1])
+    np.divide(rest, mass, out=scaled, where=mass > 0)
+    return scaled
 
 
 def held_out_threshold(

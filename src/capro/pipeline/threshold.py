@@ -109,10 +109,11 @@ def _refits(
     fold = np.arange(len(rows)) % FOLDS
     schedules = [getattr(settings, name) for name in _steps(method)]
     inputs, positions, dim = _features(run, manifest, training, method, rows, ranks)
-    parts, judged = [], []
+    parts: list[NDArray[np.float32]] = []
+    judged: list[NDArray[np.int64]] = []
     for number in range(FOLDS):
         held, seen = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
-        if sum(map(len, judged)) >= ENOUGH or not len(held) or not len(seen):
+        if sum(len(each) for each in judged) >= ENOUGH or not len(held) or not len(seen):
             break
         heads = assemble.new_heads(settings, dim, training, name="held out")
         net = Siamese(FeatureBackbone(dim), heads).to(ranks.accelerator.device)
