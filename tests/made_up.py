@@ -57,6 +57,7 @@ def make_run(folder: Path, *, multi: bool = False, frozen: bool = False) -> Run:
     source = write_source(folder / "data", multi=multi)
     overrides = [f"data.source={source}", "net.backbone=small", "views.size=16", "scan.workers=1"]
     overrides += [f"net.mode={'frozen' if frozen else 'full'}", "net.frozen_views=1"]
+    overrides += [f"{step}.epochs=2" for step in ("pretrain", "train", "finetune")]
     run = Run.create(folder / "run", config.load(overrides=overrides))
     pipeline.scan(run)
     specs = [asdict(ClassSpec(name=name)) for name in CLASSES]

@@ -134,7 +134,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.run_ = run
         model = path / "export" / run.need("finetune")
         if not model.exists():
-            export_model(run, model)
+            export_model(run, model, open_set=pipeline.threshold(run))
         self._take(Predictor.load(model))
         return self
 
@@ -205,14 +205,17 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             X: Path of an image, folder or tar; a sequence of paths, Pillow images or arrays; a
                 DataFrame with a column of paths; a Hugging Face data set.
-            open_set: None instead of a name where the highest probability is below ``threshold_``.
+            open_set: None instead of a name (several labels: a row of zeros) where the highest
+                probability is below ``threshold_``.
         """
         p = self.predict_proba(X)
+        if open_set and self.threshold_ is None:
+            raise ConfigError("this model has no open-set threshold", hint="leave open_set out")
+        is_open = p.max(axis=1) < (self.threshold_ or 0.0) if open_set else np.zeros(len(p), bool)
         if self.multi_label_:
-            return (p >= MULTI_LABEL_FROM).astype(np.int64)
+            return np.where(is_open[:, None], 0, p >= MULTI_LABEL_FROM).astype(np.int64)
         names: NDArray[Any] = self.classes_[p.argmax(axis=1)]
-        if open_set and self.threshold_ is not None:
-            names[p.max(axis=1) < self.threshold_] = None
+        names[is_open] = None
         return names
 
     def score(self, X: Images, y: Sequence[Any]) -> float:
@@ -265,7 +268,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.run_ is None:
             raise CaproError("a loaded model is saved already", hint="copy its folder")
         path = Path(path)
-        export_model(self.run_, path, onnx=onnx)
+        export_model(self.run_, path, open_set=pipeline.threshold(self.run_), onnx=onnx)
         self.issues().to_parquet(path / "issues.parquet", index=False)
         params = {k: str(v) if isinstance(v, Path) else v for k, v in self.get_params().items()}
         write_json(path / "params.json", params | {"run": None})

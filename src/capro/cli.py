@@ -550,10 +550,13 @@ def export_model(
 
     Weights, configuration, model card, and ONNX on request.
     """
+    from capro import pipeline, progress
     from capro.export import export_model as write_model
     from capro.runs import Run
 
-    found = write_model(Run.open(run), out, onnx=onnx, say=note)
+    opened = Run.open(run)
+    chosen = pipeline.threshold(opened, bar=progress.terminal)
+    found = write_model(opened, out, open_set=chosen, onnx=onnx, say=note)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
     else:

@@ -14,17 +14,20 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from capro import assemble
 from capro.assemble import classes_of, manifest_of
 from capro.config import Settings
-from capro.graph.neighbors import unit_rows
+from capro.graph.neighbors import nearest
 from capro.runs import Run, read_array, read_json
 
 SMALL_CLASS = 20  # samples; fewer give no prototype worth the name
 FEW_TEXTS = 0.5  # share without text above which anchors rest on neighbours' texts
 SHOWN = 5
-NEIGHBOURS = 5  # of a sample among the anchors
+NEIGHBOURS = 20  # that vote on a sample, as many as in the baseline k-NN vote
+LEAST = 0.1  # by which anchors must agree more than wrong labels would, or nothing can be told
+BLOCK = 4096  # samples whose votes are in memory at once
 Level = Literal["warning", "advice", "fine"]
 
 
@@ -109,15 +112,19 @@ def _noise(run: Run) -> tuple[float | None, str]:
     embedded = run.folder("embed") / "visual.npy"
     if run.finished("match") and embedded.exists():
         training = assemble.training_set(run, manifest_of(run))
-        if not training.multi_label:
-            frame = pd.read_parquet(run.folder("match") / "anchors.parquet")
-            chosen = ~frame["random"].to_numpy(dtype=bool)  # drawn ones are as noisy as the rest
-            anchors = frame["row"].to_numpy(dtype=np.int64)[chosen]
-            found = noise_from_anchors(
-                np.asarray(read_array(embedded)), training.labels.numpy(), anchors
-            )
-            if found is not None:
-                return found, "anchors against the rest"
+        frame = pd.read_parquet(run.folder("match") / "anchors.parquet")
+        chosen = ~frame["random"].to_numpy(dtype=bool)  # drawn ones are as noisy as the rest
+        rows = frame["row"].to_numpy(dtype=np.int64)[chosen]
+        columns = frame["class_index"].to_numpy(dtype=np.int64)[chosen]
+        found = noise_from_anchors(
+            np.asarray(read_array(embedded)),
+            training.labels.numpy(),
+            rows,
+            columns,
+            exact_below=run.settings.match.exact_below,
+        )
+        if found is not None:
+            return found, "anchors against the rest"
     if run.finished("clean"):
         labels = np.array(read_array(run.folder("clean") / "labels.npy"))
         given = assemble.training_set(run, manifest_of(run)).labels.numpy()
@@ -128,52 +135,75 @@ def _noise(run: Run) -> tuple[float | None, str]:
 
 
 def noise_from_anchors(
-    v: NDArray[np.float32], labels: NDArray[np.int64], anchors: NDArray[np.int64]
+    v: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    *,
+    exact_below: int = 200_000,
 ) -> float | None:
-    """Share of wrong web labels, from how anchors and the other samples agree with anchors.
+    """Share of wrong web labels, from how anchors and the other samples agree with their likes.
 
-    A sample agrees when most of its nearest anchors (itself excluded) carry its label. Anchors are
-    taken to be right: their agreement a is what right labels reach here. Wrong ones reach
-    e = (1 - a) / (C - 1), as if their class were drawn from the others. The rest's agreement r is a
-    mixture of both, so its noise is (a - r) / (a - e). Too high where anchors look more alike
-    than their classes do. O(n m d) for m anchors.
+    Every sample gets the votes of its nearest others, whatever these are: with anchors alone as
+    voters, anchors would agree too well, since they are more like one another than like the rest.
+    In a class c the vote for c is a among anchors, which are taken to be right, and r among the
+    others that carry c. These are a mixture of right ones, who reach a, and wrong ones, who reach e:
+    their noise is (a - r) / (a - e). One label: the vote is won or lost, and e = (1 - a) / (C - 1),
+    as if lost votes fell on any class. Several: the vote is the share of neighbours that carry c,
+    and e is that of samples without the label c, which is too high where it is often missing.
+    Cost: one k-NN search.
 
     Args:
         v: visual features, (n, d).
-        labels: web labels, (n,).
-        anchors: rows that are anchors, (m,).
+        labels: web labels, (n,), or membership, (n, C).
+        rows: samples that are anchors, (m,).
+        columns: the classes that they are anchors of, (m,).
+        exact_below: exact search below this many samples.
 
     Returns:
-        Noise of the whole set, or None where anchors tell nothing.
+        Share of all labels, or None where anchors tell nothing.
     """
-    anchors = np.unique(anchors)
-    rest = np.setdiff1d(np.arange(len(labels)), anchors)
-    n_classes = len(np.unique(labels))
-    if len(anchors) <= NEIGHBOURS or not len(rest) or n_classes < 2:
+    if not len(rows):
         return None
-    unit = unit_rows(v)
-    own, base = labels[anchors], unit[anchors]
-    member = np.zeros((len(anchors), int(labels.max()) + 1), dtype=np.float32)
-    member[np.arange(len(anchors)), own] = 1.0
-
-    def agree(rows: NDArray[np.int64], *, among: bool) -> float:
-        right = 0
-        for begin in range(0, len(rows), 1024):
-            block = rows[begin : begin + 1024]
-            near = unit[block] @ base.T  # (b, m)
-            if among:
-                near[np.arange(len(block)), np.searchsorted(anchors, block)] = -np.inf
-            best = np.argpartition(-near, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
-            votes = member[best].sum(axis=1)  # (b, C)
-            right += int((votes.argmax(axis=1) == labels[block]).sum())
-        return right / len(rows)
-
-    a, r = agree(anchors, among=True), agree(rest, among=False)
-    e = (1 - a) / (n_classes - 1)
-    if a - e < 0.1:  # anchors of different classes look alike: nothing can be told
+    n_classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+    k = min(NEIGHBOURS, len(labels) // n_classes // 2)  # small classes: half of their mean size
+    if k < 1:
         return None
-    noise = float(np.clip((a - r) / (a - e), 0, 1))
-    return noise * len(rest) / len(labels)
+    near = nearest(v, k, exact_below=exact_below).index  # (n, k)
+    anchored = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(labels), n_classes))
+    totals, counts = np.zeros((3, n_classes)), np.zeros((3, n_classes))  # anchors, rest, others
+    for begin in range(0, len(labels), BLOCK):
+        block = slice(begin, begin + BLOCK)
+        member = _member(labels[block], n_classes)
+        votes = sum(_member(labels[near[block, j]], n_classes).astype(np.int64) for j in range(k))
+        votes = np.asarray(votes, dtype=np.float64) / k  # (b, C)
+        if labels.ndim == 1:  # ties: the nearest decides
+            votes += _member(labels[near[block, 0]], n_classes) / (2 * k)
+            votes = _member(votes.argmax(axis=1), n_classes).astype(np.float64)
+        chosen = member & (anchored[block].toarray() > 0)
+        for number, part in enumerate((chosen, member & ~chosen, ~member)):
+            totals[number] += (votes * part).sum(axis=0)
+            counts[number] += part.sum(axis=0)
+    a, r, e = np.divide(totals, counts, out=np.zeros_like(totals), where=counts > 0)
+    if labels.ndim == 1:
+        e = (1 - a) / max(1, n_classes - 1)
+    telling = (counts > 0).all(axis=0) & (a - e >= LEAST)  # else the class looks like others
+    carried = (counts[0] + counts[1])[telling].sum()
+    weight = counts[0] / counts[0].sum()
+    if carried < 0.5 * (counts[0] + counts[1]).sum() or ((a - e) * weight).sum() < LEAST:
+        return None
+    noise = np.clip((a - r)[telling] / (a - e)[telling], 0, 1)
+    return float((noise * counts[1][telling]).sum() / carried)
+
+
+def _member(labels: NDArray[np.int64], n_classes: int) -> NDArray[np.bool_]:
+    """Membership, (b, C), of class numbers or of membership."""
+    if labels.ndim == 2:
+        return labels > 0
+    member = np.zeros((len(labels), n_classes), dtype=bool)
+    known = np.flatnonzero(labels >= 0)
+    member[known, labels[known]] = True
+    return member
 
 
 def _results(run: Run) -> dict[str, Any]:

@@ -137,8 +137,17 @@ def _open_set(out: Console, found: Mapping[str, Any]) -> None:
         )
     out.print(made)
     out.print("the best point is chosen on the data it is measured on: read the others first")
-    if not found["held_out_samples"]:
-        out.print("no threshold from held-out training data: the run's data has no val split")
+    for name, row in found["held_out"].items():
+        known, rejected = row["known"], row["open"]["rejected"]
+        if row["threshold"] is None:
+            out.print(f"held-out t of {name}: none, there was nothing to choose it from")
+            continue
+        out.print(
+            f"held-out t of {name}: from {known['samples']:,} {known['from']}; it keeps "
+            f"{percent(known['kept'])} % of them and rejects {percent(rejected)} % of the same "
+            "without their own class",
+            soft_wrap=True,
+        )
 
 
 def _truth(out: Console, found: Mapping[str, Any]) -> None:

@@ -59,6 +59,53 @@ def test_threshold_from_held_out_samples_separates_known_from_unknown() -> None:
     assert (scores.max(axis=1) >= t).mean() > 0.8
 
 
+def slow_threshold(scores: np.ndarray, y: np.ndarray) -> float:
+    """The rule of docs/evaluation.md in loops; for several labels the known class is "some class"."""
+    several, answers = y.ndim == 2, []  # (true, said if sure, confidence)
+    for row, own in zip(scores.tolist(), y.tolist(), strict=True):
+        taken_out = [c for c, there in enumerate(own) if there] if several else [own]
+        rest = [0.0 if c in taken_out else p for c, p in enumerate(row)]
+        if not several:
+            rest = [p / sum(rest) for p in rest]
+        answers.append((0 if several else own, 0 if several else row.index(max(row)), max(row)))
+        answers.append((-1, 0 if several else rest.index(max(rest)), max(rest)))
+    best, found = -1.0, 0.0
+    for step in range(101):
+        t = step / 100
+        said = [(true, c if sure >= t else -1) for true, c, sure in answers]
+        classes = sorted({true for true, _ in said})
+        hits = [sum(a == b == c for a, b in said) for c in classes]
+        p = np.mean(
+            [h / max(1, sum(b == c for _, b in said)) for h, c in zip(hits, classes, strict=True)]
+        )
+        r = np.mean([h / sum(a == c for a, _ in said) for h, c in zip(hits, classes, strict=True)])
+        f1 = 2 * p * r / (p + r) if p + r else 0.0
+        if f1 > best + 1e-12:
+            best, found = f1, t
+    return found
+
+
+@given(st.integers(0, 10_000), st.integers(1, 25), st.integers(2, 5), st.booleans())
+def test_held_out_threshold_equals_brute_force(seed: int, n: int, c: int, several: bool) -> None:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, c, n)
+    scores = rng.dirichlet(np.full(c, 0.5), n) + 1e-9
+    if several:
+        scores, y = rng.random((n, c)), (rng.random((n, c)) < 0.4).astype(np.int64)
+        y[np.arange(n), rng.integers(0, c, n)] = 1
+    found = openset.held_out(scores, y, origin="here")
+    assert found["threshold"] == pytest.approx(slow_threshold(scores, y))
+    assert found["known"]["samples"] == n
+    kept = np.mean([max(row) >= found["threshold"] for row in scores])
+    assert found["known"]["kept"] == pytest.approx(kept)
+
+
+def test_nothing_to_choose_from_gives_no_threshold() -> None:
+    one = openset.held_out(np.ones((4, 1)), np.zeros(4, dtype=np.int64), origin="here")
+    none = openset.held_out(np.zeros((0, 3)), np.zeros(0, dtype=np.int64), origin="here")
+    assert one["threshold"] is none["threshold"] is None
+
+
 def test_sure_scores_without_mass_elsewhere_do_not_divide_by_zero() -> None:
     assert 0 <= openset.held_out_threshold(np.eye(3), np.arange(3)) <= 1
 

@@ -8,16 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from capro import pipeline
 from capro.assemble import manifest_of
 from capro.data.store import ImageStore
 from capro.errors import CaproError
 from capro.export import export_model
 from capro.export.card import _plain
-from capro.export.model import FEW, KNOWN_LEAST, choose_threshold
 from capro.nets.backbones import load_backbone
 from capro.nets.deployed import Deployed, describe, rebuild
 from capro.predict import Predictor
@@ -28,7 +26,7 @@ from tests.made_up import CLASSES, make_run
 @pytest.mark.parametrize("kind", ["single", "multi", "frozen"])
 def test_predictions_are_those_of_evaluate(kind: str, tmp_path: Path) -> None:
     run = make_run(tmp_path, multi=kind == "multi", frozen=kind == "frozen")
-    export_model(run, tmp_path / "model")
+    export_model(run, tmp_path / "model", open_set=pipeline.threshold(run))
     predictor = Predictor.load(tmp_path / "model")
     manifest = manifest_of(run)
     store = ImageStore(manifest)
@@ -49,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def model(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("model") / "m"
-    export_model(run, out)
+    export_model(run, out, open_set=pipeline.threshold(run))
     return out
 
 
@@ -64,8 +62,8 @@ def test_config_says_everything_a_reader_needs(run: Run, model: Path) -> None:
     open_set = config["open_set"]
     assert 0 <= open_set["threshold"] <= 1
     dropped = int((run.issues()["decision"] == "drop").sum())
-    assert open_set["open"]["samples"] == dropped
     assert open_set["known"]["samples"] == len(run.issues()) - dropped
+    assert "trained without them" in open_set["known"]["from"]
     names = set(load_file(model / "model.safetensors"))
     assert {"classifier.weight", "classifier.bias"} <= names
     assert not any("projector" in name or "key" in name for name in names)  # nothing for training
@@ -86,7 +84,7 @@ def test_card_has_data_settings_and_results(run: Run, model: Path) -> None:
 def test_onnx_equals_pytorch(run: Run, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    config = export_model(run, tmp_path / "m", onnx=True)
+    config = export_model(run, tmp_path / "m", open_set=pipeline.threshold(run), onnx=True)
     assert config["onnx"]["largest_difference"] <= 1e-4
     session = runtime.InferenceSession(str(tmp_path / "m" / "model.onnx"))
     x = torch.rand(5, 3, 16, 16)
@@ -98,10 +96,10 @@ def test_export_refuses_an_existing_folder_and_an_unfinished_run(run: Run, tmp_p
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "mine.txt").write_text("mine")
     with pytest.raises(CaproError, match="exists already"):
-        export_model(run, tmp_path / "m")
+        export_model(run, tmp_path / "m", open_set={})
     empty = Run.create(tmp_path / "empty", run.settings)
     with pytest.raises(CaproError, match="the finetune stage has not finished"):
-        export_model(empty, tmp_path / "n")
+        export_model(empty, tmp_path / "n", open_set={})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "m"]
 
 
@@ -118,30 +116,3 @@ def test_a_hub_backbone_is_rebuilt_without_its_files(tmp_path: Path) -> None:
     second.load_state_dict(first.state_dict())
     x = torch.rand(2, 3, 32, 32)
     torch.testing.assert_close(first(x), second(x))
-
-
-# --- threshold ------------------------------------------------------------------------------------
-
-
-def reference(known: np.ndarray, open_: np.ndarray) -> float:
-    best, found = -1.0, 0.0
-    for step in range(101):
-        t = round(step / 100, 2)
-        kept = np.mean([p >= t for p in known])
-        out = np.mean([p < t for p in open_])
-        if kept >= KNOWN_LEAST and kept + out > best + 1e-12:
-            best, found = kept + out, t
-    return found
-
-
-@given(st.integers(0, 10_000))
-def test_threshold_equals_the_brute_force_one(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    known = rng.beta(5, 2, 40)
-    open_ = rng.beta(2, 4, FEW + 5)
-    assert choose_threshold(known, open_) == pytest.approx(reference(known, open_))
-
-
-def test_few_open_samples_give_a_quantile() -> None:
-    known = np.linspace(0.005, 0.995, 100)
-    assert choose_threshold(known, np.array([])) == pytest.approx(0.05)

@@ -50,7 +50,8 @@ def test_own_test_split(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 def test_open_set_has_curve_and_threshold_from_val(run: Run) -> None:
     found = pipeline.assess(run, open_set=True)["open_set"]
     assert found["novel"] == ["gold"]
-    assert found["held_out_samples"] == 12
+    assert found["held_out"]["capro"]["known"]["samples"] == 12
+    assert "val split" in found["held_out"]["vanilla"]["known"]["from"]
     row = found["methods"]["capro"]
     assert len(row["curve"]) == 101
     assert row["held_out"]["f1"] <= row["best"]["f1"]

@@ -113,6 +113,39 @@ def _alive(
     return alive
 
 
+# --- a threshold from held-out samples ------------------------------------------------------------
+
+RULE = (
+    "best C-F1 over the known classes and the open one, where every held-out sample counts twice: "
+    "as it is, and as an open one by its scores without its own classes"
+)
+
+
+def is_known(y: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Samples with a label: (n,) classes with -1 for none, or (n, C) membership."""
+    return np.asarray(y >= 0 if y.ndim == 1 else (y > 0).any(axis=1))
+
+
+def as_if_open(scores: NDArray[np.floating], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Scores as if the samples' own classes had never been learnt, (n, C).
+
+    One label: the class leaves the softmax, the rest is rescaled. Several: each class is a question
+    of its own, so that the others stay as they are.
+
+    >>> as_if_open(np.array([[0.5, 0.3, 0.2]]), np.array([0])).tolist()
+    [[0.0, 0.6, 0.4]]
+    """
+    rest = np.array(scores, dtype=np.float64)
+    if y.ndim == 2:
+        rest[y > 0] = 0.0
+        return rest
+    rest[np.arange(len(y)), y] = 0.0
+    mass = rest.sum(axis=1, keepdims=True)
+    scaled: NDArray[np.float64] = np.full_like(rest, 1 / scores.shape[1])
+    np.divide(rest, mass, out=scaled, where=mass > 0)
+    return scaled
+
+
 def held_out_threshold(
     scores: NDArray[np.floating],
     y: NDArray[np.int64],
@@ -120,26 +153,52 @@ def held_out_threshold(
 ) -> float:
     """A threshold from held-out training samples, which are all of known classes.
 
-    Each sample serves twice: as it is, and with its own class taken out of the softmax (the rest
-    is rescaled), as a sample of an unknown class would look. The threshold with the best C-F1 of
-    both together is taken; no test sample and no novel class is ever looked at.
+    Each sample serves twice: as it is, and as a sample of an unknown class would look. The threshold
+    with the best C-F1 of both together is taken; no test sample and no novel class is ever looked
+    at. Several labels: the one known class is "some class", since a sample is open when none
+    reaches the threshold.
 
     Args:
-        scores: probabilities, (n, C) with C >= 2.
-        y: web labels, (n,).
+        scores: probabilities, (n, C); C >= 2 for one label.
+        y: labels, (n,) or (n, C), see `is_known`: all are.
         thresholds: to choose from.
     """
-    if len(y) == 0 or scores.shape[1] < 2:
+    if len(y) == 0 or (y.ndim == 1 and scores.shape[1] < 2):
         raise DataError(
             f"no threshold from {len(y)} held-out samples of {scores.shape[1]} classes",
             hint="give a val split of 2 classes or more, for example with --split-column",
         )
-    rest = np.array(scores, dtype=np.float64)
-    rest[np.arange(len(y)), y] = 0.0
-    mass = rest.sum(axis=1, keepdims=True)
-    rest = np.divide(rest, mass, out=np.full_like(rest, 1 / scores.shape[1]), where=mass > 0)
-    both = np.concatenate([np.asarray(scores, dtype=np.float64), rest])
-    return curve(both, np.concatenate([y, np.full(len(y), OPEN)]), thresholds).best.threshold
+    both = np.concatenate([np.asarray(scores, dtype=np.float64), as_if_open(scores, y)])
+    known = y
+    if y.ndim == 2:
+        both, known = both.max(axis=1, keepdims=True), np.zeros(len(y), dtype=np.int64)
+    whole = np.concatenate([known, np.full(len(y), OPEN)])
+    return curve(both, whole, thresholds).best.threshold
+
+
+def held_out(scores: NDArray[np.floating], y: NDArray[np.int64], *, origin: str) -> dict[str, Any]:
+    """``held_out_threshold`` as plain data, with what it does to the samples it was chosen on.
+
+    Args:
+        scores: probabilities of held-out samples, (n, C).
+        y: their labels, (n,) or (n, C).
+        origin: which samples they are, for the reader.
+
+    Returns:
+        ``threshold`` (None where there is nothing to choose it from), ``known`` with the share that
+        it keeps, ``open`` with the share that it rejects, ``rule``.
+    """
+    chosen, kept, rejected = None, None, None
+    if len(y) and (y.ndim == 2 or scores.shape[1] > 1):
+        chosen = held_out_threshold(scores, y)
+        kept = float((scores.max(axis=1) >= chosen).mean())
+        rejected = float((as_if_open(scores, y).max(axis=1) < chosen).mean())
+    return {
+        "threshold": chosen,
+        "known": {"from": origin, "samples": len(y), "kept": kept},
+        "open": {"from": "the same without their own classes", "rejected": rejected},
+        "rule": RULE,
+    }
 
 
 # --- class lists ----------------------------------------------------------------------------------

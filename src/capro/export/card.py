@@ -25,7 +25,7 @@ def model_card(run: Run, manifest: Manifest, config: dict[str, Any]) -> str:
     shown = ", ".join(_plain(name) for name in names[:SHOWN])
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     several = manifest.task == "multi"
-    open_set, where = config["open_set"], config["preprocessing"]
+    where = config["preprocessing"]
     counts = manifest.samples["split"].value_counts()
     parts = [
         "---\n" + yaml.safe_dump(front, sort_keys=False).rstrip() + "\n---",
@@ -46,18 +46,7 @@ def model_card(run: Run, manifest: Manifest, config: dict[str, Any]) -> str:
         + f"\n\nSource: `{_plain(settings.data.source or '')}`, fingerprint `{run.need('scan')}`. "
         "Labels and texts come from the web; the licence of the images is theirs.",
         "## Measured\n\n" + _results(run),
-        "## Open set\n\n"
-        f"An image is open when its highest probability is below {open_set['threshold']:.2f}. "
-        f"Chosen on {open_set['known']['samples']:,} known ({open_set['known']['from']}) and "
-        f"{open_set['open']['samples']:,} open samples ({open_set['open']['from']}); "
-        f"rule: {open_set['rule']}. There it keeps {_share(open_set['known']['kept'])} of the known "
-        f"and rejects {_share(open_set['open']['rejected'])} of the open. No test sample was used. "
-        + (
-            ""
-            if open_set["known"]["from"] == "val split"
-            else "The known samples were trained on, so their probabilities are higher than those of "
-            "new images will be: expect to reject more than this. A val split mends that."
-        ),
+        "## Open set\n\n" + _open_set(config["open_set"]),
         "## Limits\n\nThe classes mean what their definitions in the run say. Web data is biased in "
         "ways that cleaning does not mend; measure on your own images before you rely on it.",
         "## Settings\n\n```yaml\n"
@@ -84,6 +73,18 @@ def _verdicts(run: Run) -> dict[str, int]:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
+
+
+def _open_set(found: dict[str, Any]) -> str:
+    if found["threshold"] is None:
+        return "This model has no threshold: there was nothing to choose it from."
+    known, open_ = found["known"], found["open"]
+    return (
+        f"An image is open when its highest probability is below {found['threshold']:.2f}. Chosen on "
+        f"{known['samples']:,} {known['from']}; rule: {found['rule']}. There it keeps "
+        f"{_share(known['kept'])} of the known and rejects {_share(open_['rejected'])} of the others. "
+        "No test sample was used."
+    )
 
 
 def _results(run: Run) -> str:

@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from capro import __version__, assemble
-from capro.data.manifest import Manifest
 from capro.errors import ConfigError, RunError
 from capro.export.card import model_card
 from capro.export.folders import new_folder
 from capro.nets.deployed import Deployed, describe
 from capro.predict import FORMAT, Predictor
-from capro.runs import Run, read_array, write_json
-from capro.train.batches import plain_batches
+from capro.runs import Run, write_json
 
-STEPS = np.linspace(0, 1, 101)
-FEW = 20  # open samples; fewer say little about a threshold
-KNOWN_SHARE = 0.95  # of the known samples that stay in, where there are too few open ones
-KNOWN_LEAST = 0.8  # whatever the open ones say: a classifier that refuses more is of little use
 ONNX_TOLERANCE = 1e-4
 
 
@@ -39,6 +32,7 @@ def export_model(
     run: Run,
     out: Path,
     *,
+    open_set: Mapping[str, Any],
     onnx: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -47,6 +41,7 @@ def export_model(
     Args:
         run: With a finished finetune stage.
         out: A folder that does not exist yet; appears whole or not at all.
+        open_set: What ``pipeline.threshold`` found.
         onnx: Also write model.onnx, checked against PyTorch.
         say: Told what is going on.
     """
@@ -54,8 +49,7 @@ def export_model(
     manifest = assemble.manifest_of(run)
     training = assemble.training_set(run, manifest)
     net = deployable(run, training)
-    say("calibrating the open-set threshold on training data")
-    config = _config(run, net, training, calibrate(run, manifest, training))
+    config = _config(run, net, training, dict(open_set))
     with new_folder(out) as folder:
         state = {name: tensor.contiguous().clone() for name, tensor in net.state_dict().items()}
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
@@ -103,84 +97,6 @@ def _config(
         },
         "open_set": open_set,
     }
-
-
-# --- open set -------------------------------------------------------------------------------------
-
-
-def choose_threshold(known: NDArray[np.floating], open_: NDArray[np.floating]) -> float:
-    """The threshold of 0, 0.01 ... 1 with the best balanced accuracy, the lowest of equal ones.
-
-    A sample is open when its highest probability is below the threshold (method.md, Evaluation).
-    Only thresholds that keep 80 % of the known samples are considered. With too few open samples it
-    is the largest threshold that keeps 95 % of the known ones.
-
-    Args:
-        known: Highest probabilities of samples of known classes, (n,).
-        open_: Of samples that belong to none, (m,).
-
-    >>> choose_threshold(np.full(50, 0.9), np.full(50, 0.3))
-    0.31
-    """
-    stays = (known[None] >= STEPS[:, None]).mean(axis=1)  # (101,)
-    if len(open_) < FEW:
-        return float(round(STEPS[np.flatnonzero(stays >= KNOWN_SHARE)[-1]], 2))
-    out = (open_[None] < STEPS[:, None]).mean(axis=1)
-    balanced = np.where(stays >= KNOWN_LEAST, stays + out, -1.0)
-    return float(round(STEPS[int(balanced.argmax())], 2))
-
-
-def calibrate(run: Run, manifest: Manifest, training: assemble.TrainingSet) -> dict[str, Any]:
-    """A threshold from training data alone, and how it came about.
-
-    Known: the val split where there is one, which no step has seen, else the cleaned training set.
-    Open: training samples that the rule dropped. Step 3 has not seen them, and the method holds
-    that they belong to none of the classes.
-    """
-    labels = torch.from_numpy(np.array(read_array(run.folder("clean") / "labels.npy")))
-    out = training.task(run.settings.net.tau).out(labels).numpy()
-    held = manifest.split("val")
-    known_at = held if len(held) else training.positions[~out]
-    open_at = training.positions[out]
-    scores = _highest(run, manifest, training, np.concatenate([known_at, open_at]))
-    known, open_ = scores[: len(known_at)], scores[len(known_at) :]
-    threshold = choose_threshold(known, open_)
-    enough = len(open_) >= FEW
-    return {
-        "threshold": threshold,
-        "known": {
-            "from": "val split" if len(held) else "cleaned training samples",
-            "samples": len(known),
-            "kept": round(float((known >= threshold).mean()), 4),
-        },
-        "open": {
-            "from": "training samples that the label rule dropped",
-            "samples": len(open_),
-            "rejected": round(float((open_ < threshold).mean()), 4) if len(open_) else None,
-        },
-        "rule": "best balanced accuracy of keeping the known and rejecting the open, "
-        f"among thresholds that keep {KNOWN_LEAST:.0%} of the known"
-        if enough
-        else f"keeps {KNOWN_SHARE:.0%} of the known: fewer than {FEW} open samples",
-    }
-
-
-@torch.no_grad()
-def _highest(
-    run: Run, manifest: Manifest, training: assemble.TrainingSet, positions: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Highest probability of each sample, unaugmented, (n,)."""
-    device = assemble.ranks_of(run.settings).accelerator.device
-    net = assemble.new_net(run, training).to(device)
-    assemble.load_net(run.folder("finetune") / "model.safetensors", net)
-    net.eval()
-    task = training.task(run.settings.net.tau)
-    inputs = assemble.inputs_of(run, manifest, net.encoder)
-    parts = [
-        task.probabilities(net(x).query.p).max(dim=1).values.cpu().numpy()
-        for _, x in plain_batches(inputs, positions, size=256, device=device)
-    ]
-    return np.concatenate(parts)
 
 
 # --- ONNX -----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from capro.pipeline.matching import (
 )
 from capro.pipeline.reporting import report
 from capro.pipeline.results import evaluate, label_accuracies
+from capro.pipeline.threshold import threshold
 from capro.pipeline.training import clean, finetune, pretrain, train
 from capro.report.words import scan_problems
 from capro.runs import Run
@@ -49,6 +50,7 @@ __all__ = [
     "scan",
     "stages_of",
     "suggest",
+    "threshold",
     "train",
 ]
 

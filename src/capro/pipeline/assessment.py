@@ -31,6 +31,7 @@ from capro.evaluate.truth import label_accuracy, load_truth, membership, noise_d
 from capro.pipeline.base import stage
 from capro.pipeline.ingest import embed_images, listing_fingerprint
 from capro.pipeline.results import MODELS, evaluate, known_labels, scores_of
+from capro.pipeline.threshold import threshold
 from capro.runs import Run, drop_shards, fingerprint, read_array, write_array, write_json
 from capro.train.batches import PLAIN, FeatureInputs, ImageInputs, Inputs
 
@@ -71,6 +72,11 @@ def assess(
     """
     if on is None and truth is not None and not len(manifest_of(run).split("test")):
         return _only_truth(run, truth)
+    if open_set and manifest_of(run).task == "multi":
+        raise DataError(
+            "open-set recognition is measured with one label per sample, and this run has several",
+            hint="leave --open-set out; `capro predict --open-set` rejects images of no class here too",
+        )
     found = _own(run) if on is None else _other(run, on, bar)
     told: dict[str, Any] = {"on": found.name, "samples": len(found.labels)}
     specs = classes_of(run)
@@ -92,7 +98,7 @@ def assess(
         ambiguous = np.array([bool(spec.ambiguous) for spec in specs])
         told |= compare(scores, labels, classes, ambiguous)
     if open_set:
-        told["open_set"] = _open_set(run, found, classes, novel)
+        told["open_set"] = _open_set(run, found, classes, novel, bar)
     if truth is not None:
         told["truth"] = on_truth(run, truth)
     plain: dict[str, Any] = jsonable(told)
@@ -210,12 +216,9 @@ def _apart(
 # --- open set -------------------------------------------------------------------------------------
 
 
-def _open_set(run: Run, found: Evaluated, classes: list[str], novel: Path | None) -> dict[str, Any]:
-    if found.labels.ndim == 2:
-        raise DataError(
-            "open-set recognition of samples with several labels",
-            hint="it needs one label per sample",
-        )
+def _open_set(
+    run: Run, found: Evaluated, classes: list[str], novel: Path | None, bar: progress.Bar
+) -> dict[str, Any]:
     is_open = found.labels < 0
     others = sorted({found.names[row] for row in np.flatnonzero(is_open)})
     if not others:
@@ -231,34 +234,12 @@ def _open_set(run: Run, found: Evaluated, classes: list[str], novel: Path | None
                 f"{found.name}: label '{extra[0]}' is neither a class of the run nor in {novel}",
                 hint="add it to the list of novel classes",
             )
-    told: dict[str, Any] = {"known": len(classes), "novel": others, "methods": {}}
-    held = _held_out(run)
-    told["held_out_samples"] = 0 if held is None else len(held.labels)
+    told: dict[str, Any] = {"known": len(classes), "novel": others, "methods": {}, "held_out": {}}
     for name, scores in found.scores.items():
-        chosen = None
-        if held is not None:
-            chosen = openset.held_out_threshold(held.scores[name], held.labels)
-        curve = openset.curve(scores, found.labels)
-        told["methods"][name] = curve.as_dict(chosen)
+        chosen = threshold(run, name, bar=bar)
+        told["held_out"][name] = chosen
+        told["methods"][name] = openset.curve(scores, found.labels).as_dict(chosen["threshold"])
     return told
-
-
-def _held_out(run: Run) -> Evaluated | None:
-    """The val split: training data that no step has seen. None where there is none."""
-    manifest = manifest_of(run)
-    positions = manifest.split("val")
-    if not len(positions):
-        return None
-    training = assemble.training_set(run, manifest)
-    y = known_labels(manifest, positions, training.classes)
-    positions, y = positions[y >= 0], y[y >= 0]
-    if not len(y):
-        return None
-    scores = {
-        name: scores_of(run, manifest, training, run.folder(made) / "model.safetensors", positions)
-        for name, made in MODELS.items()
-    }
-    return Evaluated("val", run.folder("evaluate"), y, [], scores)
 
 
 # --- truth ----------------------------------------------------------------------------------------

@@ -1,0 +1,68 @@
+"""The open-set threshold: chosen on samples that no classifier has seen that judges them."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from capro import pipeline
+from capro.evaluate import openset
+from capro.runs import Run, read_array
+from tests.made_up import make_run
+
+module = importlib.import_module("capro.pipeline.threshold")
+
+
+@pytest.fixture(params=["one label", "several labels", "full"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    return make_run(
+        tmp_path, multi=request.param == "several labels", frozen=request.param != "full"
+    )
+
+
+@pytest.mark.parametrize("method", ["vanilla", "capro"])
+def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
+    run: Run, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[np.ndarray] = []
+    judged: list[np.ndarray] = []
+    train, judge = module._train, module._judge
+
+    def training(
+        run: Run, net: Any, ts: Any, labels: Any, inputs: Any, at: Any, *rest: Any
+    ) -> None:
+        seen.append(at)
+        assert len(labels) == len(at)
+        train(run, net, ts, labels, inputs, at, *rest)
+
+    def judging(run: Run, net: Any, ts: Any, inputs: Any, at: Any, ranks: Any) -> Any:
+        judged.append(at)
+        return judge(run, net, ts, inputs, at, ranks)
+
+    monkeypatch.setattr(module, "_train", training)
+    monkeypatch.setattr(module, "_judge", judging)
+    found = pipeline.threshold(run, method)
+    labels = read_array(run.folder("clean") / "labels.npy")
+    known = openset.is_known(np.array(labels)).sum() if method == "capro" else len(labels)
+    assert found["known"]["samples"] == known
+    everyone = np.concatenate(judged)
+    assert len(np.unique(everyone)) == len(everyone) == known
+    for taught, asked in zip(seen, judged, strict=True):
+        assert not set(taught) & set(asked)
+        assert len(taught) + len(asked) == known
+    assert len(judged) == module.FOLDS
+    pipeline.threshold(run, method)
+    assert len(judged) == module.FOLDS  # fresh: nothing is done again
+
+
+def test_large_sets_stop_when_enough_is_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_run(tmp_path, frozen=True)
+    monkeypatch.setattr(module, "ENOUGH", 6)
+    monkeypatch.setattr(module, "MOST", 20)
+    assert pipeline.threshold(made, "vanilla")["known"]["samples"] == 8  # two folds of 20
