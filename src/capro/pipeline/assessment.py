@@ -29,9 +29,9 @@ from capro.errors import DataError
 from capro.evaluate import metrics, openset
 from capro.evaluate.truth import label_accuracy, load_truth, membership, noise_detection, purity
 from capro.pipeline.base import stage
-from capro.pipeline.ingest import embed_images, listing_fingerprint
+from capro.pipeline.ingest import embed_images, image_shards, listing_fingerprint
 from capro.pipeline.results import MODELS, evaluate, known_labels, scores_of
-from capro.runs import Run, drop_shards, fingerprint, read_array, write_array, write_json
+from capro.runs import Run, fingerprint, read_array, write_array, write_json
 from capro.train.batches import PLAIN, FeatureInputs, ImageInputs, Inputs
 
 PAIRS = 10
@@ -401,12 +401,11 @@ def _inputs(run: Run, manifest: Manifest, name: str, key: list[str], bar: progre
         return images
     rows = np.arange(len(manifest.samples))
     folder = run.folder(name)
+    shards = image_shards(folder, len(rows), run, key=[*key, settings.net.model_dump(), size])
     with bar("features", len(rows)) as step:
-        plain = embed_images(
-            folder, images, backbone, rows, run, view=PLAIN, epoch=0, step=step,
-            key=[*key, settings.net.model_dump(), size],
-        )  # fmt: skip
-    drop_shards(folder)
+        embed_images(shards, images, backbone, rows, run, view=PLAIN, epoch=0, step=step)
+    plain = shards.whole()
+    shards.drop()
     folder.rmdir()
     nobody = np.zeros((1, 0, plain.shape[1]), dtype=np.float32)
     return FeatureInputs(plain, nobody, nobody, np.full(len(rows), -1), seed=settings.seed)
