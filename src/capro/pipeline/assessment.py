@@ -374,7 +374,8 @@ def _other(run: Run, source: str, bar: progress.Bar) -> Evaluated:
 def readers_to_evaluate(run: Run, source: str) -> list[data_readers.Reader]:
     """Readers of a source to evaluate on: of its test part where it names one, else of all of it."""
     settings = run.settings.data.model_copy(
-        update={"source": source, "test": None, "format": "auto", "split_column": None}
+        # the source stays: ImageNet takes its class names from the WebVision tree of the run
+        update={"test": None, "format": "auto", "split_column": None}
     )
     path = Path(source)
     if path.is_dir():
