@@ -9,10 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from capro import cli
+from capro.errors import RankError
 from tests.data.corpus import png
 
 CAPRO = [sys.executable, "-m", "capro"]
@@ -135,6 +138,41 @@ def test_interrupt_exits_with_130_and_leaves_nothing_partial(tmp_path: Path) -> 
     assert stderr.splitlines()[0] == "error: interrupted"
     assert "Traceback" not in stderr
     assert list((tmp_path / "run" / "scan").iterdir()) == []
+
+
+@pytest.fixture
+def main_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_launcher_that_ends_a_rank_gets_a_sentence(
+    main_rank: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "app", lambda **_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 128 + signal.SIGTERM
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: ended by the launcher")
+    assert hint == "hint: the same command goes on where it stopped"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a second one ends it at once
+
+
+def test_what_another_rank_tells_is_not_printed_again(
+    main_rank: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def app(**_options: object) -> None:
+        raise RankError("rank 1: the disk is full", rank=1)
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == ""
 
 
 def test_version_and_config_show() -> None:

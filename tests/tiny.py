@@ -102,34 +102,46 @@ def results(run: Run) -> dict[str, bytes]:
     return found
 
 
+def fatal(die: str, at: int, act: Callable[[], Any] | None = None) -> None:
+    """Make the ``at``-th call of a function kill this process, or act in another way.
+
+    Args:
+        die: Dotted name of the function, and an optional "after".
+        at: Which call.
+        act: What to do instead of a kill.
+    """
+    import importlib
+
+    module_name, _, name = die.removesuffix(" after").rpartition(".")
+    owner: Any = importlib.import_module("os" if module_name == "os" else module_name)
+    real, calls = getattr(owner, name), [0]
+    do = act or (lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        last = calls[0] == at
+        if last and not die.endswith("after"):
+            do()
+        value = real(*args, **kwargs)
+        if last:
+            do()
+        return value
+
+    setattr(owner, name, counted)
+
+
 def work(path: str, stages: Sequence[str], die: str = "", at: int = -1) -> None:
     """Run stages in a process of its own, which kills itself at a chosen moment.
 
     Args:
         path: Run directory.
         stages: Functions of capro.pipeline.
-        die: Dotted name of the function whose call is fatal, and an optional "after".
+        die: See ``fatal``, as for ``at``.
         at: Which call.
     """
-    import importlib
-
     os.fsync = lambda _descriptor: None
     if die:
-        module_name, _, name = die.removesuffix(" after").rpartition(".")
-        owner: Any = importlib.import_module("os" if module_name == "os" else module_name)
-        real, calls = getattr(owner, name), [0]
-
-        def fatal(*args: Any, **kwargs: Any) -> Any:
-            calls[0] += 1
-            last = calls[0] == at
-            if last and not die.endswith("after"):
-                os.kill(os.getpid(), signal.SIGKILL)
-            value = real(*args, **kwargs)
-            if last:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return value
-
-        setattr(owner, name, fatal)
+        fatal(die, at)
     run = Run.open(Path(path))
     for stage in stages:
         function: Callable[[Run], Any] = getattr(pipeline, stage)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -19,12 +20,16 @@ import typer
 from typer.core import TyperGroup
 
 from capro import __version__, launched
-from capro.errors import CaproError
+from capro.errors import CaproError, RankError
 
 if TYPE_CHECKING:
     from capro.config import Settings
     from capro.progress import Watch
     from capro.runs import Run
+
+
+class Terminated(BaseException):
+    """A launcher ends this process, as it does with all when one has ended."""
 
 
 class InOrder(TyperGroup):
@@ -78,10 +83,20 @@ def main() -> None:
     """Entry point: errors become messages and exit codes, never tracebacks."""
     if not launched.is_main():
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - of several ranks one prints results
+    if launched.count() > 1:
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         code = app(standalone_mode=False)
+    except RankError:  # the rank that failed prints the message
+        raise SystemExit(2) from None
     except CaproError as error:
         fail(str(error), error.hint)
+    except Terminated:
+        fail(
+            "ended by the launcher, as when another process of this run has ended",
+            "the same command goes on where it stopped",
+            code=128 + signal.SIGTERM,
+        )
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except BrokenPipeError:  # `capro ... | head`: not an error
@@ -102,12 +117,19 @@ def main() -> None:
     raise SystemExit(code if isinstance(code, int) else 0)
 
 
+def _terminated(*_: Any) -> NoReturn:
+    raise Terminated  # unwinds: temporary files go
+
+
 def fail(message: str, hint: str = "", *, code: int = 2) -> NoReturn:
     """Print an error and leave."""
     who = "" if launched.is_main() else f"rank {launched.rank()}: "
     print(f"error: {who}{message}", file=sys.stderr)
-    if hint and launched.is_main():
+    if hint:
         print(f"hint: {hint}", file=sys.stderr)
+    if launched.count() > 1:
+        sys.stderr.flush()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # on the way out: nothing more to say
     raise SystemExit(code)
 
 

@@ -30,6 +30,14 @@ class RunError(CaproError):
     """The run directory lacks something, or a run cannot go on."""
 
 
+class RankError(RunError):
+    """Another rank failed and told so; the one with the lowest number prints its message."""
+
+    def __init__(self, message: str, *, rank: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.rank = rank
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A suggestion for a misspelt name, or the names there are.
 

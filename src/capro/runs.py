@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -256,6 +255,8 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         with self._locked():
             (folder / "stage.json").unlink(missing_ok=True)
+            for left in folder.glob(".*.tmp*"):  # of a process that was killed while writing
+                left.unlink()
             self.event("started", stage=name, fingerprint=key)
             begin = time.monotonic()
             try:
@@ -295,55 +296,3 @@ class Run:
                     hint="wait for it, or give another folder to --run",
                 ) from None
             yield
-
-
-# --- shards: work that a killed run does not lose -------------------------------------------------
-
-
-def sharded(
-    folder: Path,
-    count: int,
-    compute: Callable[[int, int], NDArray[np.float32]],
-    *,
-    key: str,
-    width: int,
-    shard_size: int,
-    progress: Callable[[int], None] = lambda _: None,
-) -> NDArray[np.float32]:
-    """Compute a (count, width) float32 array shard by shard; finished shards survive a kill.
-
-    Args:
-        folder: Where shards are kept until the caller has the whole; see ``drop_shards``.
-        count: Rows.
-        compute: Rows begin to end, (end - begin, width).
-        key: Fingerprint of what decides the values; shards of another key are removed.
-        width: Columns.
-        shard_size: Rows per shard.
-        progress: Told the number of rows done so far in each step.
-
-    Returns:
-        The rows in order, read back from the shards.
-    """
-    work = folder / f"shards-{key}"
-    for old in folder.glob("shards-*"):
-        if old != work:
-            shutil.rmtree(old)
-    work.mkdir(parents=True, exist_ok=True)
-    whole = np.empty((count, width), dtype=np.float32)
-    for begin in range(0, count, shard_size):
-        end = min(begin + shard_size, count)
-        file = work / f"{begin:012d}.npy"
-        if not file.exists():
-            rows = compute(begin, end)
-            if rows.shape != (end - begin, width):
-                raise RunError(f"{file}: got shape {rows.shape}, expected {(end - begin, width)}")
-            write_array(file, rows.astype(np.float32, copy=False))
-        whole[begin:end] = np.load(file, allow_pickle=False)
-        progress(end - begin)
-    return whole
-
-
-def drop_shards(folder: Path) -> None:
-    """Remove the shards after their whole has been written."""
-    for work in folder.glob("shards-*"):
-        shutil.rmtree(work)

@@ -80,6 +80,13 @@ def test_unknown_baseline(single: Run) -> None:
     assert "knn" in error.value.hint
 
 
+def test_several_processes_are_refused(single: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="baselines train in one process, 2 were launched"):
+        baseline(single, "knn")
+
+
 def test_without_cleanlab_the_hint_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cleanlab.filter", None)
     with pytest.raises(ConfigError) as error:

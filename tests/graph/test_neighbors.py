@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capro.errors import ConfigError, DataError
+from capro.graph import budget as budgets
 from capro.graph import neighbors as module
-from capro.graph.neighbors import nearest, row_norms, unit_rows
+from capro.graph.budget import Budget
+from capro.graph.neighbors import Share, assist, nearest, row_norms, unit_rows
 from tests.graph.reference import cosine, vectors
+from tests.teams import teams
 
 
 def clustered(n, d=16, clusters=20, seed=0):
@@ -87,21 +92,67 @@ def test_random_rows_equal_a_loop_across_blocks(monkeypatch):
     x = clustered(150)
     whole = nearest(x, 12)
     monkeypatch.setattr(module, "ROWS", 16)
+    monkeypatch.setattr(module, "BLOCK", 32)
     near = nearest(x, 12)
     np.testing.assert_array_equal(near.index, loop(x, 12)[0])
     np.testing.assert_array_equal(near.index, whole.index)
 
 
-def test_ranks_share_the_queries():
-    x = clustered(90)
+def in_ranks(x, k, team: int, folder, *, memory: int | None, **options):
+    """`nearest` on the main of several ranks, which are threads here; the others assist."""
+    ranks = teams(team)
+
+    def work(rank):
+        budget = None if memory is None else Budget(memory, folder / "scratch")
+        share = Share(rank, folder / "search", "key")
+        if rank.index:
+            assist(share, budget)
+            return None
+        return nearest(x, k, budget=budget, share=share, **options)
+
+    with ThreadPoolExecutor(team) as pool:
+        return next(iter(pool.map(work, ranks)))
+
+
+@pytest.mark.parametrize(
+    ("memory", "options"),
+    [
+        (None, {}),
+        (None, {"exact_below": 100, "nprobe": 2}),
+        (1 << 18, {}),
+        (1 << 18, {"index_kind": "ivf"}),
+        (1 << 18, {"index_kind": "pq"}),
+    ],
+    ids=["exact", "ivf", "budget", "budget-ivf", "budget-pq"],
+)
+def test_ranks_share_the_queries(tmp_path, monkeypatch, memory, options):
+    """To the last bit, whatever their number: blocks of queries are the same."""
+    monkeypatch.setattr(module, "BLOCK", 128)
+    monkeypatch.setattr(budgets, "LEAST", 0)
+    x = clustered(1000, d=16)
     x[[4, 50]] = x[7]
     x[60] = 0
-    whole = nearest(x, 6)
-    parts = [nearest(x, 6, query_rows=slice(r, None, 2)) for r in range(2)]
-    for r, part in enumerate(parts):
-        np.testing.assert_array_equal(part.index, whole.index[r::2])
-    empty = nearest(x, 6, query_rows=slice(90, 99))
-    assert empty.index.shape == (0, 6)
+    kept = None if memory is None else Budget(memory, tmp_path / "one")
+    one = nearest(x, 6, budget=kept, **options)
+    for team in (1, 2, 3):
+        folder = tmp_path / str(team)
+        found = in_ranks(x, 6, team, folder, memory=memory, **options)
+        np.testing.assert_array_equal(found.index, one.index)
+        np.testing.assert_array_equal(found.similarity, one.similarity)
+        assert found.recall == one.recall
+        assert len(list((folder / "search").glob("shards-key-128/*.npy"))) == 8
+
+
+def test_blocks_that_are_there_are_not_searched_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 128)
+    x = clustered(500, d=16)
+    whole = in_ranks(x, 6, 2, tmp_path, memory=None)
+    shards = sorted((tmp_path / "search").glob("shards-*/*.npy"))
+    shards[1].unlink()  # as if killed before
+    times = [file.stat().st_mtime_ns for file in shards if file.exists()]
+    again = in_ranks(x, 6, 3, tmp_path, memory=None)
+    np.testing.assert_array_equal(again.index, whole.index)
+    assert [f.stat().st_mtime_ns for f in shards if f != shards[1]] == times
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (1, 4), (5, 4)])

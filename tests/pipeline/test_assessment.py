@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from capro import pipeline, scorecards
+from capro.data.manifest import Manifest
 from capro.errors import DataError
 from capro.pipeline.assessment import compare, jsonable
 from capro.runs import Run, read_array
 from tests import squares as tiny
+from tests.data.corpus import jpeg
+from tests.data.published import NAMES, SYNSETS, put, webvision
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +122,30 @@ def test_without_a_test_split_truth_is_still_measured(tmp_path: Path) -> None:
     assert found["truth"]["web_label_accuracy"] == 0.5
     with pytest.raises(DataError, match="no test split"):
         pipeline.assess(bare)
+
+
+def test_imagenet_is_scored_apart_from_webvision(tmp_path: Path) -> None:
+    """Folders are named by WordNet id, the run's classes by words; the run's own test set stays."""
+    tree = webvision(tmp_path / "wv")
+    names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, len(SYNSETS) + 1)]
+    for number, (name, line) in enumerate(zip(names, SYNSETS, strict=True)):
+        for folder in ("flat", f"folders/{line.split()[0]}"):
+            put(tmp_path / folder / name, jpeg(20, 16, seed=900 + number))
+    listed = "".join(f"{name} {number}\n" for number, name in enumerate(names))
+    put(tmp_path / "flat" / "val.txt", listed)
+    given = ["data.classes=null", "embed.max_tokens=16", "pretrain.epochs=1", "train.epochs=1"]
+    made = Run.create(tmp_path / "run", tiny.settings(tree, *given))
+    pipeline.run_all(made)
+    before = {name: made.need(name) for name in ("scan", "evaluate")}
+    for layout in ("flat", "folders"):
+        found = pipeline.assess(made, on=str(tmp_path / layout))
+        assert (found["samples"], found["open"]) == (4, 0)
+        folder = next((made.path / "on").glob(f"{layout}-*"))
+        rows = Manifest.load(folder / "scan" / "manifest.parquet").samples
+        assert [labels[0] for labels in rows["labels"]] == NAMES
+    own = pipeline.assess(made)
+    assert own["samples"] == 8
+    assert {name: made.need(name) for name in before} == before
+    again = pipeline.assess(made, on=str(tree))  # the authors' own validation images
+    assert again["samples"] == 8
+    assert again["methods"]["capro"]["top1"] == own["methods"]["capro"]["top1"]

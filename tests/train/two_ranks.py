@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
     except CaproError as error:
         told["error"] = str(error)
     (folder / f"told{ranks.index}.json").write_text(json.dumps(told))
-    ranks.wait()
+    ranks.meet()
 
 
 def resume(folder: Path, ranks: Ranks) -> None:
@@ -70,7 +70,7 @@ def resume(folder: Path, ranks: Ranks) -> None:
     try:
         toy.trained(ranks, checkpoints=store, checkpoint_minutes=minutes, log=log)
     except InterruptedError:
-        ranks.wait()
+        ranks.meet()
         found = toy.trained(ranks, checkpoints=store, checkpoint_minutes=minutes)
         write(folder / f"resumed{ranks.index}.safetensors", found)
 

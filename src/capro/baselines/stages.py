@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from capro import assemble, progress
+from capro import assemble, launched, progress
 from capro.assemble import TrainingSet, manifest_of
 from capro.baselines import selection
 from capro.baselines.objectives import Referenced, SmallLoss
@@ -257,6 +257,11 @@ def baseline(run: Run, name: str, *, bar: progress.Bar = progress.silent) -> dic
     """
     if name not in BASELINES:
         raise ConfigError(f"no baseline '{name}'", hint=did_you_mean(name, BASELINES))
+    if launched.count() > 1:  # their trainings exchange nothing
+        raise ConfigError(
+            f"baselines train in one process, {launched.count()} were launched",
+            hint="start the command without torchrun or accelerate",
+        )
     settings, manifest = run.settings, manifest_of(run)
 
     def work(folder: Path) -> dict[str, Any]:

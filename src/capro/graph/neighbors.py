@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from capro.errors import ConfigError, DataError
 from capro.graph.budget import Budget, Reader, release
-from capro.graph.ondisk import Index, exact_search, index_search
+from capro.graph.ondisk import Index, Lists, exact_search, index_search, lists_search
+from capro.runs import atomic_path, write_array
+from capro.shards import Team, planned, sharded
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Search = Callable[[Floats, int], tuple[Floats, NDArray[np.int64]]]
 
 ROWS = 2048  # per block; expanding k copies of each of k hits stays under 0.2 GB at k = 40
+BLOCK = 4096  # queries that are searched at once; FAISS's own block
 RECALL_SAMPLE = (
     1000  # rows; the standard error of a recall of 0.9 over 40 neighbours is below 0.005
 )
@@ -58,6 +62,33 @@ class Neighbors:
     def first(self, k: int) -> Neighbors:
         """The k best: N(i, k) of a larger pool."""
         return Neighbors(self.index[:, :k], self.similarity[:, :k], self.recall)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Ranks that share a search, and blocks of it that a killed run does not lose.
+
+    The main rank calls `nearest`, the others `assist`. Blocks of queries are the same for any number
+    of ranks, and so are the values.
+
+    Attributes:
+        team: the ranks.
+        folder: where blocks go, and what the main rank makes for the others; all see it.
+        key: fingerprint of what decides the neighbours.
+    """
+
+    team: Team
+    folder: Path
+    key: str
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What the main rank tells the others."""
+
+    base: str  # file of the vectors
+    width: int
+    lists: Lists | None
 
 
 def unit_rows(features: ArrayLike, name: str = "features", out: Floats | None = None) -> Floats:
@@ -116,10 +147,10 @@ def nearest(
     exact_below: int = 200_000,
     nprobe: int = 64,
     seed: int = 0,
-    query_rows: slice | None = None,
     budget: Budget | None = None,
     index_kind: Index = "auto",
     recall: float = 0.95,
+    share: Share | None = None,
 ) -> Neighbors:
     """Find the k nearest others of each sample by cosine.
 
@@ -129,14 +160,14 @@ def nearest(
         exact_below: exact search for n below this, IVF from there on.
         nprobe: IVF cells that are searched for each query; more is slower and finds more.
         seed: of the IVF clustering and of the sample on which recall is measured.
-        query_rows: only these rows (ranks that share the work); None for all.
         budget: memory to keep to, with copies of the features and the index on disk; None holds all
             in memory.
         index_kind: with a budget: `exact`, `ivf`, `pq`, or `auto` by size.
         recall: with a budget: share of the true neighbours to find; nprobe follows from it.
+        share: other ranks that `assist`, and blocks that survive a kill; None searches here.
 
     Returns:
-        Neighbours of the queried rows, with recall if the search was approximate.
+        Neighbours of all samples, with recall if the search was approximate.
 
     >>> near = nearest([[1, 0], [1, 0], [1, 1], [0, 0]], k=2)
     >>> near.index.tolist()
@@ -151,44 +182,87 @@ def nearest(
             )
     unit, groups, base = _unit_groups(features, budget)
     n = len(unit)
-    rows = np.arange(n)[query_rows or slice(None)]
-    asked = np.unique(groups.of_row[rows])  # equal vectors are searched once
-    asked = asked[asked >= 0]
-
     width = min(k + 1, len(base))  # one more: a vector finds itself
     found_share: float | None = None
+    lists: Lists | None = None
     exact = n < exact_below or len(base) < 2
     if budget is not None:
         exact = index_kind == "exact" or (index_kind == "auto" and exact) or len(base) < 2
-        search = exact_search(base, budget)
-        if not exact:
-            search, found_share = index_search(
-                base, width, budget, kind=index_kind, recall=recall, seed=seed
-            )
-    elif exact:
-        search = _exact(base.array)
+    if exact:
+        search = _exact(base, budget)
+    elif budget is not None:
+        search, found_share, lists = index_search(
+            base, width, budget, kind=index_kind, recall=recall, seed=seed
+        )
     else:
-        search = _inverted_lists(base.array, nprobe, seed)
-        found_share = _recall(search, base.array, width, seed)
+        search, lists = _inverted_lists(base.array, nprobe, seed, share)
+        found_share = _recall(search, base, width, seed)
     empty = budget.array if budget is not None else _in_memory
-    similarity = empty("similarity", (len(asked), width))
-    hits = empty("hits", (len(asked), width), np.int32)
-    for start in range(0, len(asked) if width else 0, 2 * ROWS):  # FAISS's own block is 4096
-        part = slice(start, start + 2 * ROWS)
-        similarity[part], hits[part] = search(base[asked[part]], width)
+    similarity = empty("similarity", (len(base), width))
+    hits = empty("hits", (len(base), width), np.int32)
+    if share is None:
+        for start in range(0, len(base) if width else 0, BLOCK):
+            part = slice(start, start + BLOCK)
+            similarity[part], hits[part] = search(base[part], width)
+    else:
+        if share.team.count > 1:
+            share.team.meet(_Task(_published(base, share), width, lists))
+        start = 0
+        for searched in _shared(search, base, width, share):
+            part = slice(start, start + len(searched))
+            similarity[part], hits[part] = searched["similarity"], searched["hits"]
+            start += len(searched)
     del search  # an index frees its lists
 
-    index = empty("pool", (len(rows), k), np.int32)
-    cosine = empty("pool-similarity", (len(rows), k))
-    for start in range(0, len(rows), ROWS):
+    index = empty("pool", (n, k), np.int32)
+    cosine = empty("pool-similarity", (n, k))
+    for start in range(0, n, ROWS):
+        rows = np.arange(start, min(start + ROWS, n))
         part = slice(start, start + ROWS)
         index[part], cosine[part] = -1, -np.inf
-        found = np.flatnonzero(groups.of_row[rows[part]] >= 0)
-        place = np.searchsorted(asked, groups.of_row[rows[part]][found])
-        block = groups.expand(rows[part][found], hits[place], similarity[place], k)
+        found = np.flatnonzero(groups.of_row[part] >= 0)
+        place = groups.of_row[part][found]
+        block = groups.expand(rows[found], hits[place], similarity[place], k)
         index[part][found], cosine[part][found] = block
     release(hits, similarity, index, cosine, unit)
     return Neighbors(index, cosine, found_share)
+
+
+def assist(share: Share, budget: Budget | None = None) -> None:
+    """What ranks beside the main one do while it is in `nearest`: search their blocks of queries.
+
+    The vectors and the index are files that the main rank has made, and are mapped.
+    """
+    task: _Task = share.team.meet()[0]
+    base = Reader(np.load(task.base, mmap_mode="r", allow_pickle=False), budget)
+    lists = task.lists
+    search = _exact(base, budget) if lists is None else lists_search(lists, base, budget)
+    _shared(search, base, task.width, share)
+
+
+def _published(base: Reader, share: Share) -> str:
+    """The file of the vectors, for the other ranks."""
+    if isinstance(base.array, np.memmap) and base.array.filename:
+        base.array.flush()
+        return str(base.array.filename)
+    file = share.folder / "base.npy"
+    write_array(file, base.array)
+    return str(file)
+
+
+def _shared(search: Search, base: Reader, width: int, share: Share) -> Iterator[NDArray[Any]]:
+    """Search this rank's blocks; returns all blocks when every rank has done its own."""
+    row = np.dtype([("similarity", np.float32, (width,)), ("hits", np.int32, (width,))])
+
+    def compute(begin: int, end: int) -> NDArray[Any]:
+        block = np.empty(end - begin, row)
+        block["similarity"], block["hits"] = search(base[begin:end], width)
+        return block
+
+    shards = planned(share.folder, len(base), key=share.key, size=BLOCK)
+    sharded(shards, compute, team=share.team)
+    share.team.meet()
+    return shards.blocks()
 
 
 def _in_memory(
@@ -278,20 +352,26 @@ class _Groups:
         return best, similarity
 
 
-def _exact(base: Floats) -> Search:
+def _exact(base: Reader, budget: Budget | None = None) -> Search:
     import faiss
+
+    if budget is not None:
+        return exact_search(base, budget)
 
     def search(queries: Floats, width: int) -> tuple[Floats, NDArray[np.int64]]:
         # the search of IndexFlatIP without the index's copy of the features
         found: tuple[Floats, NDArray[np.int64]] = faiss.knn(
-            queries, base, width, metric=faiss.METRIC_INNER_PRODUCT
+            queries, base.array, width, metric=faiss.METRIC_INNER_PRODUCT
         )
         return found
 
     return search
 
 
-def _inverted_lists(base: Floats, nprobe: int, seed: int) -> Search:
+def _inverted_lists(
+    base: Floats, nprobe: int, seed: int, share: Share | None
+) -> tuple[Search, Lists | None]:
+    """An index in memory; with other ranks also in a file."""
     import faiss
 
     n, d = base.shape
@@ -306,10 +386,15 @@ def _inverted_lists(base: Floats, nprobe: int, seed: int) -> Search:
         found: tuple[Floats, NDArray[np.int64]] = index.search(queries, width)
         return found
 
-    return search
+    if share is None or share.team.count == 1:
+        return search, None
+    file = share.folder / "ivf.index"
+    with atomic_path(file) as temporary:
+        faiss.write_index(index, str(temporary))
+    return search, Lists("ivf", (str(file),), index.nprobe)
 
 
-def _recall(search: Search, base: Floats, width: int, seed: int) -> float:
+def _recall(search: Search, base: Reader, width: int, seed: int) -> float:
     """Share of the true nearest others that `search` finds, on a sample of rows."""
     n = len(base)
     sample = np.random.default_rng(seed).choice(n, min(RECALL_SAMPLE, n), replace=False)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +30,15 @@ PER_CELL = 64  # rows per cell that the clustering sees
 ROUNDS = 10  # of k-means
 REFINE = 4  # candidates per wanted neighbour that are measured exactly after `pq`
 FIRST_PROBE = 8
+
+
+@dataclass(frozen=True)
+class Lists:
+    """An index as its files: enough for another process to search in the same way."""
+
+    kind: Literal["ivf", "pq"]
+    files: tuple[str, ...]
+    nprobe: int
 
 
 def exact_search(base: Reader, budget: Budget) -> Search:
@@ -69,8 +79,8 @@ def index_search(
     kind: Index = "auto",
     recall: float = 0.95,
     seed: int = 0,
-) -> tuple[Search, float]:
-    """Build an index on disk; returns its search, tuned to a recall, and the recall reached.
+) -> tuple[Search, float, Lists]:
+    """Build an index on disk; returns its search, tuned to a recall, the recall, and its files.
 
     Args:
         base: (n, d), unit rows.
@@ -83,14 +93,16 @@ def index_search(
     """
     n, d = base.shape
     rng = np.random.default_rng(seed)
-    if kind == "auto":
-        kind = "ivf" if 4 * n * d <= budget.bytes // 4 else "pq"
-    index, lists = _build(base, budget, kind, rng, seed)
-    search = _refined(index, base, budget) if kind == "pq" else _plain(index)
+    chosen: Literal["ivf", "pq"] = "pq" if kind == "pq" else "ivf"
+    if kind == "auto" and 4 * n * d > budget.bytes // 4:
+        chosen = "pq"
+    files = _build(base, budget, chosen, rng, seed)
     sample = np.sort(rng.choice(n, min(SAMPLE, n), replace=False))
     queries = np.ascontiguousarray(base[sample])
     truth = exact_search(base, budget)(queries, width)[1]
     other = truth != sample[:, None]
+    index, lists = _open(files)
+    search = _searching(index, lists, chosen, base, budget)
     reached = 0.0
     probe = FIRST_PROBE
     while True:
@@ -102,16 +114,46 @@ def index_search(
         if reached >= recall or index.nprobe == index.nlist or reached - before < 1e-3:
             break
         probe *= 2
+    return search, reached, Lists(chosen, files, index.nprobe)
 
-    def kept(block: Floats, wanted: int, _lists: Any = lists) -> tuple[Floats, NDArray[np.int64]]:
-        return search(block, wanted)  # the lists live as long as the search
 
-    return kept, reached
+def lists_search(lists: Lists, base: Reader, budget: Budget | None) -> Search:
+    """The search of an index that another process has built."""
+    index, kept = _open(lists.files)
+    index.nprobe = lists.nprobe
+    return _searching(index, kept, lists.kind, base, budget)
+
+
+def _searching(index: Any, kept: Any, kind: str, base: Reader, budget: Budget | None) -> Search:
+    search = _plain(index) if kind == "ivf" or budget is None else _refined(index, base, budget)
+
+    def keeping(block: Floats, width: int, _kept: Any = kept) -> tuple[Floats, NDArray[np.int64]]:
+        return search(block, width)  # the lists live as long as the search
+
+    return keeping
+
+
+def _open(files: tuple[str, ...]) -> tuple[Any, Any]:
+    """Map an index; that of several files searches the lists of all. Returns what must live on, too."""
+    import faiss
+
+    index: Any = faiss.read_index(files[0], faiss.IO_FLAG_MMAP)
+    if len(files) == 1:
+        return index, ()
+    maps: list[Any] = [faiss.read_index(file, faiss.IO_FLAG_MMAP) for file in files]
+    lists = getattr(faiss, "InvertedListsPtrVector")()  # noqa: B009 - its stubs lack it
+    for one in maps:
+        lists.push_back(one.invlists)
+    stacked = faiss.HStackInvertedLists(lists.size(), lists.data())
+    index.replace_invlists(stacked)
+    index.ntotal = sum(one.ntotal for one in maps)
+    return index, (maps, stacked)
 
 
 def _build(
-    base: Reader, budget: Budget, kind: Index, rng: np.random.Generator, seed: int
-) -> tuple[Any, Any]:
+    base: Reader, budget: Budget, kind: str, rng: np.random.Generator, seed: int
+) -> tuple[str, ...]:
+    """Train an index and write its lists; returns the files."""
     import faiss
 
     n, d = base.shape
@@ -135,25 +177,16 @@ def _build(
     # their entries again and again, and print to stdout as they do
     step = budget.rows(8 * d, most=1 << 17)
     shard = max(step, budget.bytes // 8 // (index.code_size + 8))
-    maps: list[Any] = []
+    files: list[str] = []
     for begin in range(0, n, shard):
         end = min(begin + shard, n)
         for start in range(begin, end, step):
             block = np.ascontiguousarray(base[start : min(start + step, end)])
             index.add_with_ids(block, np.arange(start, start + len(block)))
-        path = str(budget.file(f"{kind}.index"))
-        faiss.write_index(index, path)
+        files.append(str(budget.file(f"{kind}.index")))
+        faiss.write_index(index, files[-1])
         index.reset()
-        maps.append(faiss.read_index(path, faiss.IO_FLAG_MMAP))
-    if len(maps) == 1:
-        return maps[0], quantizer
-    lists = getattr(faiss, "InvertedListsPtrVector")()  # noqa: B009 - its stubs lack it
-    for one in maps:
-        lists.push_back(one.invlists)
-    stacked = faiss.HStackInvertedLists(lists.size(), lists.data())
-    index.replace_invlists(stacked)
-    index.ntotal = n
-    return index, (quantizer, maps, stacked)
+    return tuple(files)
 
 
 def _plain(index: Any) -> Search:

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array, diags_array, eye_array
 
 from capro.errors import ConfigError, DataError, did_you_mean
 from capro.graph.budget import Budget, Reader, release
-from capro.graph.neighbors import ROWS, Floats, Neighbors, nearest, row_norms, unit_rows
+from capro.graph.neighbors import ROWS, Floats, Neighbors, Share, nearest, row_norms, unit_rows
 from capro.graph.ondisk import Index
 from capro.graph.rerank import Reranked, rerank, sparse_rows
 
@@ -139,6 +139,7 @@ def enhance(
     budget: Budget | None = None,
     index_kind: Index = "auto",
     recall: float = 0.95,
+    share: Share | None = None,
 ) -> Enhanced:
     """Fill in and correct texts by those of similar images (method.md, Text enhancement).
 
@@ -155,6 +156,7 @@ def enhance(
         budget: see `nearest`; the texts that come out are a mapped file too.
         index_kind: see `nearest`.
         recall: see `nearest`.
+        share: see `nearest`.
 
     Returns:
         S_hat and the graph.
@@ -173,7 +175,7 @@ def enhance(
     if neighbors is None:
         neighbors = nearest(
             features, width, exact_below=exact_below, nprobe=nprobe, seed=seed,
-            budget=budget, index_kind=index_kind, recall=recall,
+            budget=budget, index_kind=index_kind, recall=recall, share=share,
         )  # fmt: skip
     if len(neighbors.index) != len(norm):
         raise DataError(

@@ -29,10 +29,10 @@ from capro.errors import DataError
 from capro.evaluate import metrics, openset
 from capro.evaluate.truth import label_accuracy, load_truth, membership, noise_detection, purity
 from capro.pipeline.base import stage
-from capro.pipeline.ingest import embed_images, listing_fingerprint
+from capro.pipeline.ingest import embed_images, image_shards, listing_fingerprint
 from capro.pipeline.results import MODELS, evaluate, known_labels, scores_of
 from capro.pipeline.threshold import threshold
-from capro.runs import Run, drop_shards, fingerprint, read_array, write_array, write_json
+from capro.runs import Run, fingerprint, read_array, write_array, write_json
 from capro.train.batches import PLAIN, FeatureInputs, ImageInputs, Inputs
 
 PAIRS = 10
@@ -355,7 +355,8 @@ def _other(run: Run, source: str, bar: progress.Bar) -> Evaluated:
 def readers_to_evaluate(run: Run, source: str) -> list[data_readers.Reader]:
     """Readers of a source to evaluate on: of its test part where it names one, else of all of it."""
     settings = run.settings.data.model_copy(
-        update={"source": source, "test": None, "format": "auto", "split_column": None}
+        # the source stays: ImageNet takes its class names from the WebVision tree of the run
+        update={"test": None, "format": "auto", "split_column": None}
     )
     path = Path(source)
     if path.is_dir():
@@ -382,12 +383,11 @@ def _inputs(run: Run, manifest: Manifest, name: str, key: list[str], bar: progre
         return images
     rows = np.arange(len(manifest.samples))
     folder = run.folder(name)
+    shards = image_shards(folder, len(rows), run, key=[*key, settings.net.model_dump(), size])
     with bar("features", len(rows)) as step:
-        plain = embed_images(
-            folder, images, backbone, rows, run, view=PLAIN, epoch=0, step=step,
-            key=[*key, settings.net.model_dump(), size],
-        )  # fmt: skip
-    drop_shards(folder)
+        embed_images(shards, images, backbone, rows, run, view=PLAIN, epoch=0, step=step)
+    plain = shards.whole()
+    shards.drop()
     folder.rmdir()
     nobody = np.zeros((1, 0, plain.shape[1]), dtype=np.float32)
     return FeatureInputs(plain, nobody, nobody, np.full(len(rows), -1), seed=settings.seed)

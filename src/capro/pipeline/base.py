@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from capro import assemble, launched
 from capro.runs import Run, atomic_path
+from capro.shards import wait_until
 from capro.train.ranks import Ranks
 
 Work = Callable[[Path], Mapping[str, Any] | None]
@@ -25,19 +25,61 @@ def stage(
     inputs: Sequence[str] = (),
     force: bool = False,
     ranks: Ranks | None = None,
+    training: bool = False,
 ) -> bool:
-    """Run a stage. With several ranks the main one alone works, unless ``ranks`` says all do."""
+    """Run a stage; True if it was done, False if it was fresh.
+
+    Args:
+        run: The run.
+        name: See ``Run.stage``, as for ``settings``, ``inputs`` and ``force``.
+        work: What to do. With several ranks the main one's result counts.
+        settings: Everything that decides the result, beside the inputs.
+        inputs: Stages it reads.
+        force: Do it even if it is fresh.
+        ranks: All ranks work; None leaves it to the main one.
+        training: The work exchanges tensors, so that a rank that fails cannot tell the others: they
+            notice when its process ends. Any other work meets by ``Ranks.meet`` alone.
+    """
     if launched.count() == 1:
         return run.stage(name, work, settings=settings, inputs=inputs, force=force)
     here = ranks or assemble.ranks_of(run.settings)
-    fresh = torch.tensor([run.is_fresh(name, settings=settings, inputs=inputs) and not force])
-    done = not bool(here.gather(fresh.to(here.accelerator.device), [1] * here.count)[0])
-    if here.main:
-        run.stage(name, work, settings=settings, inputs=inputs, force=force)
-    elif done and ranks is not None:
-        work(run.folder(name))
-    here.wait()
+
+    def do(folder: Path) -> Mapping[str, Any] | None:
+        here.exchanging = training
+        result = work(folder)
+        here.exchanging = False
+        here.meet()
+        return result
+
+    def lead(folder: Path) -> Mapping[str, Any] | None:
+        here.meet(True)  # under the lock: now the others may begin
+        return do(folder)
+
+    with here.together():
+        if here.main:
+            done = run.stage(name, lead, settings=settings, inputs=inputs, force=force)
+            if not done:
+                here.meet(False)
+            here.meet(run.need(name))
+        else:
+            done = bool(here.meet()[0])
+            if done and ranks is not None:
+                do(run.folder(name))
+            elif done:
+                here.meet()
+            _see(run, name, fingerprint=here.meet()[0])
+        here.meet()
     return done
+
+
+def _see(run: Run, name: str, *, fingerprint: str) -> None:
+    """Until this rank sees that the main one has finished a stage."""
+
+    def seen() -> bool:
+        return (run.finished(name) or {}).get("fingerprint") == fingerprint
+
+    file = run.folder(name) / "stage.json"
+    wait_until(seen, f"{file}: rank 0 has written it, but this rank does not see it")
 
 
 def write_frame(path: Path, frame: pd.DataFrame) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,8 @@ from capro.data.scan import scan as scan_rows
 from capro.data.views import KEY, QUERY
 from capro.errors import DataError
 from capro.pipeline.base import stage
-from capro.runs import (
-    Run,
-    drop_shards,
-    fingerprint,
-    read_json,
-    sharded,
-    write_array,
-    write_json,
-)
+from capro.runs import Run, fingerprint, read_array, read_json, write_json
+from capro.shards import ALONE, Shards, Team, chosen_rows, planned, sharded, write_rows
 from capro.text import classes as class_texts
 from capro.text.cleaning import clean_text, combine
 from capro.text.encoders import load_text_encoder
@@ -193,6 +187,7 @@ def features(
 ) -> None:
     """Frozen mode: features of every image, and of a few augmented views of the training images."""
     settings, manifest = run.settings, manifest_of(run)
+    ranks = assemble.ranks_of(settings)
     decides = {
         "net": settings.net.model_dump(include={"backbone", "weights", "frozen_views"}),
         "views": settings.views.model_dump(exclude={"cache_gb"}),
@@ -214,36 +209,46 @@ def features(
             ("query", QUERY, epoch, train) for epoch in range(settings.net.frozen_views - half)
         ]
         views += [("key", KEY, epoch, train) for epoch in range(half)]
-        total = sum(len(rows) for *_, rows in views)
-        found: dict[str, list[NDArray[np.float32]]] = {}
+        shards = {
+            (name, epoch): image_shards(
+                folder / f"{name}{epoch}", len(rows), run, key=[name, epoch, decides]
+            )
+            for name, _, epoch, rows in views
+        }
+        total = sum(part.rows(ranks) for part in shards.values())
         with bar("features of views", total) as step:
             for name, view, epoch, rows in views:
-                part = embed_images(
-                    folder / f"{name}{epoch}",
-                    images,
-                    backbone,
-                    rows,
-                    run,
-                    view=view,
-                    epoch=epoch,
-                    key=[name, epoch, decides],
-                    step=step,
+                part = shards[name, epoch]
+                embed_images(
+                    part, images, backbone, rows, run, view=view, epoch=epoch, step=step, team=ranks
                 )
-                found.setdefault(name, []).append(part)
-        write_array(folder / "plain.npy", found["plain"][0])
-        unaugmented = found["plain"][0][train]
-        write_array(folder / "query.npy", np.stack([unaugmented, *found.get("query", [])]))
-        write_array(folder / "key.npy", np.stack(found["key"]))
-        for name, _, epoch, _ in views:
-            drop_shards(folder / f"{name}{epoch}")
-            (folder / f"{name}{epoch}").rmdir()
+        ranks.meet()
+        if not ranks.main:
+            return {}
+        plain, width = folder / "plain.npy", backbone.dim
+        write_rows(plain, (len(everyone), width), shards["plain", 0].blocks())
+        parts = {name: [shards[n, e] for n, e in shards if n == name] for name in ("query", "key")}
+        blocks = {name: (b for part in of for b in part.blocks()) for name, of in parts.items()}
+        unaugmented = chosen_rows(read_array(plain), train)
+        query = (1 + len(parts["query"]), len(train), width)
+        write_rows(folder / "query.npy", query, chain(unaugmented, blocks["query"]))
+        write_rows(folder / "key.npy", (half, len(train), width), blocks["key"])
+        for part in shards.values():
+            part.drop()
+            part.folder.parent.rmdir()
         return {"encoder": encoder}
 
-    stage(run, "features", work, settings=decides, inputs=["scan"])
+    stage(run, "features", work, settings=decides, inputs=["scan"], ranks=ranks)
+
+
+def image_shards(folder: Path, count: int, run: Run, *, key: Any) -> Shards:
+    """Where the features of images go, by blocks; ``key`` decides their values."""
+    size = run.settings.embed.shard_size
+    return planned(folder, count, key=fingerprint([run.need("scan"), key]), size=size)
 
 
 def embed_images(
-    folder: Path,
+    shards: Shards,
     inputs: Inputs,
     encoder: torch.nn.Module,
     rows: NDArray[np.int64],
@@ -251,10 +256,10 @@ def embed_images(
     *,
     view: int,
     epoch: int,
-    key: Any,
     step: progress.Step,
-) -> NDArray[np.float32]:
-    """Features of images by blocks; whole shards survive a kill. ``key`` decides the values."""
+    team: Team = ALONE,
+) -> Shards:
+    """Features of images, (n, d_v), into this rank's shards; ``step`` hears of its rows."""
     settings = run.settings
     device = assemble.ranks_of(settings).accelerator.device
     encoder = encoder.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
@@ -275,20 +280,4 @@ def embed_images(
             step(len(block))
         return np.concatenate(parts)
 
-    width = _width(inputs, encoder, rows, device)
-    folder.mkdir(parents=True, exist_ok=True)
-    return sharded(
-        folder,
-        len(rows),
-        compute,
-        key=fingerprint([run.need("scan"), key]),
-        width=width,
-        shard_size=settings.embed.shard_size,
-    )
-
-
-@torch.no_grad()
-def _width(inputs: Inputs, encoder: torch.nn.Module, rows: NDArray[np.int64], device: Any) -> int:
-    first = rows[:1]
-    raw = inputs.raw(first, epoch=0, view=PLAIN)
-    return int(encoder(inputs.ready(raw, first, epoch=0, view=PLAIN, device=device)).shape[1])
+    return sharded(shards, compute, team=team, progress=step)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -17,26 +19,29 @@ from capro.assemble import classes_of, manifest_of
 from capro.data.manifest import Manifest
 from capro.evaluate.truth import load_truth, membership, purity
 from capro.graph.budget import Budget
+from capro.graph.neighbors import Share, assist
 from capro.graph.smooth import Enhanced, enhance
 from capro.match import match as match_texts
 from capro.nets.backbones import load_backbone
 from capro.pipeline.base import stage, write_frame
-from capro.pipeline.ingest import clean_texts, embed_images
+from capro.pipeline.ingest import clean_texts, embed_images, image_shards
 from capro.report.sheet import contact_sheet
 from capro.runs import (
     Run,
     atomic_path,
-    drop_shards,
     fingerprint,
     read_array,
-    sharded,
+    seed_for,
     write_array,
 )
+from capro.shards import Shards, chosen_rows, planned, sharded, write_rows
 from capro.text import classes as class_texts
 from capro.text.encoders import load_text_encoder
 from capro.train.batches import PLAIN, ImageInputs
+from capro.train.ranks import Ranks
 
 SHOWN = 5  # neighbours and words named as evidence
+SHARDS = ("text-shards", "image-shards")  # folders of the embed stage, until it has finished
 
 # --- text side ------------------------------------------------------------------------------------
 
@@ -48,11 +53,14 @@ def embed(
     settings, manifest = run.settings, manifest_of(run)
     specs = classes_of(run)
     step1 = settings.embed.visual == "step1"
+    ranks = assemble.ranks_of(settings)
 
     def work(folder: Path) -> dict[str, Any]:
         texts = clean_texts(manifest)
         encoder = load_text_encoder(
-            settings.embed.text_encoder, max_tokens=settings.embed.max_tokens
+            settings.embed.text_encoder,
+            device=str(ranks.accelerator.device),
+            max_tokens=settings.embed.max_tokens,
         )
         work_of_text = {
             "name": encoder.name,
@@ -61,16 +69,22 @@ def embed(
             "at": f"{encoder.max_tokens} tokens",
         }
         say(assemble.cost_line("text encoder", work_of_text))
-        write_array(folder / "texts.npy", _embed_texts(folder, texts, encoder, run, bar))
+        unique = sorted(set(texts), key=lambda text: (len(text), text))  # equal texts once
+        spoken = _embed_texts(folder, unique, encoder, run, ranks, bar)
+        visual, found = _visual(folder, run, manifest, ranks, bar, say)
+        ranks.meet()
+        if not ranks.main:
+            return {}
+        _write_texts(folder, texts, unique, spoken, encoder.dim)
         prototypes, warnings = [], []
         for spec in specs:
             text, warning = class_texts.class_text(spec)
             prototypes.append(text)
             warnings += [warning] if warning else []
         write_array(folder / "prototypes.npy", encoder.encode(prototypes))
-        visual, found = _visual(folder, run, manifest, bar, say)
-        write_array(folder / "visual.npy", visual)
-        drop_shards(folder)
+        write_rows(folder / "visual.npy", visual.shape, visual.blocks())
+        for name in SHARDS:
+            shutil.rmtree(folder / name, ignore_errors=True)
         return {"text_encoder": work_of_text, **found, "warnings": warnings}
 
     decides = {
@@ -80,45 +94,67 @@ def embed(
     }
     encoder_of = "features" if settings.net.mode == "frozen" else "pretrain"
     inputs = ["scan", "classes", *([encoder_of] if step1 else [])]
-    stage(run, "embed", work, settings=decides, inputs=inputs)
+    stage(run, "embed", work, settings=decides, inputs=inputs, ranks=ranks)
 
 
 def _embed_texts(
-    folder: Path, texts: list[str], encoder: Any, run: Run, bar: progress.Bar
-) -> NDArray[np.float32]:
-    """Text features: equal texts once, sorted by length, in shards; then back in order."""
-    unique = sorted(set(texts), key=lambda text: (len(text), text))
-    index = {text: number for number, text in enumerate(unique)}
+    folder: Path, unique: list[str], encoder: Any, run: Run, ranks: Ranks, bar: progress.Bar
+) -> Shards:
+    """Features of texts that are sorted by length: a shard's batches waste little on padding."""
     settings = run.settings.embed
-    with bar("encoding texts", len(unique)) as step:
-        found = sharded(
-            folder / "text-shards",
-            len(unique),
-            lambda begin, end: encoder.encode(unique[begin:end], batch_size=settings.batch_size),
-            key=fingerprint([encoder.fingerprint, fingerprint(unique)]),
-            width=encoder.dim,
-            shard_size=settings.shard_size,
+    key = fingerprint([encoder.fingerprint, fingerprint(unique)])
+    shards = planned(folder / "text-shards", len(unique), key=key, size=settings.shard_size)
+    with bar("encoding texts", shards.rows(ranks)) as step:
+        return sharded(
+            shards,
+            lambda begin, end: encoder.encode(
+                unique[begin:end], batch_size=settings.batch_size, progress=step
+            ),
+            team=ranks,
             progress=step,
         )
-    whole: NDArray[np.float32] = found[[index[text] for text in texts]]
-    drop_shards(folder / "text-shards")
-    (folder / "text-shards").rmdir()
-    return whole
+
+
+def _write_texts(
+    folder: Path, texts: list[str], unique: list[str], spoken: Shards, width: int
+) -> None:
+    """Text features in the order of the samples, from those of distinct texts."""
+    whole = spoken.folder.parent / "unique.npy"
+    write_rows(whole, (len(unique), width), spoken.blocks())
+    place = {text: number for number, text in enumerate(unique)}
+    rows = np.array([place[text] for text in texts], np.int64)
+    write_rows(folder / "texts.npy", (len(texts), width), chosen_rows(read_array(whole), rows))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """An array to be written block by block."""
+
+    shape: tuple[int, int]
+    blocks: Callable[[], Iterable[NDArray[Any]]]
 
 
 def _visual(
-    folder: Path, run: Run, manifest: Manifest, bar: progress.Bar, say: Callable[[str], None]
-) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    folder: Path,
+    run: Run,
+    manifest: Manifest,
+    ranks: Ranks,
+    bar: progress.Bar,
+    say: Callable[[str], None],
+) -> tuple[_Rows, dict[str, Any]]:
     """Features v of the training images: of step 1's encoder, or of a backbone by name."""
     found: dict[str, Any] = {}
     settings, train = run.settings, manifest.split("train")
     if settings.embed.visual == "step1" and settings.net.mode == "frozen":
-        return np.asarray(read_array(run.folder("features") / "plain.npy")[train]), found
+        plain = read_array(run.folder("features") / "plain.npy")
+        shape = (len(train), plain.shape[1])
+        return _Rows(shape, lambda: chosen_rows(plain, train)), found
     if settings.embed.visual == "step1":
         net = assemble.new_net(run, assemble.training_set(run, manifest))
         assemble.load_net(run.folder("pretrain") / "model.safetensors", net)
         encoder = net.encoder
     else:
+        torch.manual_seed(seed_for(0, "visual"))  # random weights are the same on all ranks
         encoder = load_backbone(settings.embed.visual, image_size=settings.views.size)
     size = settings.views.size or encoder.size
     if settings.embed.visual != "step1":
@@ -127,12 +163,13 @@ def _visual(
     images = ImageInputs(
         assemble.pixels_of(run, manifest, size), encoder, settings.views, seed=settings.seed
     )
-    with bar("visual features", len(train)) as step:
-        key = [run.settings.embed.visual, size, run.finished("pretrain")]
-        features = embed_images(
-            folder, images, encoder, train, run, view=PLAIN, epoch=0, key=key, step=step
+    key = [run.settings.embed.visual, size, run.finished("pretrain")]
+    shards = image_shards(folder / "image-shards", len(train), run, key=key)
+    with bar("visual features", shards.rows(ranks)) as step:
+        embed_images(
+            shards, images, encoder, train, run, view=PLAIN, epoch=0, step=step, team=ranks
         )
-    return features, found
+    return _Rows((len(train), encoder.dim), shards.blocks), found
 
 
 def graph(run: Run, *, bar: progress.Bar = progress.silent) -> None:
@@ -141,11 +178,22 @@ def graph(run: Run, *, bar: progress.Bar = progress.silent) -> None:
     run.need("embed")
     visual = read_array(run.folder("embed") / "visual.npy")
     exact = chosen.enhancer == "none" or len(visual) < chosen.exact_below
+    ranks = assemble.ranks_of(settings)
+    decides = {
+        **chosen.model_dump(include={"enhancer", "k", "exact_below", "index", "recall"}),
+        "seed": None if exact else settings.seed,  # an exact search has nothing random
+    }
 
     def work(folder: Path) -> dict[str, Any]:
-        scratch = folder / "scratch"
-        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
+        scratch, search = folder / "scratch", folder / "search"
         budget = Budget(int(chosen.memory_gb * 2**30), scratch) if chosen.memory_gb else None
+        key = fingerprint([run.need("embed"), decides, chosen.memory_gb])
+        share = Share(ranks, search, key)
+        if not ranks.main:
+            if chosen.enhancer != "none":
+                assist(share, budget)
+            return {}
+        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
         with bar(f"graph ({chosen.enhancer})", None):
             enhanced = enhance(
                 visual,
@@ -157,19 +205,17 @@ def graph(run: Run, *, bar: progress.Bar = progress.silent) -> None:
                 budget=budget,
                 index_kind=chosen.index,
                 recall=chosen.recall,
+                share=share,
             )
         write_array(folder / "texts.npy", enhanced.texts)
         (folder / "graph.npz").unlink(missing_ok=True)
         if enhanced.adjacency is not None:
             _save_adjacency(folder / "graph.npz", enhanced.adjacency)
         shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(search, ignore_errors=True)
         return {"recall": enhanced.recall}
 
-    decides = {
-        **chosen.model_dump(include={"enhancer", "k", "exact_below", "index", "recall"}),
-        "seed": None if exact else settings.seed,  # an exact search has nothing random
-    }
-    stage(run, "graph", work, settings=decides, inputs=["embed"])
+    stage(run, "graph", work, settings=decides, inputs=["embed"], ranks=ranks)
 
 
 def _save_adjacency(path: Path, adjacency: Any) -> None:

@@ -80,7 +80,15 @@ def pretrain(
 
 def _train_stage(run: Run, name: str, work: Work, ranks: Ranks) -> None:
     """A stage in which all ranks train; its checkpoints go when its result is there."""
-    stage(run, name, work, settings=_decides(run, name), inputs=_inputs(run, name), ranks=ranks)
+    stage(
+        run,
+        name,
+        work,
+        settings=_decides(run, name),
+        inputs=_inputs(run, name),
+        ranks=ranks,
+        training=True,
+    )
     if ranks.main:
         _checkpoints(run, name).clear()
         (run.folder(name) / NOT_FINITE).unlink(missing_ok=True)  # of an attempt that failed

@@ -7,11 +7,14 @@ frozen for some epochs and mix-up's second forward need no special case that way
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from capro.errors import CaproError, RankError, RunError
 
 
 class Ranks:
@@ -21,6 +24,7 @@ class Ranks:
         self.accelerator = accelerator
         self.index: int = accelerator.process_index
         self.count: int = accelerator.num_processes
+        self.exchanging = False
 
     @property
     def main(self) -> bool:
@@ -65,6 +69,77 @@ class Ranks:
         for tensor, part in zip(floats, flat.split([t.numel() for t in floats]), strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    def wait(self) -> None:
-        """Until every rank is here."""
-        self.accelerator.wait_for_everyone()
+    def meet(self, word: Any = None, *, error: Exception | None = None) -> list[Any]:
+        """Every rank's word, once all are here; where one brings an error, all stop.
+
+        Raises:
+            RankError: On every rank, with the message of the first that failed.
+        """
+        if self.count == 1:
+            return [word]
+        from accelerate.utils import gather_object
+
+        told = None
+        if isinstance(error, CaproError):
+            told = (str(error), error.hint)
+        elif error is not None:
+            told = (f"unexpected {type(error).__name__}: {error}", "")
+        everyones = gather_object([(word, told)])
+        for rank, (_, failed) in enumerate(everyones):
+            if failed:
+                raise RankError(f"rank {rank}: {failed[0]}", rank=rank, hint=failed[1])
+        return [said for said, _ in everyones]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Work of which every failure is told to all ranks, who stop.
+
+        Ranks meet by `meet` alone, so that the one that fails finds the others at a meeting; while
+        ``exchanging`` is set they exchange tensors, and notice when its process ends.
+        """
+        self.exchanging = False
+        try:
+            with lost_ranks():
+                yield
+        except (RankError, LostRank):
+            raise
+        except Exception as error:
+            if not self.exchanging:
+                self._tell(error)
+            raise
+        finally:
+            self.exchanging = False
+
+    def _tell(self, error: Exception) -> None:
+        """Others stop with the error; so does this rank where one before it has failed as well."""
+        try:
+            self.meet(error=error)
+        except RankError as told:
+            if told.rank != self.index:
+                raise
+        except RuntimeError:
+            pass  # they are gone already
+
+
+class LostRank(RunError):
+    """The process of another rank is gone."""
+
+
+@contextmanager
+def lost_ranks() -> Iterator[None]:
+    """Say in a sentence what a broken connection to another rank means."""
+    try:
+        yield
+    except RuntimeError as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if "DistError" not in kinds and "gloo" not in str(error):
+            raise
+        raise LostRank(
+            f"another process of this run has ended or cannot be reached ({_first_line(error)})",
+            hint="its own message or the launcher's says why; "
+            "the same command goes on where this run stopped",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
