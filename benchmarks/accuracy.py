@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from capro.evaluate.truth import label_accuracy
-from frozen import Bench, Trial, oracle_labels
+from frozen import Bench, Trial, oracle_labels, preset_for
 
 
 def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], help="override a setting")
     args = parser.parse_args()
-    bench = Bench(args.data, tuple(args.set))
+    bench = Bench(args.data, tuple(args.set), preset_for(args.data))
     begin = time.monotonic()
     multi = bench.training.multi_label
     results = [(multi_label if multi else single_label)(bench, seed) for seed in range(args.seeds)]

@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from capro import config
-from frozen import HeldOut, Trial
+from frozen import HeldOut, Trial, preset_for
 
 
 def held_out(
@@ -41,14 +41,13 @@ def main() -> None:
     parser.add_argument(
         "--data", default="queryweb32", choices=["queryweb32", "shopweb64", "cococap64"]
     )
-    parser.add_argument("--preset", default="small")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument(
         "--rows", nargs="+", default=["vanilla", "CAPro"], choices=["vanilla", "CAPro"]
     )
     parser.add_argument("--vary", nargs="+", default=[], help="name=value,value,...")
     a = parser.parse_args()
-    bench = HeldOut(a.data, preset=a.preset)
+    bench = HeldOut(a.data, preset=preset_for(a.data))
     axes = [
         [f"{name}={value}" for value in values.split(",")]
         for name, values in (v.split("=") for v in a.vary)

@@ -41,6 +41,11 @@ TRUTH = {
 }
 
 
+def preset_for(name: str) -> str:
+    """The preset that fits a data set's task."""
+    return "small-multi" if name == "cococap64" else "small"
+
+
 @dataclass(frozen=True)
 class Bench:
     """A data set with its frozen features and truth."""
