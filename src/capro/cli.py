@@ -480,8 +480,7 @@ def demo(
         found = demonstration.perform(
             run, multi_label=multi_label, overrides=set_ or [], watch=watch
         )
-    demonstration.show(found, say=note)
-    note(next_commands(run, tested=True))
+    demonstration.show(found, commands=next_commands(run, tested=True), say=note)
 
 
 @app.command()
@@ -586,7 +585,8 @@ def predict(
         find_images(images), top=top, open_set=open_set
     )
     found = save_rows(rows, out, format)
-    note(", ".join(f"{count:,} {name}" for name, count in found.items()))
+    told = {name: count for name, count in found.items() if open_set or name != "open"}
+    note(", ".join(f"{count:,} {name}" for name, count in told.items()))
 
 
 @app.command("bench")
