@@ -188,7 +188,7 @@ def next_commands(path: Path, *, tested: bool) -> str:
 
     run = shlex.quote(str(path))
     rows = [
-        (f"capro report {run}", "a page to look at: verdicts with pictures, texts, evidence"),
+        (f"capro report {run}", "a page to look at, with pictures and evidence"),
         *([(f"capro evaluate {run}", "figures by class, those made worse first")] * tested),
         (f"capro export {run} --out cleaned", "the cleaned data set"),
         (f"capro export-model {run} --out model", "the classifier, for `capro predict`"),
