@@ -210,7 +210,7 @@ def next_commands(path: Path, *, tested: bool) -> str:
 
     run = shlex.quote(str(path))
     rows = [
-        (f"capro report {run}", "a page to look at: verdicts with pictures, texts, evidence"),
+        (f"capro report {run}", "a page to look at, with pictures and evidence"),
         *([(f"capro evaluate {run}", "figures by class, those made worse first")] * tested),
         (f"capro export {run} --out cleaned", "the cleaned data set"),
         (f"capro export-model {run} --out model", "the classifier, for `capro predict`"),
@@ -502,8 +502,7 @@ def demo(
         found = demonstration.perform(
             run, multi_label=multi_label, overrides=set_ or [], watch=watch
         )
-    demonstration.show(found, say=note)
-    note(next_commands(run, tested=True))
+    demonstration.show(found, commands=next_commands(run, tested=True), say=note)
 
 
 @app.command()
@@ -611,7 +610,8 @@ def predict(
         find_images(images), top=top, open_set=open_set
     )
     found = save_rows(rows, out, format)
-    note(", ".join(f"{count:,} {name}" for name, count in found.items()))
+    told = {name: count for name, count in found.items() if open_set or name != "open"}
+    note(", ".join(f"{count:,} {name}" for name, count in told.items()))
 
 
 @app.command("bench")

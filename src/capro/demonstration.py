@@ -44,8 +44,8 @@ def perform(path: Path, *, multi_label: bool, overrides: list[str], watch: Watch
     return Demonstrated(run, pipeline.perform(run, stages, watch))
 
 
-def show(demo: Demonstrated, *, say: Say) -> None:
-    """Print what came out, from the data to the comparison."""
+def show(demo: Demonstrated, *, commands: str, say: Say) -> None:
+    """Print what came out, from the data to the comparison; then what comes next, and where it is."""
     run, found = demo.run, demo.found
     measured = found["measure"]
     tables.scan_summary(found["scan"], quarantine=run.folder("scan") / "quarantine.parquet")
@@ -54,6 +54,7 @@ def show(demo: Demonstrated, *, say: Say) -> None:
     tables.run_summary(run)
     tables.label_accuracy(measured["accuracy"])
     tables.comparison(found["evaluate"])
+    say(commands)
     say(f"pictures of the anchors: {measured['sheet']}")
     say(f"verdicts with evidence:  {run.folder('clean') / 'verdicts.parquet'}")
     say(f"report, opens offline:   {found['report']}")

@@ -119,13 +119,19 @@ def test_hugging_face_loads_it_with_class_names(single: Run, multi: Run, tmp_pat
         assert data[0]["image"].size == (20, 16)
 
 
-def test_fiftyone_layout_is_the_documented_one(single: Run, tmp_path: Path) -> None:
+def test_fiftyone_layout_is_the_documented_one(single: Run, multi: Run, tmp_path: Path) -> None:
     export_data(single, tmp_path / "copy", to="fiftyone", images="copy")
     labels = json.loads((tmp_path / "copy" / "labels.json").read_text())
     assert labels["classes"] == CLASSES
     files = {path.stem: path for path in (tmp_path / "copy" / "data").iterdir()}
     assert files.keys() == labels["labels"].keys()
     assert {target["label"] for target in labels["labels"].values()} <= {0, 1, 2}
+    assert all("given_label" in target["attributes"] for target in labels["labels"].values())
+    export_data(multi, tmp_path / "multi", to="fiftyone")
+    several = json.loads((tmp_path / "multi" / "labels.json").read_text())["labels"]
+    given = [one["attributes"]["given_labels"] for each in several.values() for one in each]
+    assert given
+    assert all(isinstance(names, list) and set(names) <= set(CLASSES) for names in given)
     export_data(single, tmp_path / "none", to="fiftyone")
     places = json.loads((tmp_path / "none" / "data.json").read_text())
     assert all(Path(path).is_file() for path in places.values())

@@ -30,7 +30,7 @@ def write_hostile_demo(folder: Path, *, multi_label: bool) -> None:
 
 
 @pytest.fixture(scope="session")
-def demo_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> demonstration.Demonstrated:
     """`capro demo` from the pictures to the report, in seconds."""
     patch = pytest.MonkeyPatch()
     patch.setattr(demonstration, "write_demo", write_hostile_demo)
@@ -38,4 +38,9 @@ def demo_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("demo") / "run"
     done = demonstration.perform(path, multi_label=False, overrides=FEW, watch=progress.Watch())
     patch.undo()
-    return Path(done.found["report"]).resolve()
+    return done
+
+
+@pytest.fixture(scope="session")
+def demo_report(demo: demonstration.Demonstrated) -> Path:
+    return Path(demo.found["report"]).resolve()

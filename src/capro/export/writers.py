@@ -173,10 +173,10 @@ def fiftyone(out: Path, table: pd.DataFrame, pictures: PicturesLike, names: Sequ
         key = f"{number:08d}" if in_place else str(PurePosixPath(file).with_suffix(""))
         if in_place:
             places[key] = str(pictures.path(number))
-        said = {name: record[name] for name in ("capro_id", "decision", "evidence")}
+        given = "given_label" if "label" in record else "given_labels"
+        said = {name: record[name] for name in ("capro_id", "decision", "evidence", given)}
         if "label" in record:
-            attributes = {**said, "given_label": record["given_label"]}
-            labels[key] = {"label": index[record["label"]], "attributes": attributes}
+            labels[key] = {"label": index[record["label"]], "attributes": said}
         else:
             labels[key] = [{"label": index[name], "attributes": said} for name in record["labels"]]
         whole[key] = record
