@@ -75,8 +75,8 @@ def clusters(n: int, d: int, seed: int) -> np.ndarray:
 def timed(clock: Clock, exact: Callable[..., Callable[..., object]]) -> Callable[..., object]:
     """Time FAISS alone, within `nearest`: the rest of `nearest` counts as ours."""
 
-    def make(base: np.ndarray) -> Callable[..., object]:
-        search = exact(base)
+    def make(*given: object) -> Callable[..., object]:
+        search = exact(*given)
 
         def run(queries: np.ndarray, width: int) -> object:
             with clock.part("search"):
