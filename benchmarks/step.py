@@ -2,6 +2,7 @@
 
     python benchmarks/step.py                   C = 1000, Q = 8192, one label
     python benchmarks/step.py --multi-label     C = 81, Q = 2048
+    python benchmarks/step.py --profile         what step 2 spends its time on
 
 Small ResNet at 64 px, one run. Input tensors are ready: this times arithmetic, not decoding. Every
 figure is a ratio of two things timed alternately in this run; the median over rounds is printed.
@@ -50,11 +51,31 @@ class Noise:
         return torch.from_numpy(raw).to(device)
 
 
+def profile(step: Callable[[], None], rounds: int) -> None:
+    """Print the costliest operations of a step, and the rate of those whose FLOPs torch counts."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    step()
+    with record(activities=[ProfilerActivity.CPU], with_flops=True) as found:
+        for _ in range(rounds):
+            step()
+    rows = sorted(found.key_averages(), key=lambda row: -row.self_cpu_time_total)
+    total = sum(row.self_cpu_time_total for row in rows)
+    for row in rows[:10]:
+        rate = row.flops / row.cpu_time_total / 1e3 if row.flops and row.cpu_time_total else 0
+        print(
+            f"{row.key:<40}{row.self_cpu_time_total / total:>7.1%}{row.count / rounds:>7.0f} calls"
+            + (f"{rate:>8.0f} GFLOP/s" if rate else "")
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--multi-label", action="store_true")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--profile", action="store_true", help="print operations instead of ratios")
     args = parser.parse_args()
     classes, queue = (81, 2048) if args.multi_label else (1000, 8192)
     torch.manual_seed(0)
@@ -123,6 +144,9 @@ def main() -> None:
         "step 2 without encoders": step(heads_only, feature_batch),
         "dictionary look-up": look_up,
     }
+    if args.profile:
+        profile(parts["step 2"], args.rounds)
+        return
     times: dict[str, list[float]] = {name: [] for name in parts}
     for _ in range(args.rounds + 1):
         for name, part in parts.items():

@@ -283,6 +283,14 @@ def test_multi_label_runs_to_the_end(multi, tmp_path):
     assert not frame.loc[frame["decision"] == "add", "given"].any()
 
 
+def test_a_low_threshold_for_several_labels_is_warned_of(multi, tmp_path):
+    for gamma, warned in (("0.6", True), ("0.9", False)):
+        run = tiny.copied(multi[0], tmp_path / gamma, f"train.gamma={gamma}")
+        told: list[str] = []
+        pipeline.classes(run, warn=told.append)
+        assert any(f"train.gamma {gamma}" in line for line in told) == warned
+
+
 @pytest.mark.parametrize("reference", ["none", "bootstrap", "smoothing", "scc", "cb+mixup"])
 def test_every_reference_trains_several_labels(multi, tmp_path, reference):
     run = tiny.copied(multi[0], tmp_path / "run", f"train.reference={reference}", "train.epochs=1")

@@ -220,7 +220,7 @@ def preset_names() -> list[str]:
     """The presets that ship with capro.
 
     >>> preset_names()
-    ['demo', 'google500', 'nuswide', 'small', 'webvision1k']
+    ['demo', 'google500', 'nuswide', 'small', 'small-multi', 'webvision1k']
     """
     folder = resources.files("capro") / "presets"
     return sorted(

@@ -24,7 +24,8 @@ def perform(path: Path, *, multi_label: bool, overrides: list[str], watch: Watch
     """Write the demo data beside the run directory, run every stage and make the report."""
     source = path.with_name(path.name + "-data")
     data = [f"data.source={source}", f"data.classes={source / 'classes.yaml'}"]
-    settings = config.load(preset_name="demo", overrides=[*data, *overrides])
+    rule = ["train.gamma=0.9"] if multi_label else []  # as the paper's NUS-WIDE
+    settings = config.load(preset_name="demo", overrides=[*data, *rule, *overrides])
     run = Run.create(path, settings)
     truth = source / "train_truth.csv"
 
