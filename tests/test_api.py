@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 import capro
 from capro import CAPro
 from capro.data.readers.columns import records
-from capro.errors import CaproError
+from capro.errors import CaproError, ConfigError
 from capro.pipeline import ingest, matching
 from tests.made_up import CLASSES, HashedWords, write_source
 
@@ -152,6 +152,11 @@ def test_multi_label_predicts_a_matrix(tmp_path: Path, source: Path) -> None:
     assert found.shape == (6, 3)
     assert set(np.unique(found)) <= {0, 1}
     assert "given_labels" in estimator.issues()
+    estimator._fitted().threshold = 1.01  # nothing is that sure
+    assert not estimator.predict(folder / "test" / "images", open_set=True).any()
+    estimator._fitted().threshold = None
+    with pytest.raises(ConfigError, match="no open-set threshold"):
+        estimator.predict(folder / "test" / "images", open_set=True)
 
 
 # --- save and load --------------------------------------------------------------------------------

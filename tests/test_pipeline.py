@@ -22,7 +22,7 @@ from capro import assemble, config, pipeline, progress, verdicts
 from capro.errors import ConfigError, DataError
 from capro.pipeline import ingest, matching, training
 from capro.runs import Run, read_array, read_json
-from tests import tiny
+from tests import squares, tiny
 
 ON_ANCHORS = "train.start=anchors"
 
@@ -425,3 +425,38 @@ def test_launch_is_read_from_the_environment(monkeypatch, tmp_path, data):
     run.event("hello")
     assert not (tmp_path / "run").exists()
     assert os.environ["RANK"] == "1"
+
+
+def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
+    """docs/concepts.md, One label each: the same anchors and answers, a more careful rule."""
+    data = squares.write_data(tmp_path / "data")
+    truth = data / "train_truth.csv"
+    longer = ["pretrain.epochs=12", "train.epochs=6", "finetune.epochs=4"]
+    runs = []
+    for multi in (False, True):
+        run = Run.create(tmp_path / str(multi), squares.settings(data, *longer, multi=multi))
+        pipeline.run_all(run)
+        runs.append(run)
+    one, several = runs
+    assert [assemble.manifest_of(run).task for run in runs] == ["single", "multi"]
+    anchors = [
+        pd.read_parquet(run.folder("match") / "anchors.parquet")[["row", "class_index"]]
+        for run in runs
+    ]
+    pd.testing.assert_frame_equal(*anchors)  # step 1's labels do not change frozen features
+    scores = [np.load(run.folder("evaluate") / "capro.npy") for run in runs]
+    np.testing.assert_allclose(scores[0].sum(axis=1), 1, atol=1e-5)  # one answer
+    assert np.ptp(scores[1].sum(axis=1)) > 1e-3  # three answers, each of its own
+    assert (scores[0].argmax(axis=1) == scores[1].argmax(axis=1)).mean() > 0.9
+    before, after = [np.load(run.folder("clean") / "labels.npy") for run in runs]
+    found = [pipeline.assess(run, truth=truth)["truth"] for run in runs]
+    for told in found:
+        assert told["web_label_accuracy"] < told["cleaned_label_accuracy"]
+        assert told["noise_detection"]["precision"] > 0.9
+    # where one label is replaced, several add the right one, and remove the wrong one only if sure
+    replaced = np.flatnonzero(
+        before != assemble.training_set(one, assemble.manifest_of(one)).labels
+    )
+    assert len(replaced)
+    assert after[replaced, before[replaced]].mean() > 0.9
+    assert (after > 0).sum(axis=1).max() > 1

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from capro import assemble
 from capro.assemble import classes_of, manifest_of
@@ -112,19 +111,17 @@ def _noise(run: Run) -> tuple[float | None, str]:
     embedded = run.folder("embed") / "visual.npy"
     if run.finished("match") and embedded.exists():
         training = assemble.training_set(run, manifest_of(run))
-        frame = pd.read_parquet(run.folder("match") / "anchors.parquet")
-        chosen = ~frame["random"].to_numpy(dtype=bool)  # drawn ones are as noisy as the rest
-        rows = frame["row"].to_numpy(dtype=np.int64)[chosen]
-        columns = frame["class_index"].to_numpy(dtype=np.int64)[chosen]
-        found = noise_from_anchors(
-            np.asarray(read_array(embedded)),
-            training.labels.numpy(),
-            rows,
-            columns,
-            exact_below=run.settings.match.exact_below,
-        )
-        if found is not None:
-            return found, "anchors against the rest"
+        if not training.multi_label:  # an image of several things is like many others: no vote
+            frame = pd.read_parquet(run.folder("match") / "anchors.parquet")
+            chosen = ~frame["random"].to_numpy(dtype=bool)  # drawn ones are as noisy as the rest
+            found = noise_from_anchors(
+                np.asarray(read_array(embedded)),
+                training.labels.numpy(),
+                frame["row"].to_numpy(dtype=np.int64)[chosen],
+                exact_below=run.settings.match.exact_below,
+            )
+            if found is not None:
+                return found, "anchors against the rest"
     if run.finished("clean"):
         labels = np.array(read_array(run.folder("clean") / "labels.npy"))
         given = assemble.training_set(run, manifest_of(run)).labels.numpy()
@@ -137,73 +134,62 @@ def _noise(run: Run) -> tuple[float | None, str]:
 def noise_from_anchors(
     v: NDArray[np.float32],
     labels: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
+    anchors: NDArray[np.int64],
     *,
     exact_below: int = 200_000,
 ) -> float | None:
     """Share of wrong web labels, from how anchors and the other samples agree with their likes.
 
-    Every sample gets the votes of its nearest others, whatever these are: with anchors alone as
-    voters, anchors would agree too well, since they are more like one another than like the rest.
-    In a class c the vote for c is a among anchors, which are taken to be right, and r among the
-    others that carry c. These are a mixture of right ones, who reach a, and wrong ones, who reach e:
-    their noise is (a - r) / (a - e). One label: the vote is won or lost, and e = (1 - a) / (C - 1),
-    as if lost votes fell on any class. Several: the vote is the share of neighbours that carry c,
-    and e is that of samples without the label c, which is too high where it is often missing.
+    A sample agrees when its label wins the vote of its nearest others, whatever these are: with
+    anchors alone as voters, anchors would agree too well, since they are more like one another than
+    like the rest. In a class, anchors agree with the share a and are taken to be right; the others
+    agree with the share r. These are a mixture of right ones, who reach a, and wrong ones, who reach
+    e = (1 - a) / (C - 1), as if lost votes fell on any class: their noise is (a - r) / (a - e).
     Cost: one k-NN search.
 
     Args:
         v: visual features, (n, d).
-        labels: web labels, (n,), or membership, (n, C).
-        rows: samples that are anchors, (m,).
-        columns: the classes that they are anchors of, (m,).
+        labels: web labels, (n,).
+        anchors: rows that are anchors, (m,).
         exact_below: exact search below this many samples.
 
     Returns:
-        Share of all labels, or None where anchors tell nothing.
+        Noise of the whole set, or None where anchors tell nothing.
     """
-    if not len(rows):
-        return None
-    n_classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+    n_classes = int(labels.max()) + 1
     k = min(NEIGHBOURS, len(labels) // n_classes // 2)  # small classes: half of their mean size
-    if k < 1:
+    if k < 1 or n_classes < 2 or not len(anchors):
         return None
-    near = nearest(v, k, exact_below=exact_below).index  # (n, k)
-    anchored = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(labels), n_classes))
-    totals, counts = np.zeros((3, n_classes)), np.zeros((3, n_classes))  # anchors, rest, others
-    for begin in range(0, len(labels), BLOCK):
-        block = slice(begin, begin + BLOCK)
-        member = _member(labels[block], n_classes)
-        votes = sum(_member(labels[near[block, j]], n_classes).astype(np.int64) for j in range(k))
-        votes = np.asarray(votes, dtype=np.float64) / k  # (b, C)
-        if labels.ndim == 1:  # ties: the nearest decides
-            votes += _member(labels[near[block, 0]], n_classes) / (2 * k)
-            votes = _member(votes.argmax(axis=1), n_classes).astype(np.float64)
-        chosen = member & (anchored[block].toarray() > 0)
-        for number, part in enumerate((chosen, member & ~chosen, ~member)):
-            totals[number] += (votes * part).sum(axis=0)
-            counts[number] += part.sum(axis=0)
-    a, r, e = np.divide(totals, counts, out=np.zeros_like(totals), where=counts > 0)
-    if labels.ndim == 1:
-        e = (1 - a) / max(1, n_classes - 1)
-    telling = (counts > 0).all(axis=0) & (a - e >= LEAST)  # else the class looks like others
-    carried = (counts[0] + counts[1])[telling].sum()
-    weight = counts[0] / counts[0].sum()
-    if carried < 0.5 * (counts[0] + counts[1]).sum() or ((a - e) * weight).sum() < LEAST:
+    agree = _votes(labels[nearest(v, k, exact_below=exact_below).index], n_classes) == labels
+    anchored = np.zeros(len(labels), dtype=bool)
+    anchored[anchors] = True
+    sizes, hits = (
+        np.stack([np.bincount(labels[at], minlength=n_classes) for at in (part, rest)])
+        for part, rest in ((anchored, ~anchored), (anchored & agree, ~anchored & agree))
+    )  # (2, C) each: anchors, the others
+    a, r = np.divide(hits, sizes, out=np.zeros(hits.shape), where=sizes > 0)
+    e = (1 - a) / (n_classes - 1)
+    telling = (sizes > 0).all(axis=0) & (a - e >= LEAST)  # else the class looks like others
+    counted = sizes[:, telling].sum()
+    pooled = hits[0].sum() / sizes[0].sum()
+    if counted < 0.5 * len(labels) or pooled - (1 - pooled) / (n_classes - 1) < LEAST:
         return None
     noise = np.clip((a - r)[telling] / (a - e)[telling], 0, 1)
-    return float((noise * counts[1][telling]).sum() / carried)
+    return float((noise * sizes[1][telling]).sum() / counted)
 
 
-def _member(labels: NDArray[np.int64], n_classes: int) -> NDArray[np.bool_]:
-    """Membership, (b, C), of class numbers or of membership."""
-    if labels.ndim == 2:
-        return labels > 0
-    member = np.zeros((len(labels), n_classes), dtype=bool)
-    known = np.flatnonzero(labels >= 0)
-    member[known, labels[known]] = True
-    return member
+def _votes(near: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
+    """The class with most votes, (n, k) -> (n,); of equal ones the nearest voter's, else the lowest."""
+    winners = np.empty(len(near), dtype=np.int64)
+    for begin in range(0, len(near), BLOCK):
+        block = near[begin : begin + BLOCK]
+        rows = np.arange(len(block))
+        votes = np.zeros((len(block), n_classes))
+        for column in block.T:
+            votes[rows, column] += 1
+        votes[rows, block[:, 0]] += 0.5
+        winners[begin : begin + BLOCK] = votes.argmax(axis=1)
+    return winners
 
 
 def _results(run: Run) -> dict[str, Any]:

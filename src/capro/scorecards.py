@@ -153,11 +153,13 @@ def _open_set(out: Console, found: Mapping[str, Any]) -> None:
 def _truth(out: Console, found: Mapping[str, Any]) -> None:
     noise = found["noise_detection"]
     made = table("measured on the truth", ">%")
+    # several labels: a decision for every class, nearly all of them "no"
+    what = "decisions per class that are right" if "found" in noise else "labels that are true"
     rows = [
         ("anchors whose label is true", found["anchor_purity"]),
         ("the same in ambiguous classes", found["anchor_purity_ambiguous"]),
-        ("web labels that are true", found["web_label_accuracy"]),
-        ("cleaned labels that are true", found["cleaned_label_accuracy"]),
+        (f"web {what}", found["web_label_accuracy"]),
+        (f"cleaned {what}", found["cleaned_label_accuracy"]),
         ("samples kept", found["kept"]),
         ("labels called noise", noise["called"]),
         ("... that are wrong (precision)", noise["precision"]),
