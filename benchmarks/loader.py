@@ -1,6 +1,6 @@
 """Reading images into two views against bare Pillow decoding, in one run with equal workers.
 
-    python benchmarks/loader.py [--images 400] [--rounds 5]
+    python benchmarks/loader.py [--images 800] [--rounds 5]
 
 Two bounds (exit code 1 if one is broken): decoding 500 x 375 JPEGs into two views of 224 px, on the
 path that training takes, reaches at least 60 % of the rate at which Pillow decodes the same files in
@@ -109,7 +109,7 @@ def bare(files: list[Path]) -> tuple[float, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=400)
+    parser.add_argument("--images", type=int, default=800)
     parser.add_argument("--rounds", type=int, default=5)
     a = parser.parse_args()
     torch.set_num_threads(1)  # the workers are the threads

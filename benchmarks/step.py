@@ -63,11 +63,17 @@ def profile(step: Callable[[], None], rounds: int) -> None:
     rows = sorted(found.key_averages(), key=lambda row: -row.self_cpu_time_total)
     total = sum(row.self_cpu_time_total for row in rows)
     for row in rows[:10]:
-        rate = row.flops / row.cpu_time_total / 1e3 if row.flops and row.cpu_time_total else 0
-        print(
-            f"{row.key:<40}{row.self_cpu_time_total / total:>7.1%}{row.count / rounds:>7.0f} calls"
-            + (f"{rate:>8.0f} GFLOP/s" if rate else "")
-        )
+        share = row.self_cpu_time_total / total
+        print(f"{row.key:<40}{share:>7.1%}{row.count / rounds:>7.0f} calls a step")
+    for row in rows:
+        if row.key in ("aten::conv2d", "aten::addmm", "aten::mm"):
+            print(f"{row.key:<40}{row.flops / row.cpu_time_total / 1e3:>7.0f} GFLOP/s")
+    a, b = torch.randn(2, 1024, 1024)
+    begin = time.thread_time()
+    for _ in range(20):
+        a @ b
+    rate = 20 * 2 * 1024**3 / (time.thread_time() - begin) / 1e9
+    print(f"{'a bare product of 1024 x 1024':<40}{rate:>7.0f} GFLOP/s")
 
 
 def main() -> None:
