@@ -128,7 +128,7 @@ class Launcher:
             child.start()
             children.append(child)
         for child in children:
-            child.join(100)
+            child.join(240)  # a few seconds; more where others have the cores
         codes = [child.exitcode for child in children]
         for child in children:
             child.kill()
