@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import shutil
 import signal
@@ -87,10 +86,7 @@ def finish(run: Run) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def processes():
-    """Processes that fork from one which has imported everything and done nothing."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["capro.pipeline", "accelerate", "tests.tiny"])
-    return context
+    return tiny.processes()
 
 
 def killed(processes, run: Run, stages, die: str, at: int) -> None:

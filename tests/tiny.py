@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -100,6 +101,15 @@ def results(run: Run) -> dict[str, bytes]:
             if path.name != "stage.json" and path.is_file():
                 found[f"{stage}/{path.name}"] = path.read_bytes()
     return found
+
+
+def processes() -> Any:
+    """Processes that fork from one which has imported everything and done nothing."""
+    context = multiprocessing.get_context("forkserver")
+    ours = ["capro.cli", "capro.pipeline", "capro.tables", "tests.tiny"]
+    slow = ["accelerate", "faiss", "kornia", "pyarrow", "rich", "torch._dynamo"]
+    context.set_forkserver_preload([*ours, *slow])
+    return context
 
 
 def fatal(die: str, at: int, act: Callable[[], Any] | None = None) -> None:

@@ -6,7 +6,6 @@ has imported everything.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -88,11 +87,7 @@ def enter(namespace: str) -> None:
 
 @pytest.fixture(scope="module")
 def processes() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    ours = ["capro.cli", "capro.pipeline", "capro.tables", "tests.tiny"]
-    slow = ["accelerate", "faiss", "kornia", "pyarrow", "rich", "torch._dynamo"]
-    context.set_forkserver_preload([*ours, *slow])
-    return context
+    return tiny.processes()
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +128,7 @@ class Launcher:
             child.start()
             children.append(child)
         for child in children:
-            child.join(100)
+            child.join(240)  # a few seconds; more where others have the cores
         codes = [child.exitcode for child in children]
         for child in children:
             child.kill()
