@@ -433,7 +433,6 @@ def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
         run = Run.create(tmp_path / str(multi), squares.settings(data, *longer, multi=multi))
         pipeline.run_all(run)
         runs.append(run)
-    one, several = runs
     assert [assemble.manifest_of(run).task for run in runs] == ["single", "multi"]
     anchors = [
         pd.read_parquet(run.folder("match") / "anchors.parquet")[["row", "class_index"]]
@@ -451,7 +450,7 @@ def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
         assert told["noise_detection"]["precision"] > 0.9
     # where one label is replaced, several add the right one, and remove the wrong one only if sure
     replaced = np.flatnonzero(
-        before != assemble.training_set(one, assemble.manifest_of(one)).labels
+        before != assemble.training_set(runs[0], assemble.manifest_of(runs[0])).labels
     )
     assert len(replaced)
     assert after[replaced, before[replaced]].mean() > 0.9

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as theirs
+from sklearn.calibration import calibration_curve
 
 from capro.errors import DataError
 from capro.evaluate import metrics as ours
@@ -167,3 +168,14 @@ def test_no_positive_and_no_sample_are_no_warning() -> None:
 def test_bins_must_be_positive() -> None:
     with pytest.raises(DataError, match="0 bins"):
         ours.reliability(np.zeros((1, 2)), np.array([0]), bins=0)
+
+
+@given(st.integers(0, 10_000))
+def test_reliability_equals_scikit_learn(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores, y = rng.dirichlet(np.full(4, 0.5), 60), rng.integers(0, 4, 60)
+    found = ours.reliability(scores, y, bins=10)
+    right = scores.argmax(axis=1) == y
+    accuracy, confidence = calibration_curve(right, scores.max(axis=1), n_bins=10)
+    np.testing.assert_allclose(found.accuracy[found.sizes > 0], accuracy)
+    np.testing.assert_allclose(found.confidence[found.sizes > 0], confidence)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import f1_score, precision_score, recall_score
 
 from capro.evaluate.truth import noise_detection
 
@@ -40,3 +43,24 @@ def test_nothing_called_has_no_precision() -> None:
     assert np.isnan(found["precision"])
     assert np.isnan(found["recall"])
     assert found["noise"] == 0
+
+
+@given(st.integers(0, 10_000), st.booleans())
+def test_noise_detection_equals_scikit_learn(seed: int, several: bool) -> None:
+    rng = np.random.default_rng(seed)
+    member = rng.random((30, 4)) < 0.4
+    if several:
+        before = (rng.random((30, 4)) < 0.5).astype(np.int64)
+        after = np.where(rng.random((30, 4)) < 0.3, 1 - before, before)
+        after[rng.random(30) < 0.1] = -1
+        given_ = before > 0
+        wrong, called = ~member[given_], (after <= 0)[given_]
+    else:
+        before, after = rng.integers(0, 4, 30), rng.integers(-1, 4, 30)
+        wrong, called = ~member[np.arange(30), before], after != before
+    found = noise_detection(before, after, member)
+    assert found["noise"] == pytest.approx(wrong.mean())
+    if wrong.any() and called.any():
+        assert found["precision"] == pytest.approx(precision_score(wrong, called))
+        assert found["recall"] == pytest.approx(recall_score(wrong, called))
+        assert found["f1"] == pytest.approx(f1_score(wrong, called, zero_division=0))
