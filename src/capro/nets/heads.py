@@ -11,7 +11,6 @@ Every head returns logits, not probabilities: the losses want log-softmax or log
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -85,11 +84,10 @@ class Subspaces(nn.Module):
 
     def __init__(self, embedding_dim: int, classes: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(embedding_dim)  # the scale of nn.Linear, for each map
-        self.weight = nn.Parameter(torch.empty(classes, embedding_dim, embedding_dim))
-        self.bias = nn.Parameter(torch.empty(classes, embedding_dim))
-        nn.init.uniform_(self.weight, -bound, bound)
-        nn.init.uniform_(self.bias, -bound, bound)
+        # The identity: z_c begins as z, which step 1 has taught to tell classes apart. Random maps would
+        # hide that, and their bias alone would make positive and negative prototypes nearly equal.
+        self.weight = nn.Parameter(torch.eye(embedding_dim).repeat(classes, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(classes, embedding_dim))
 
     def forward(self, z: Tensor) -> Tensor:
         z_c = torch.einsum("bi,coi->bco", z, self.weight) + self.bias
