@@ -142,7 +142,7 @@ def main() -> None:
         texts = text_flops * n
         by_rate = n / rates["texts/s"] / 3600
         print(f"  {'texts':28} {texts:9.2e} {texts / gpu / 3600:10,.2f} {by_rate:14,.0f}")
-        d, cells, nprobe = 2048, 4 * math.sqrt(n), 64
+        d, cells, nprobe = 2048, 8 * math.sqrt(n), 64
         print(f"  FLOPs, hours on {given.cores} cores, hours on one core like this")
         searches = {
             "decoding": (0.0, epochs * DECODE * n),

@@ -26,7 +26,7 @@ Search = Callable[[Floats, int], tuple[Floats, NDArray[np.int64]]]
 Index = Literal["auto", "exact", "ivf", "pq"]
 
 SAMPLE = 1000  # rows on which recall is measured; a recall of 0.95 has a standard error of 0.001
-PER_CELL = 64  # rows per cell that the clustering sees
+PER_CELL = 40  # rows per cell that the clustering sees
 ROUNDS = 10  # of k-means
 REFINE = 4  # candidates per wanted neighbour that are measured exactly after `pq`
 FIRST_PROBE = 8
@@ -157,7 +157,7 @@ def _build(
     import faiss
 
     n, d = base.shape
-    cells = max(1, min(int(4 * math.sqrt(n)), n // 39))  # k-means wants 39 points per cell
+    cells = max(1, min(int(8 * math.sqrt(n)), n // 39))  # k-means wants 39 points per cell
     quantizer = faiss.IndexFlatIP(d)
     index: Any
     if kind == "pq":
