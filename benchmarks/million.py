@@ -47,7 +47,7 @@ def make(folder: Path, n: int, classes: int, seed: int) -> tuple[np.ndarray, ...
         part = slice(start, start + BLOCK)
         size = len(group[part])
         noise = rng.standard_normal((size, WIDTH), np.float32)
-        visual[part] = centres[group[part]] + 1.2 * noise
+        visual[part] = centres[group[part]] + 0.8 * noise
         said = meaning[truth[part]] + 2 * rng.standard_normal((size, TEXT_WIDTH), np.float32)
         texts[part] = np.where(rng.random((size, 1)) < 0.2, 0, said)
         release(visual, texts)

@@ -6,6 +6,7 @@ import fcntl
 import io
 import os
 import pty
+import signal
 import struct
 import sys
 import termios
@@ -249,6 +250,8 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean(data: Path, tmp_path: Path) -> Non
         if b"epoch" in output and not sent:
             os.write(terminal, b"\x03")
             sent = True
+    else:
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     text = output.decode()
     assert os.waitstatus_to_exitcode(status) == 130, text
