@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from capro import cli
+from capro import cli, config
 from capro.errors import RankError
 from tests.data.corpus import png
 
@@ -106,6 +106,12 @@ def test_scan_again_when_a_file_changes(folder: Path, tmp_path: Path) -> None:
             "no preset 'nusvide'",
             "did you mean 'nuswide'?",
         ),
+        (
+            ["run", "--data", "data", "--memory", "4 gigs"],
+            "--memory '4 gigs': not an amount of memory",
+            "--memory 4GB",
+        ),
+        (["run", "--data", "data", "--memory", "0"], "--memory '0'", "--memory 4GB"),
         (["scan", "data", "--run", "data"], "not empty and not a run directory", "new folder"),
     ],
 )
@@ -120,6 +126,14 @@ def test_mistakes_exit_with_2_and_a_hint(
     assert message in lines[0]
     assert lines[1].startswith("hint: ")
     assert hint in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabytes"), [("4GB", 4), ("4", 4), ("1.5 GiB", 1.5), ("512mb", 0.5), ("2T", 2048)]
+)
+def test_memory_becomes_the_setting(text: str, gigabytes: float) -> None:
+    found = config.load(overrides=cli.with_memory(None, text) or [])
+    assert found.match.memory_gb == gigabytes
 
 
 def test_interrupt_exits_with_130_and_leaves_nothing_partial(tmp_path: Path) -> None:

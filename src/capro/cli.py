@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -73,7 +74,12 @@ RunOption = Annotated[
 ]
 Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
 Preset = Annotated[
-    Text, typer.Option("--preset", help="webvision1k, google500, nuswide, small or demo.")
+    Text,
+    typer.Option("--preset", help="webvision1k, google500, nuswide, small, small-multi or demo."),
+]
+Memory = Annotated[
+    Text,
+    typer.Option("--memory", help="What the graph keeps to, say 4GB; wins over match.memory_gb."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is fresh.")]
@@ -181,6 +187,25 @@ def open_run(path: Path, overrides: list[str] | None) -> Run:
 
     run = Run.open(path)
     return run.with_settings(config.update(run.settings, overrides)) if overrides else run
+
+
+def with_memory(overrides: list[str] | None, memory: str | None) -> list[str] | None:
+    """Overrides with ``--memory`` among them: 4GB, 512MB, or a number of gigabytes.
+
+    >>> with_memory(["seed=1"], "512MB")
+    ['seed=1', 'match.memory_gb=0.5']
+    """
+    if memory is None:
+        return overrides
+    from capro.errors import ConfigError
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?)?", memory.strip(), re.IGNORECASE)
+    gigabytes = 0.0
+    if found:
+        gigabytes = float(found[1]) * 1024.0 ** ("KMGT".index((found[2] or "G").upper()) - 2)
+    if gigabytes <= 0:
+        raise ConfigError(f"--memory {memory!r}: not an amount of memory", hint="--memory 4GB")
+    return [*(overrides or []), f"match.memory_gb={gigabytes:g}"]
 
 
 @contextmanager
@@ -341,14 +366,16 @@ def embed(run: RunFolder, set_: Overrides = None) -> None:
 
 
 @app.command()
-def match(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
+def match(
+    run: RunFolder, memory: Memory = None, set_: Overrides = None, as_json: AsJson = False
+) -> None:
     """Choose the anchors of each class by their texts.
 
     Texts are first enhanced through the graph of visual neighbours.
     """
     from capro import pipeline, progress, tables
 
-    opened = open_run(run, set_)
+    opened = open_run(run, with_memory(set_, memory))
     found = pipeline.match(opened, bar=progress.terminal)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -458,6 +485,7 @@ def run_command(
         typer.Option("--run", help="Run directory; runs/NAME if unset."),
     ] = None,
     preset: Preset = None,
+    memory: Memory = None,
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -469,6 +497,7 @@ def run_command(
     from capro import pipeline, tables
     from capro.runs import Run
 
+    set_ = with_memory(set_, memory)
     if run is not None and not (config or data or preset) and (run / "run.yaml").exists():
         opened = open_run(run, set_)  # its own settings, not the defaults
     else:
