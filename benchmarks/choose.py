@@ -2,8 +2,8 @@
 
     python benchmarks/choose.py --data queryweb32 --vary pretrain.lr=0.005,0.02,0.1 ...
 
-A tenth of the training set is held out with its web labels; the figures are of it. Every combination
-of the values is trained; a row is `vanilla` (step 1 alone), CAPro as the settings say.
+Training samples are held out with their web labels (`frozen.HeldOut` says which); the figures are of
+them. Every combination of the values is trained; a row is `vanilla` (step 1 alone), or CAPro.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from frozen import HeldOut, Trial, preset_for
 def held_out(
     bench: HeldOut, overrides: tuple[str, ...], seed: int, rows: list[str]
 ) -> dict[str, dict[str, float]]:
-    """Figures of one combination on the held-out tenth."""
+    """Figures of one combination on the held-out samples."""
     trial = Trial(bench, seed)
     trial.settings = config.update(trial.settings, overrides)
     train = trial.settings.train

@@ -65,7 +65,7 @@ class Inputs(Protocol):
 
 
 class ImageInputs:
-    """Full mode: crops by Pillow on the host, colours by kornia on the device."""
+    """Full mode: crops on the host, colours by kornia on the device."""
 
     def __init__(
         self, pixels: Pixels, backbone: Backbone, settings: ViewSettings, *, seed: int
