@@ -38,6 +38,15 @@ class RankError(RunError):
         self.rank = rank
 
 
+def first_line(error: BaseException) -> str:
+    """What a foreign error says first, cut to a sentence's length; its name if it says nothing.
+
+    >>> first_line(ValueError("no such key\\nTraceback ...")), first_line(KeyError())
+    ('no such key', 'KeyError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A suggestion for a misspelt name, or the names there are.
 

@@ -119,6 +119,19 @@ def seed_for(seed: int, *names: str | int) -> int:
 # --- run directory --------------------------------------------------------------------------------
 
 
+@contextmanager
+def alone_in(folder: Path, doing: str) -> Iterator[None]:
+    """One process at a time changes a folder; the lock dies with its process."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"{folder}: another {doing}", hint="wait for it, or give another folder to --run"
+            ) from None
+        yield
+
+
 @dataclass(frozen=True)
 class Run:
     """A run directory and the settings it was made with."""
@@ -253,7 +266,7 @@ class Run:
             return False
         folder = self.folder(name)
         folder.mkdir(parents=True, exist_ok=True)
-        with self._locked():
+        with alone_in(self.path, "capro is working in this run"):
             (folder / "stage.json").unlink(missing_ok=True)
             for left in folder.glob(".*.tmp*"):  # of a process that was killed while writing
                 left.unlink()
@@ -283,16 +296,3 @@ class Run:
 
     def _key(self, name: str, settings: Mapping[str, Any], inputs: Sequence[str]) -> str:
         return fingerprint([name, settings, [self.need(stage) for stage in inputs]])
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process at a time changes a run directory; the lock dies with its process."""
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunError(
-                    f"{self.path}: another capro is working in this run",
-                    hint="wait for it, or give another folder to --run",
-                ) from None
-            yield

@@ -10,18 +10,17 @@ interrupted goes on in the folder where it stopped.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from capro.config import Settings
 from capro.errors import RunError
-from capro.runs import Run, read_json
+from capro.runs import Run, alone_in, read_json
 
 
 @dataclass(frozen=True)
@@ -101,16 +100,7 @@ def _link(link: Path, shelf: Path) -> None:
     link.symlink_to(wanted)
 
 
-@contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """One benchmark at a time works in a folder; the lock dies with its process."""
+def only_one(folder: Path) -> AbstractContextManager[None]:
+    """One benchmark at a time works in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(
-                f"{folder}: another capro bench is working there",
-                hint="wait for it, or give another folder to --run",
-            ) from None
-        yield
+    return alone_in(folder, "capro bench is working there")

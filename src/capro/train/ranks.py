@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capro.errors import CaproError, RankError, RunError
+from capro.errors import CaproError, RankError, RunError, first_line
 
 
 class Ranks:
@@ -135,11 +135,7 @@ def lost_ranks() -> Iterator[None]:
         if "DistError" not in kinds and "gloo" not in str(error):
             raise
         raise LostRank(
-            f"another process of this run has ended or cannot be reached ({_first_line(error)})",
+            f"another process of this run has ended or cannot be reached ({first_line(error)})",
             hint="its own message or the launcher's says why; "
             "the same command goes on where this run stopped",
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
