@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from capro import cli, config
+from capro import cli, config, pipeline
+from capro.data.manifest import Manifest
 from capro.errors import RankError
+from capro.runs import Run
 from tests.data.corpus import png
 
 CAPRO = [sys.executable, "-m", "capro"]
@@ -82,6 +85,29 @@ def test_scan_again_when_a_file_changes(folder: Path, tmp_path: Path) -> None:
     (folder / "cat" / "new.png").write_bytes(png(99))
     done = capro("scan", folder, "--run", tmp_path / "run", "--json")
     assert json.loads(done.stdout)["samples"] == 7
+
+
+def test_a_copied_source_is_scanned_again_and_nothing_behind_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    run, copy = tmp_path / "run", tmp_path / "elsewhere"
+
+    def stages(source: Path) -> list[str]:
+        events = run / "events.jsonl"
+        events.unlink(missing_ok=True)
+        done = capro("scan", source, "--run", run)
+        assert done.returncode == 0, done.stderr
+        opened = Run.open(run)
+        pipeline.pixels(opened)
+        lines = [json.loads(line) for line in events.read_text().splitlines()]
+        return [line["stage"] for line in lines if line["event"] == "finished"]
+
+    assert stages(folder) == ["scan", "pixels"]
+    shutil.copytree(folder, copy, copy_function=shutil.copy)  # new times
+    assert stages(copy) == ["scan"]
+    assert str(copy) in Manifest.load(run / "scan" / "manifest.parquet").sources[0].root
+    (copy / "cat" / "new.png").write_bytes(png(99))
+    assert stages(copy) == ["scan", "pixels"]
 
 
 @pytest.mark.parametrize(

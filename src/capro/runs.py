@@ -4,6 +4,8 @@ A run directory holds ``run.yaml`` (resolved settings, versions, data fingerprin
 stage, and ``events.jsonl``. An artefact is written under a temporary name and renamed, so that it is
 whole or absent. A stage folder's ``stage.json`` is written last and holds the stage's fingerprint:
 a hash over its settings and the fingerprints of the stages it reads. Equal fingerprint: skipped.
+A stage that knows a hash of what it wrote (``content``) is known by that to the stages behind it:
+a data set copied elsewhere is scanned again, and nothing else is done again.
 """
 
 from __future__ import annotations
@@ -132,6 +134,11 @@ def alone_in(folder: Path, doing: str) -> Iterator[None]:
         yield
 
 
+def _identity(done: Mapping[str, Any]) -> str:
+    """What a finished stage is known by to those that read it."""
+    return str(done["result"].get("content", done["fingerprint"]))
+
+
 @dataclass(frozen=True)
 class Run:
     """A run directory and the settings it was made with."""
@@ -189,7 +196,7 @@ class Run:
             "python": platform.python_version(),
             "versions": {name: metadata.version(name) for name in VERSIONED},
             "seed": self.settings.seed,
-            "data": scan["fingerprint"] if scan else None,
+            "data": _identity(scan) if scan else None,
             "settings": self.settings.model_dump(),
         }
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
@@ -222,7 +229,7 @@ class Run:
         return file.stat().st_mtime_ns if file.exists() else None
 
     def need(self, stage: str) -> str:
-        """The fingerprint of a stage that must have finished."""
+        """What a stage that must have finished is known by: its content's hash or fingerprint."""
         done = self.finished(stage)
         if done is None:
             raise RunError(
@@ -230,7 +237,7 @@ class Run:
                 hint=f"run `capro {COMMANDS.get(stage, stage)} --run {self.path}` first, "
                 "or `capro run` for all",
             )
-        return str(done["fingerprint"])
+        return _identity(done)
 
     def issues(self) -> Any:
         """The verdicts as a DataFrame, one row per training sample (docs/export.md)."""
@@ -255,7 +262,8 @@ class Run:
 
         Args:
             name: Stage and folder.
-            work: Writes artefacts into the folder; what it returns is kept in stage.json.
+            work: Writes artefacts into the folder; what it returns is kept in stage.json. Under
+                ``content`` it may return a hash of what it wrote.
             settings: Everything that decides the result, beside the inputs.
             inputs: Stages it reads.
             force: Do it even if it is fresh.

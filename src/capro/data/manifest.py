@@ -7,6 +7,7 @@ of later stages has the order of ``Manifest.samples``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,7 @@ from capro.runs import atomic_path
 
 Task = Literal["single", "multi"]
 SPLITS = ("train", "val", "test")
+BLOCK = 10_000  # rows at a time
 
 ROW_REASONS = {
     "missing-file": "the metadata names a file that is not there",
@@ -109,7 +111,7 @@ def write_manifest(
     """Stream records into a manifest, whole or not at all; memory is that of one block of rows."""
     columns = schema(task, sources)
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns) as writer:
-        for block in _blocks(records, 10_000):
+        for block in _blocks(records, BLOCK):
             writer.write_table(pa.Table.from_pylist(block, schema=columns))
 
 
@@ -156,6 +158,15 @@ class Manifest:
         """Where the images are."""
         metadata = self.table.schema.metadata or {}
         return [Source(**value) for value in json.loads(metadata.get(b"capro.sources", b"[]"))]
+
+    @property
+    def content(self) -> str:
+        """A hash of all rows; where the sources lie is left out, what is in them is not."""
+        digest = hashlib.sha256()
+        for begin in range(0, len(self.table), BLOCK):
+            rows = self.table.slice(begin, BLOCK).to_pylist()
+            digest.update(json.dumps(rows, sort_keys=True, ensure_ascii=False).encode())
+        return digest.hexdigest()[:16]
 
     @cached_property
     def frame(self) -> pd.DataFrame:

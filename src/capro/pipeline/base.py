@@ -60,7 +60,7 @@ def stage(
             done = run.stage(name, lead, settings=settings, inputs=inputs, force=force)
             if not done:
                 here.meet(False)
-            here.meet(run.need(name))
+            here.meet((run.finished(name) or {}).get("fingerprint"))
         else:
             done = bool(here.meet()[0])
             if done and ranks is not None:
@@ -72,7 +72,7 @@ def stage(
     return done
 
 
-def _see(run: Run, name: str, *, fingerprint: str) -> None:
+def _see(run: Run, name: str, *, fingerprint: str | None) -> None:
     """Until this rank sees that the main one has finished a stage."""
 
     def seen() -> bool:

@@ -44,12 +44,15 @@ def scan(run: Run, *, bar: progress.Bar = progress.silent, force: bool = False) 
     settings = run.settings
     sources = find_sources(settings.data)
 
-    def work(folder: Path) -> None:
+    def work(folder: Path) -> dict[str, str]:
         counts = [reader.count() for reader in sources]
         total = None if None in counts else sum(count or 0 for count in counts)
         with bar("reading images", total) as step:
             scan_rows(sources, folder, settings.scan, progress=step)
-        write_json(folder / "classes.json", published_classes(sources))
+        brought = published_classes(sources)
+        write_json(folder / "classes.json", brought)
+        content = Manifest.load(folder / "manifest.parquet").content
+        return {"content": fingerprint([content, brought])}
 
     decides = {
         "data": settings.data.model_dump(exclude={"classes"}),
