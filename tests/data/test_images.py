@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from capro.data.images import REASONS, ImageProblem, decode
+from capro.data.images import REASONS, ImageProblem, decode, decode_bytes
 from tests.data.corpus import BAD_IMAGES, encode, jpeg, picture, png
 
 LIMITS = {"max_pixels": 50_000_000, "max_aspect": 100.0}
@@ -115,6 +115,8 @@ def test_flipped_bytes_never_crash(position: int, value: int) -> None:
         assert problem.reason in REASONS  # noqa: PT017
     else:
         assert image.mode == "RGB"
+        quick = decode_bytes(bytes(data), **LIMITS)
+        np.testing.assert_array_equal(quick[..., :3], np.asarray(image))
 
 
 def test_pixels_are_not_decoded_before_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +129,45 @@ def test_pixels_are_not_decoded_before_the_cap(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ImageProblem) as caught:
         decode(data, max_pixels=1000, max_aspect=100.0)
     assert caught.value.reason == "too-large"
+
+
+def photograph(mode: str = "RGB") -> Image.Image:
+    y, x = np.mgrid[:300, :410]
+    waves = [np.sin(x / a + y / b) for a, b in ((9, 31), (23, 7), (50, 14))]
+    return Image.fromarray((127 + 120 * np.stack(waves, axis=-1)).astype(np.uint8)).convert(mode)
+
+
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+@pytest.mark.parametrize("min_side", [None, 40, 149, 150, 299, 500])
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode(photograph(), "JPEG", quality=90),
+        encode(photograph(), "JPEG", quality=60, progressive=True, subsampling=0),
+        encode(photograph(), "JPEG", exif=turned(1)),
+        encode(photograph(), "JPEG", exif=turned(6)),
+        encode(photograph("L"), "JPEG"),
+        encode(photograph("CMYK"), "JPEG"),
+        encode(photograph(), "PNG"),
+        encode(photograph(), "JPEG") + b"more than the picture",
+    ],
+    ids=["plain", "progressive", "upright", "turned", "grey", "cmyk", "png", "trailing bytes"],
+)
+def test_the_quick_way_gives_the_same_pixels(data: bytes, min_side: int | None) -> None:
+    image, _ = decode(data, **LIMITS, min_side=min_side)
+    quick = decode_bytes(data, **LIMITS, min_side=min_side)
+    np.testing.assert_array_equal(quick[..., :3], np.asarray(image))
+    assert quick.shape[2] == 4
+
+
+@pytest.mark.parametrize("name", BAD_IMAGES)
+def test_the_quick_way_gives_the_same_reason(name: str) -> None:
+    data, reason = BAD_IMAGES[name]
+    with pytest.raises(ImageProblem) as caught:
+        decode_bytes(data, **LIMITS)
+    assert caught.value.reason == reason

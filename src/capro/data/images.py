@@ -11,6 +11,8 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 # Odd EXIF, palettes, its bomb warning: what comes out is checked here. Once for the process, since
@@ -79,6 +81,29 @@ def decode(
     return rgb, info
 
 
+def decode_bytes(
+    data: bytes, *, max_pixels: int, max_aspect: float, min_side: int | None = None
+) -> NDArray[np.uint8]:
+    """The pixels of ``decode`` with a filler, (h, w, 4); an upright colour JPEG takes a fifth less.
+
+    The filler makes a pixel one word: torch resizes four channels quicker than three.
+    """
+    image, _ = _open(data, max_pixels=max_pixels, max_aspect=max_aspect)
+    if image.format == "JPEG" and image.mode == "RGB" and _orientation(image) == 1:
+        width, height = image.size
+        if min_side is not None:
+            image.draft("RGB", _at_least(image.size, min_side))
+            width, height = image.size
+        try:
+            return np.asarray(
+                simplejpeg.decode_jpeg(data, "RGBX", min_height=height, min_width=width)
+            )
+        except ValueError:  # damaged in some way: Pillow is more patient, or says what it is
+            pass
+    rgb, _ = decode(data, max_pixels=max_pixels, max_aspect=max_aspect, min_side=min_side)
+    return np.asarray(rgb.convert("RGBX"))
+
+
 def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Image, ImageInfo]:
     if not data:
         raise ImageProblem("empty")
@@ -97,12 +122,16 @@ def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Ima
         raise ImageProblem("too-large", f"{width}x{height} pixels")
     if max(width, height) > max_aspect * min(width, height):
         raise ImageProblem("too-thin", f"{width}x{height} pixels")
-    try:
-        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-    except Exception:  # broken EXIF is no reason to lose the picture
-        turned = False
-    size = (height, width) if turned else (width, height)
+    size = (height, width) if _orientation(image) in (5, 6, 7, 8) else (width, height)
     return image, ImageInfo(*size, format=str(image.format))
+
+
+def _orientation(image: Image.Image) -> int:
+    """As EXIF has it: 1 is upright."""
+    try:
+        return int(image.getexif().get(0x0112, 1))
+    except Exception:  # broken EXIF is no reason to lose the picture
+        return 1
 
 
 def _broken(data: bytes, error: Exception) -> ImageProblem:

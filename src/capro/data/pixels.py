@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
 from capro.config import ScanSettings
-from capro.data.images import ImageProblem, decode
+from capro.data.images import ImageProblem, decode, decode_bytes
 from capro.data.manifest import Manifest
 from capro.data.store import ImageStore
 from capro.errors import DataError
 from capro.runs import atomic_path, write_array
+
+T = TypeVar("T")
 
 
 class Pixels:
@@ -60,16 +61,19 @@ class Pixels:
         )
 
     def pixels(self, position: int) -> NDArray[np.uint8]:
-        """One image's bytes without a copy, (h, w, 3), or (h, w, 4) with a filler; read only."""
+        """One image's bytes, (h, w, 3), or (h, w, 4) with a filler; read only."""
         if self._flat is None:
-            return _in_place(self._decode(position))
+            return self._decoded(decode_bytes, position)
         begin, height, width = (int(value) for value in self._index[position])
         return self._flat[begin : begin + height * width * 3].reshape(height, width, 3)
 
     def _decode(self, position: int) -> Image.Image:
+        return self._decoded(decode, position)[0]
+
+    def _decoded(self, way: Callable[..., T], position: int) -> T:
         limits = self._limits
         try:
-            image, _ = decode(
+            return way(
                 self._store.read(position),
                 max_pixels=limits.max_pixels,
                 max_aspect=limits.max_aspect,
@@ -81,7 +85,6 @@ class Pixels:
                 f"({problem.reason})",
                 hint="run `capro scan` again",
             ) from None
-        return image
 
     def build(self, folder: Path, *, progress: Callable[[int], None] = lambda _: None) -> None:
         """Decode every image once into a cache in ``folder``; a kill leaves no cache behind."""
@@ -101,16 +104,6 @@ class Pixels:
 
     def _array(self, position: int) -> NDArray[np.uint8]:
         return np.asarray(self._decode(position))
-
-
-def _in_place(image: Image.Image) -> NDArray[np.uint8]:
-    """Pillow's own memory of an RGB image, four bytes a pixel, (h, w, 4)."""
-    try:
-        cells: Any = pa.array(image)
-    except ValueError:  # a very large image lies in several blocks
-        return np.asarray(image.convert("RGBX"))
-    flat = np.frombuffer(cells.values.buffers()[1], np.uint8)
-    return flat.reshape(image.height, image.width, 4)
 
 
 def _with_header(raw: Path, target: Path, size: int) -> None:
