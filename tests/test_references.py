@@ -204,6 +204,16 @@ def test_cb_is_equations_8_and_9(multi):
 
 
 @both
+def test_cb_can_be_told_to_reach_the_classifier_too(multi):
+    out = outputs(multi=multi)
+    alone, both_ = (provider("cb", to_classifier=told).loss(out) for told in (False, True))
+    kl = bootstrap_loss_binary if multi else bootstrap_loss
+    more = kl(out.p_logits, alone.target, weight=torch.tensor(CLEAN).double())
+    torch.testing.assert_close(both_.loss, alone.loss + more)
+    torch.testing.assert_close(both_.target, alone.target)
+
+
+@both
 @pytest.mark.parametrize("name", ["scc", "ncr", "cb"])
 def test_gradients_flow_through_the_prediction_but_not_the_target(name, multi):
     """The gradient is that of the same loss with the target as a constant."""

@@ -172,6 +172,9 @@ class TrainSettings(Schedule):
     reference: Literal[
         "none", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb", "cb+mixup"
     ] = setting("cb", "who provides label references")
+    bts_classifier: bool = setting(
+        False, "bootstrap p beside q; with a frozen encoder nothing of L_bts reaches p otherwise"
+    )
     lambda_bts: Share = setting(0.1, "weight of L_bts, Tab. hyper-parameters")
     lambda_prj: Weight = setting(1.0, "weight of L_prj, Tab. hyper-parameters")
     lambda_pro: Weight = setting(1.0, "weight of L_pro, Tab. hyper-parameters")

@@ -216,12 +216,17 @@ class NeighbourConsistency(Provider):
 
 @dataclass(frozen=True)
 class CollectiveBootstrap(Provider):
-    """CB, ours: KL(q || b) against what the dictionary says, Eq. 8 and 9."""
+    """CB, ours: KL(q || b) against what the dictionary says, Eq. 8 and 9.
+
+    With `to_classifier` KL(p || b) is added. In the paper q's loss reaches p through the encoder
+    that they share; where the encoder is frozen, it would not reach p at all.
+    """
 
     uses_dictionary: ClassVar[bool] = True
 
     tau: float = 0.1
     alpha: float = 0.5
+    to_classifier: bool = False
 
     def target(self, out: Outputs) -> Tensor:
         if out.keys is None or out.q_keys is None or out.r_keys is None:
@@ -235,7 +240,10 @@ class CollectiveBootstrap(Provider):
 
     def loss(self, out: Outputs, *, count: Count = None) -> Reference:
         target = self.target(out)
-        return Reference(target, out.divergence(out.q_logits, target, out.clean, count))
+        loss = out.divergence(out.q_logits, target, out.clean, count)
+        if self.to_classifier:
+            loss = loss + out.divergence(out.p_logits, target, out.clean, count)
+        return Reference(target, loss)
 
 
 @dataclass(frozen=True)
@@ -302,7 +310,7 @@ def provider(name: str, **settings: float) -> Provider:
     One flat set of settings serves all providers; one that none of them has is an error.
 
     >>> provider("cb", tau=0.2, smoothing=0.3)
-    CollectiveBootstrap(tau=0.2, alpha=0.5)
+    CollectiveBootstrap(tau=0.2, alpha=0.5, to_classifier=False)
     """
     if name not in PROVIDERS:
         raise ConfigError(f"no reference provider '{name}'", hint=did_you_mean(name, PROVIDERS))

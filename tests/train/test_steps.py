@@ -195,6 +195,18 @@ def test_a_batch_without_a_clean_sample_is_a_zero_not_a_nan(multi, reference):
     assert not torch.equal(objective._dictionary.ordered(), stored)
 
 
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("multi", [False, True])
+def test_bootstrapping_reaches_the_classifier_behind_a_frozen_encoder_only_if_told(multi, told):
+    objective = Toy(multi=multi, settings={"reference": "cb", "bts_classifier": told}).objective()
+    objective.begin_epoch(0, resumed=False)
+    (batch, *_) = batches(Toy(multi=multi), 0)
+    objective.terms(batch)["bts"].backward()
+    gradient = objective.net.heads.classifier.weight.grad
+    assert (gradient is not None and bool(gradient.any())) == told
+    assert objective.net.heads.auxiliary.weight.grad.any()
+
+
 def test_before_correction_everyone_keeps_the_web_label_and_polishes():
     toy = Toy(settings={"correct_after": 2, "gamma": 0.34})
     objective = toy.objective()

@@ -137,7 +137,9 @@ class Prototypes:
         self._inputs, self._positions, self._tau = inputs, positions, tau
         self._device = labels.device
         self._seed = seed_for(seed, "mixup")
-        self._reference = provider(settings.reference, tau=tau, alpha=settings.alpha)
+        self._reference = provider(
+            settings.reference, tau=tau, alpha=settings.alpha, to_classifier=settings.bts_classifier
+        )
         self.weights: Mapping[str, float] = {
             "bts": settings.lambda_bts,
             "prj": settings.lambda_prj,
