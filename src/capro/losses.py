@@ -84,13 +84,15 @@ def reconstruction_loss(
 
 
 def projection_loss(
-    v_rec: Tensor, v: Tensor, q_logits: Tensor, y: Tensor, *, count: Count = None
-) -> Tensor:
+    v_rec: Tensor, v: Tensor, q_logits: Tensor, y: Tensor, *, count: Count = None,
+    samples: Count = None,
+) -> Tensor:  # fmt: skip
     """L_prj of Eq. 1: reconstruction of every sample plus the auxiliary cross-entropy.
 
-    `count` is the divisor of the cross-entropy; the reconstruction divides by the batch.
+    `count` is the divisor of the cross-entropy, `samples` that of the reconstruction.
     """
-    return reconstruction_loss(v_rec, v) + classification_loss(q_logits, y, count=count)
+    auxiliary = classification_loss(q_logits, y, count=count)
+    return reconstruction_loss(v_rec, v, count=samples) + auxiliary
 
 
 def prototype_loss(
@@ -245,10 +247,11 @@ def projection_loss_binary(
     *,
     pos_weight: Tensor | None = None,
     count: Count = None,
+    samples: Count = None,
 ) -> Tensor:
     """`projection_loss` with the binary cross-entropy."""
     auxiliary = classification_loss_binary(q_logits, y, pos_weight=pos_weight, count=count)
-    return reconstruction_loss(v_rec, v) + auxiliary
+    return reconstruction_loss(v_rec, v, count=samples) + auxiliary
 
 
 def prototype_loss_binary(

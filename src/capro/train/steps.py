@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from capro.config import TrainSettings
 from capro.labels import fused_score
-from capro.losses import instance_loss, reconstruction_loss
+from capro.losses import instance_loss
 from capro.nets.dictionary import Dictionary
 from capro.nets.siamese import Siamese
 from capro.prototypes import unit
@@ -90,10 +90,9 @@ class WebLabels:
         out = self.net(batch.query).query
         share = len(batch.everyone) / self._ranks.count
         clean = _clean(self._task, _rows(self._labels, batch.everyone), self._ranks)
-        auxiliary = self._task.cls(out.q, y, clean)
         return {
             "cls": self._task.cls(out.p, y, clean),
-            "prj": reconstruction_loss(out.v_rec, out.v, count=share) + auxiliary,
+            "prj": self._task.prj(out, y, clean, share),
         }
 
     def after(self, batch: Batch) -> None:
@@ -194,9 +193,7 @@ class Prototypes:
 
         terms = {"cls": task.cls(out.p, labels, clean)}
         if settings.lambda_prj:  # a term without weight costs nothing and can break nothing
-            terms["prj"] = reconstruction_loss(out.v_rec, out.v, count=share) + task.cls(
-                out.q, labels, clean
-            )
+            terms["prj"] = task.prj(out, labels, clean, share)
         if settings.lambda_pro:
             terms["pro"] = task.pro(out, self._prototypes, labels, clean)
         if settings.lambda_ins:

@@ -28,6 +28,7 @@ class Task(Protocol):
     def probabilities(self, logits: Tensor) -> Tensor: ...
     def out(self, labels: Tensor) -> Tensor: ...
     def cls(self, logits: Tensor, labels: Tensor, count: Count) -> Tensor: ...
+    def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor: ...
     def pro(self, out: HeadOutputs, prototypes: Tensor, labels: Tensor, count: Count) -> Tensor: ...
     def adjust(
         self, o: Tensor, labels: Tensor, anchored: Tensor, *, gamma: float, protect: bool
@@ -59,6 +60,9 @@ class SingleLabel:
 
     def cls(self, logits: Tensor, labels: Tensor, count: Count) -> Tensor:
         return losses.classification_loss(logits, labels, count=count)
+
+    def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor:
+        return losses.projection_loss(out.v_rec, out.v, out.q, labels, count=count, samples=samples)
 
     def pro(self, out: HeadOutputs, prototypes: Tensor, labels: Tensor, count: Count) -> Tensor:
         return losses.prototype_loss(out.z, prototypes, labels, tau=self.tau, count=count)
@@ -122,6 +126,12 @@ class MultiLabel:
         return losses.classification_loss_binary(
             logits, labels, pos_weight=self.pos_weight.to(logits), count=count
         )
+
+    def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor:
+        return losses.projection_loss_binary(
+            out.v_rec, out.v, out.q, labels,
+            pos_weight=self.pos_weight.to(out.q), count=count, samples=samples,
+        )  # fmt: skip
 
     def pro(self, out: HeadOutputs, prototypes_: Tensor, labels: Tensor, count: Count) -> Tensor:
         return losses.prototype_loss_binary(
