@@ -67,8 +67,7 @@ class Referenced(WebLabels):
         )  # fmt: skip
         return {
             "cls": self._task.cls(out.p, y, share),
-            "prj": reconstruction_loss(out.v_rec, out.v, count=share)
-            + self._task.cls(out.q, y, share),
+            "prj": self._task.prj(out, y, share, share),
             "bts": self._reference.loss(outputs, count=share).loss,
         }
 
