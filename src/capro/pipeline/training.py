@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from capro import assemble, progress, verdicts
 from capro.assemble import manifest_of
 from capro.clean import judge
+from capro.data.manifest import Manifest
 from capro.graph.neighbors import nearest
+from capro.nets.siamese import Siamese
 from capro.pipeline.base import Work, stage, write_frame
 from capro.runs import (
     Run,
@@ -26,7 +29,8 @@ from capro.train.batches import Inputs
 from capro.train.checkpoints import Checkpoints
 from capro.train.loop import NOT_FINITE, fit
 from capro.train.ranks import Ranks
-from capro.train.steps import ClassifierOnly, Prototypes, WebLabels
+from capro.train.steps import ClassifierOnly, Objective, Prototypes, WebLabels
+from capro.train.tasks import Task
 
 # --- step 1 ---------------------------------------------------------------------------------------
 
@@ -40,42 +44,68 @@ def pretrain(
     ranks = assemble.ranks_of(settings, run.folder("log"))
 
     def work(folder: Path) -> dict[str, Any]:
-        device = ranks.accelerator.device
-        training = assemble.training_set(run, manifest, device)
-        net = assemble.new_net(run, training).to(device)
+        training, task, net, inputs = _parts(run, manifest, ranks)
         objective = WebLabels(
-            net,
-            training.task(settings.net.tau),
-            training.labels,
-            ranks,
-            lambda_prj=settings.pretrain.lambda_prj,
+            net, task, training.labels, ranks, lambda_prj=settings.pretrain.lambda_prj
         )
         found: dict[str, Any] = {}
         if settings.net.mode == "full":
             size = settings.views.size or net.encoder.size
             found["encoder"] = assemble.encoder_cost(net.encoder, size)
             say(assemble.cost_line("encoder", found["encoder"]))
-        with assemble.tracked(ranks, "pretrain", settings) as log:
-            history = fit(
-                objective,
-                assemble.inputs_of(run, manifest, net.encoder),
-                training.positions,
-                settings.pretrain,
-                name="step 1: web labels",
-                seed=settings.seed,
-                ranks=ranks,
-                ids=training.ids,
-                checkpoints=_checkpoints(run, "pretrain"),
-                bar=bar,
-                checkpoint_minutes=settings.log.checkpoint_minutes,
-                log=log,
-            )
+        history = _fit(
+            run, "pretrain", objective, inputs, training, training.positions,
+            name="step 1: web labels", seed=settings.seed, ranks=ranks, bar=bar,
+        )  # fmt: skip
         if ranks.main:
             assemble.save_net(folder / "model.safetensors", net)
             write_json(folder / "history.json", history)
         return {"epochs": len(history), **found}
 
     _train_stage(run, "pretrain", work, ranks)
+
+
+def _parts(
+    run: Run, manifest: Manifest, ranks: Ranks
+) -> tuple[assemble.TrainingSet, Task, Siamese, Inputs]:
+    """What every step works on: training set, task, a new network, and where its input is from."""
+    device = ranks.accelerator.device
+    training = assemble.training_set(run, manifest, device)
+    net = assemble.new_net(run, training).to(device)
+    inputs = assemble.inputs_of(run, manifest, net.encoder)
+    return training, training.task(run.settings.net.tau), net, inputs
+
+
+def _fit(
+    run: Run,
+    stage: Literal["pretrain", "train", "finetune"],
+    objective: Objective,
+    inputs: Inputs,
+    training: assemble.TrainingSet,
+    positions: NDArray[np.int64],
+    *,
+    name: str,
+    seed: int,
+    ranks: Ranks,
+    bar: progress.Bar,
+) -> list[dict[str, float]]:
+    """Train by the schedule of a stage, followed by its tracker; returns the history."""
+    settings = run.settings
+    with assemble.tracked(ranks, stage, settings) as log:
+        return fit(
+            objective,
+            inputs,
+            positions,
+            getattr(settings, stage),
+            name=name,
+            seed=seed,
+            ranks=ranks,
+            ids=training.ids,
+            checkpoints=_checkpoints(run, stage),
+            bar=bar,
+            checkpoint_minutes=settings.log.checkpoint_minutes,
+            log=log,
+        )
 
 
 def _train_stage(run: Run, name: str, work: Work, ranks: Ranks) -> None:
@@ -143,11 +173,8 @@ def train(run: Run, *, bar: progress.Bar = progress.silent) -> None:
     ranks = assemble.ranks_of(settings, run.folder("log"))
 
     def work(folder: Path) -> dict[str, Any]:
-        device = ranks.accelerator.device
-        training = assemble.training_set(run, manifest, device)
-        task, anchored = training.task(settings.net.tau), anchored_of(run, training)
-        net = assemble.new_net(run, training).to(device)
-        inputs = assemble.inputs_of(run, manifest, net.encoder)
+        training, task, net, inputs = _parts(run, manifest, ranks)
+        anchored = anchored_of(run, training)
         assemble.load_net(run.folder("pretrain") / "model.safetensors", net)
         if settings.train.start == "anchors":
             _train_on_anchors(run, net, training, anchored, inputs, ranks, bar)
@@ -164,21 +191,10 @@ def train(run: Run, *, bar: progress.Bar = progress.silent) -> None:
             tau=settings.net.tau,
             seed=settings.seed,
         )
-        with assemble.tracked(ranks, "train", settings) as log:
-            history = fit(
-                objective,
-                inputs,
-                training.positions,
-                settings.train,
-                name="step 2: prototypes",
-                seed=settings.seed + 1,
-                ranks=ranks,
-                ids=training.ids,
-                checkpoints=_checkpoints(run, "train"),
-                bar=bar,
-                checkpoint_minutes=settings.log.checkpoint_minutes,
-                log=log,
-            )
+        history = _fit(
+            run, "train", objective, inputs, training, training.positions,
+            name="step 2: prototypes", seed=settings.seed + 1, ranks=ranks, bar=bar,
+        )  # fmt: skip
         if ranks.main:
             extra = {"prototypes": objective.prototypes}
             assemble.save_net(folder / "model.safetensors", net, extra)
@@ -234,18 +250,16 @@ def clean(run: Run) -> dict[str, Any]:
     settings, manifest = run.settings, manifest_of(run)
 
     def work(folder: Path) -> dict[str, Any]:
-        device = assemble.ranks_of(settings).accelerator.device
-        training = assemble.training_set(run, manifest, device)
-        task, anchored = training.task(settings.net.tau), anchored_of(run, training)
-        net = assemble.new_net(run, training).to(device)
+        training, task, net, inputs = _parts(run, manifest, assemble.ranks_of(settings))
+        anchored = anchored_of(run, training)
         extra = assemble.load_net(run.folder("train") / "model.safetensors", net)
         judged = judge(
             net,
             task,
-            extra["prototypes"].to(device),
+            extra["prototypes"].to(training.labels.device),
             training.labels,
             anchored,
-            assemble.inputs_of(run, manifest, net.encoder),
+            inputs,
             training.positions,
             settings.train,
         )
@@ -309,28 +323,15 @@ def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
     ranks = assemble.ranks_of(settings, run.folder("log"))
 
     def work(folder: Path) -> dict[str, Any]:
-        device = ranks.accelerator.device
-        training = assemble.training_set(run, manifest, device)
-        net = assemble.new_net(run, training).to(device)
+        training, task, net, inputs = _parts(run, manifest, ranks)
         extra = assemble.load_net(run.folder("train") / "model.safetensors", net)
         labels = torch.from_numpy(np.array(read_array(run.folder("clean") / "labels.npy")))
-        task = training.task(settings.net.tau)
         kept = torch.nonzero(~task.out(labels)).flatten()
-        with assemble.tracked(ranks, "finetune", settings) as log:
-            history = fit(
-                ClassifierOnly(net, task, labels[kept].to(device), ranks),
-                assemble.inputs_of(run, manifest, net.encoder),
-                training.positions[kept.numpy()],
-                settings.finetune,
-                name="step 3: classifier",
-                seed=settings.seed + 2,
-                ranks=ranks,
-                ids=training.ids,
-                checkpoints=_checkpoints(run, "finetune"),
-                bar=bar,
-                checkpoint_minutes=settings.log.checkpoint_minutes,
-                log=log,
-            )
+        objective = ClassifierOnly(net, task, labels[kept].to(training.labels.device), ranks)
+        history = _fit(
+            run, "finetune", objective, inputs, training, training.positions[kept.numpy()],
+            name="step 3: classifier", seed=settings.seed + 2, ranks=ranks, bar=bar,
+        )  # fmt: skip
         if ranks.main:
             assemble.save_net(folder / "model.safetensors", net, extra)
             write_json(folder / "history.json", history)
