@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -125,6 +126,24 @@ def test_killed_processes_end_bit_identical(request, tmp_path, processes, mode, 
     left = [path for stage in STEPS for path in run.folder(stage).iterdir() if path.is_dir()]
     assert left == []  # no checkpoint, no temporary folder
     assert not list(run.path.rglob("*.tmp*"))
+
+
+def test_verdicts_keep_to_the_memory_budget_and_stay_the_same(frozen, tmp_path, monkeypatch):
+    base, _ = frozen
+    asked: list[Any] = []
+    search = training.nearest
+
+    def spied(*args: Any, **options: Any) -> Any:
+        asked.append(options["budget"])
+        return search(*args, **options)
+
+    monkeypatch.setattr(training, "nearest", spied)
+    whole = finish(tiny.copied(base, tmp_path / "whole"))
+    run = tiny.copied(base, tmp_path / "run", "match.memory_gb=0.25")
+    assert finish(run) == whole
+    assert asked[0] is None
+    assert asked[1].bytes == 1 << 28
+    assert not (run.folder("clean") / "scratch").exists()
 
 
 def test_step_one_killed_ends_bit_identical(full, tmp_path, processes):

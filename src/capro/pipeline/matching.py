@@ -186,7 +186,7 @@ def graph(run: Run, *, bar: progress.Bar = progress.silent) -> None:
 
     def work(folder: Path) -> dict[str, Any]:
         scratch, search = folder / "scratch", folder / "search"
-        budget = Budget(int(chosen.memory_gb * 2**30), scratch) if chosen.memory_gb else None
+        budget = Budget.of(chosen.memory_gb, scratch)
         key = fingerprint([run.need("embed"), decides, chosen.memory_gb])
         share = Share(ranks, search, key)
         if not ranks.main:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from capro import assemble, progress, verdicts
 from capro.assemble import manifest_of
 from capro.clean import judge
 from capro.data.manifest import Manifest
+from capro.graph.budget import Budget
 from capro.graph.neighbors import nearest
 from capro.nets.siamese import Siamese
 from capro.pipeline.base import Work, stage, write_frame
@@ -265,7 +267,7 @@ def clean(run: Run) -> dict[str, Any]:
         )
         write_array(folder / "labels.npy", judged.labels)
         write_array(folder / "fused.npy", judged.fused)
-        evidence = _evidence(run, training, anchored, judged)
+        evidence = _evidence(run, training, anchored, judged, scratch=folder / "scratch")
         if training.multi_label:  # labels as lists, beside the (sample, class) table
             write_frame(folder / "samples.parquet", verdicts.multi_label(evidence))
             frame = verdicts.pairs(evidence)
@@ -287,19 +289,24 @@ def clean(run: Run) -> dict[str, Any]:
 
 
 def _evidence(
-    run: Run, training: assemble.TrainingSet, anchored: torch.Tensor, judged: Any
+    run: Run, training: assemble.TrainingSet, anchored: torch.Tensor, judged: Any, *, scratch: Path
 ) -> verdicts.Evidence:
     """What the verdict tables are written from."""
-    settings = run.settings
+    settings, chosen = run.settings, run.settings.match
+    shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
     distances = pd.read_parquet(run.folder("match") / "distances.parquet")
     graph = run.folder("graph") / "graph.npz"
     near = nearest(
         read_array(run.folder("embed") / "visual.npy"),
         verdicts.NEIGHBORS,
-        exact_below=settings.match.exact_below,
+        exact_below=chosen.exact_below,
         seed=settings.seed,
+        budget=Budget.of(chosen.memory_gb, scratch),
+        index_kind=chosen.index,
+        recall=chosen.recall,
     )
-    used = graph.exists() and settings.match.enhancer != "none"  # a file of an earlier enhancer
+    shutil.rmtree(scratch, ignore_errors=True)
+    used = graph.exists() and chosen.enhancer != "none"  # a file of an earlier enhancer
     return verdicts.Evidence(
         ids=np.array([training.ids[position] for position in training.positions], dtype=object),
         classes=training.classes,
