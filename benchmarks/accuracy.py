@@ -20,6 +20,8 @@ import torch
 from capro.evaluate.truth import label_accuracy
 from frozen import Bench, Trial, oracle_labels, preset_for
 
+AS_LONG = "vanilla, as many epochs as CAPro"
+
 
 def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
     """One seed of every row."""
@@ -32,6 +34,7 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
 
     vanilla = trial.web()
     rows["vanilla"] = trial.test(vanilla)
+    rows[AS_LONG] = _as_long(trial)
     mopro = web_start.model_copy(update={"policy": "mopro", "reference": "none"})
     rows["random anchors + mopro (MoPro)"] = _capro(trial, vanilla, chance, mopro)
     anchors = trial.anchor_heads(text, train)
@@ -53,9 +56,17 @@ def multi_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
     vanilla = trial.web()
     return {
         "vanilla": trial.test(vanilla),
+        AS_LONG: _as_long(trial),
         "CAPro": _capro(trial, vanilla, text, train),
         "oracle: true labels": trial.test(trial.web(oracle_labels(bench, relabel=True))),
     }
+
+
+def _as_long(trial: Trial) -> dict[str, float]:
+    """Step 1 with the epochs of all three steps: what longer training alone brings."""
+    steps = trial.settings
+    epochs = steps.pretrain.epochs + steps.train.epochs + steps.finetune.epochs
+    return trial.test(trial.web(schedule=steps.pretrain.model_copy(update={"epochs": epochs})))
 
 
 def _capro(trial: Trial, start: Any, anchored: torch.Tensor, train: Any) -> dict[str, float]:
@@ -83,7 +94,7 @@ def main() -> None:
     print(f"{args.data}: lite0 at {bench.settings.views.size} px, {args.seeds} seeds, last epoch")
     metrics = ["C-F1", "O-F1", "mAP"] if multi else ["top1", "top5"]
     extra = ["labels before", "labels after", "kept"]
-    print(f"{'':<32}" + "".join(f"{name:>16}" for name in metrics + extra))
+    print(f"{'':<34}" + "".join(f"{name:>16}" for name in metrics + extra))
     for row in results[0]:
         cells = ""
         for name in metrics + extra:
@@ -91,7 +102,7 @@ def main() -> None:
             cells += (
                 f"{np.mean(values):>9.1f} ± {np.std(values):.1f}" + "   " if values else " " * 16
             )
-        print(f"{row:<32}{cells}")
+        print(f"{row:<34}{cells}")
     name = metrics[0]
     mean = {row: np.mean([result[row][name] for result in results]) for row in results[0]}
     top = mean["oracle: clean subset" if not multi else "oracle: true labels"]
