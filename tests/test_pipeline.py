@@ -357,7 +357,8 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
         fused = classifier = similarity = scores
 
     anchored = training.anchored_of(run, training_set)
-    frame = verdicts.single_label(training._evidence(run, training_set, anchored, Given))
+    evidence = training._evidence(run, training_set, anchored, Given, scratch=tmp_path / "scratch")
+    frame = verdicts.single_label(evidence)
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]
     assert frame["label_score"][3] == 0
     for column in ("prototype_similarity", "classifier_probability"):

@@ -136,7 +136,7 @@ def alone_in(folder: Path, doing: str) -> Iterator[None]:
 
 def _identity(done: Mapping[str, Any]) -> str:
     """What a finished stage is known by to those that read it."""
-    return str(done["result"].get("content", done["fingerprint"]))
+    return str((done.get("result") or {}).get("content", done["fingerprint"]))
 
 
 @dataclass(frozen=True)
