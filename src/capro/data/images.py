@@ -90,10 +90,9 @@ def decode_bytes(
     """
     image, _ = _open(data, max_pixels=max_pixels, max_aspect=max_aspect)
     if image.format == "JPEG" and image.mode == "RGB" and _orientation(image) == 1:
-        width, height = image.size
         if min_side is not None:
             image.draft("RGB", _at_least(image.size, min_side))
-            width, height = image.size
+        width, height = image.size
         try:
             return np.asarray(
                 simplejpeg.decode_jpeg(data, "RGBX", min_height=height, min_width=width)

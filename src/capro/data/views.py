@@ -142,7 +142,7 @@ def _resize(
     left, top, right, bottom = (round(edge) for edge in box)
     left, top = min(left, pixels.shape[1] - 1), min(top, pixels.shape[0] - 1)
     part = pixels[top : max(bottom, top + 1), left : max(right, left + 1)]
-    if not part.flags.writeable:  # a mapped file; torch would warn
+    if not part.flags.writeable:  # a mapped file, or Pillow's memory: torch would warn
         part = np.array(part, order="C")
     # the batch axis before the permutation: only so does torch see channels last, its quick way
     x = torch.from_numpy(part)[None].permute(0, 3, 1, 2)
