@@ -157,9 +157,15 @@ def turned(orientation: int) -> Image.Exif:
         encode(photograph("CMYK"), "JPEG"),
         encode(photograph(), "PNG"),
         encode(photograph(), "JPEG") + b"more than the picture",
+        encode(photograph(), "JPEG", xmp=b'<x tiff:Orientation="6"/>'),
+        encode(photograph(), "JPEG", comment=b"\xff\xda", exif=turned(8)),
+        encode(photograph().resize((1200, 300)), "JPEG"),
     ],
-    ids=["plain", "progressive", "upright", "turned", "grey", "cmyk", "png", "trailing bytes"],
-)
+    ids=[
+        "plain", "progressive", "upright", "turned", "grey", "cmyk", "png", "trailing bytes", "turned by XMP",
+        "a comment like a scan", "wide",
+    ],
+)  # fmt: skip
 def test_the_quick_way_gives_the_same_pixels(data: bytes, min_side: int | None) -> None:
     image, _ = decode(data, **LIMITS, min_side=min_side)
     quick = decode_bytes(data, **LIMITS, min_side=min_side)

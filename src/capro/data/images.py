@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -88,19 +89,39 @@ def decode_bytes(
 
     The filler makes a pixel one word: torch resizes four channels quicker than three.
     """
-    image, _ = _open(data, max_pixels=max_pixels, max_aspect=max_aspect)
-    if image.format == "JPEG" and image.mode == "RGB" and _orientation(image) == 1:
-        if min_side is not None:
-            image.draft("RGB", _at_least(image.size, min_side))
-        width, height = image.size
+    limits: dict[str, Any] = {"max_pixels": max_pixels, "max_aspect": max_aspect}
+    if data[:2] == b"\xff\xd8" and (_without_app1(data) or _upright(data, **limits)):
         try:
-            return np.asarray(
-                simplejpeg.decode_jpeg(data, "RGBX", min_height=height, min_width=width)
-            )
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+            if colours in ("YCbCr", "RGB") and not _refused(width, height, **limits):
+                by = 1 if min_side is None else _draft(width, height, min_side)
+                least = {"min_height": -(-height // by), "min_width": -(-width // by)}
+                return np.asarray(simplejpeg.decode_jpeg(data, "RGBX", **least))
         except ValueError:  # damaged in some way: Pillow is more patient, or says what it is
             pass
-    rgb, _ = decode(data, max_pixels=max_pixels, max_aspect=max_aspect, min_side=min_side)
+    rgb, _ = decode(data, **limits, min_side=min_side)
     return np.asarray(rgb.convert("RGBX"))
+
+
+def _without_app1(data: bytes) -> bool:
+    """Whether a JPEG's header can be walked to its picture and has no segment for EXIF or XMP, by which
+    the picture could have to be turned.
+    """
+    at = 2
+    while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] not in (b"\xda", b"\xe1"):
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return data[at : at + 2] == b"\xff\xda"
+
+
+def _upright(data: bytes, **limits: Any) -> bool:
+    return _orientation(_open(data, **limits)[0]) == 1
+
+
+def _draft(width: int, height: int, min_side: int) -> int:
+    """By how much Pillow's draft mode shrinks for this shorter side: 1, 2, 4 or 8."""
+    wanted = _at_least((width, height), min_side)
+    scale = min(width // wanted[0], height // wanted[1])
+    return max(by for by in (1, 2, 4, 8) if by <= max(scale, 1))
 
 
 def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Image, ImageInfo]:
@@ -115,14 +136,19 @@ def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Ima
     except Exception as error:
         raise _broken(data, error) from None
     width, height = image.size
-    if width < 1 or height < 1:
-        raise ImageProblem("damaged", f"{width}x{height} pixels")
-    if width * height > max_pixels:
-        raise ImageProblem("too-large", f"{width}x{height} pixels")
-    if max(width, height) > max_aspect * min(width, height):
-        raise ImageProblem("too-thin", f"{width}x{height} pixels")
+    if reason := _refused(width, height, max_pixels=max_pixels, max_aspect=max_aspect):
+        raise ImageProblem(reason, f"{width}x{height} pixels")
     size = (height, width) if _orientation(image) in (5, 6, 7, 8) else (width, height)
     return image, ImageInfo(*size, format=str(image.format))
+
+
+def _refused(width: int, height: int, *, max_pixels: int, max_aspect: float) -> str | None:
+    """Why an image of this size is not decoded."""
+    if width < 1 or height < 1:
+        return "damaged"
+    if width * height > max_pixels:
+        return "too-large"
+    return "too-thin" if max(width, height) > max_aspect * min(width, height) else None
 
 
 def _orientation(image: Image.Image) -> int:

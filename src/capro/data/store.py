@@ -42,7 +42,8 @@ class ImageStore:
         source = self._sources[number]
         try:
             if source.kind == "files":
-                return Path(source.root, path).read_bytes()
+                with open(os.path.join(source.root, path), "rb", buffering=0) as file:
+                    return file.read()
             if source.kind == "tars":
                 return self._range(str(Path(source.root, path)), int(offset), int(size))
             if source.kind == "parquet":

@@ -113,16 +113,22 @@ class ImageInputs:
         for position, wanted in places.items():
             image = self._pixels.pixels(position)
             for number, place in wanted:
-                out[number][place] = self._crop(image, position, epoch, views[number][1])
+                self._crop(image, position, epoch, views[number][1], out[number][place])
         return out
 
     def _crop(
-        self, image: NDArray[np.uint8], position: int, epoch: int, view: int
-    ) -> NDArray[np.uint8]:
+        self,
+        image: NDArray[np.uint8],
+        position: int,
+        epoch: int,
+        view: int,
+        out: NDArray[np.uint8],
+    ) -> None:
         if view == PLAIN:
-            return center(image, self._size)
+            center(image, self._size, out=out)
+            return
         rng = view_rng(self._seed, epoch, position, view)
-        return crop(image, rng, size=self._size, scale=self._scale, flip=self._flip)
+        crop(image, rng, size=self._size, scale=self._scale, flip=self._flip, out=out)
 
     def ready(
         self,
@@ -295,8 +301,9 @@ def load_batches(
         query, key = _two_views(inputs, query_at, key_at if keys else None, epoch, spare)
         return mine, order, query_at, key_at, query, key
 
-    ahead = workers(ranks)
-    with ThreadPoolExecutor(ahead) as pool:
+    threads = workers(ranks)
+    ahead = 2 * threads  # batches come out in order: while one is late, others go on
+    with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[tuple[Any, ...]]] = deque()
         for job in jobs[:ahead]:
             waiting.append(pool.submit(prepare, *job))
