@@ -35,14 +35,20 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
     vanilla = trial.web()
     rows["vanilla"] = trial.test(vanilla)
     rows[AS_LONG] = _as_long(trial)
-    mopro = web_start.model_copy(update={"policy": "mopro", "reference": "none"})
+    mopro = web_start.model_copy(
+        update={"policy": "mopro", "reference": "none", "text_weight": 0.0}
+    )
     rows["random anchors + mopro (MoPro)"] = _capro(trial, vanilla, chance, mopro)
     anchors = trial.anchor_heads(text, train)
     rows["anchors only"] = trial.test(anchors)
-    rows["CAPro from web"] = _capro(trial, vanilla, text, web_start)
-    rows["CAPro from anchors"] = _capro(
-        trial, anchors, text, train.model_copy(update={"start": "anchors"})
-    )
+    from_anchors = train.model_copy(update={"start": "anchors"})
+    for name, start, settings in (
+        ("web", vanilla, web_start),
+        ("anchors", anchors, from_anchors),
+    ):
+        paper = settings.model_copy(update={"text_weight": 0.0})
+        rows[f"CAPro from {name}, texts choose anchors only"] = _capro(trial, start, text, paper)
+        rows[f"CAPro from {name}"] = _capro(trial, start, text, settings)
     rows["oracle: clean subset"] = trial.test(trial.web(oracle_labels(bench, relabel=False)))
     rows["oracle: true labels"] = trial.test(trial.web(oracle_labels(bench, relabel=True)))
     return rows
@@ -94,7 +100,7 @@ def main() -> None:
     print(f"{args.data}: lite0 at {bench.settings.views.size} px, {args.seeds} seeds, last epoch")
     metrics = ["C-F1", "O-F1", "mAP"] if multi else ["top1", "top5"]
     extra = ["labels before", "labels after", "kept"]
-    print(f"{'':<34}" + "".join(f"{name:>16}" for name in metrics + extra))
+    print(f"{'':<46}" + "".join(f"{name:>16}" for name in metrics + extra))
     for row in results[0]:
         cells = ""
         for name in metrics + extra:
@@ -102,7 +108,7 @@ def main() -> None:
             cells += (
                 f"{np.mean(values):>9.1f} ± {np.std(values):.1f}" + "   " if values else " " * 16
             )
-        print(f"{row:<34}{cells}")
+        print(f"{row:<46}{cells}")
     name = metrics[0]
     mean = {row: np.mean([result[row][name] for result in results]) for row in results[0]}
     top = mean["oracle: clean subset" if not multi else "oracle: true labels"]

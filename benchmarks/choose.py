@@ -1,6 +1,6 @@
 """Choose settings on held-out training data: the test set and the truth are never read.
 
-    python benchmarks/choose.py --data queryweb32 --vary pretrain.lr=0.005,0.02,0.1 ...
+    python benchmarks/choose.py --data queryweb32 --folds 3 --vary train.text_weight=0,1 ...
 
 Training samples are held out with their web labels (`frozen.HeldOut` says which); the figures are of
 them. Every combination of the values is trained; a row is `vanilla` (step 1 alone), or CAPro.
@@ -42,20 +42,26 @@ def main() -> None:
         "--data", default="queryweb32", choices=["queryweb32", "shopweb64", "cococap64"]
     )
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--folds", type=int, default=1, help="parts held out in turn, up to 3")
+    parser.add_argument("--pool", default="agree", choices=["agree", "fit"], help="one label only")
     parser.add_argument(
         "--rows", nargs="+", default=["vanilla", "CAPro"], choices=["vanilla", "CAPro"]
     )
     parser.add_argument("--vary", nargs="+", default=[], help="name=value,value,...")
     a = parser.parse_args()
-    bench = HeldOut(a.data, preset=preset_for(a.data))
+    benches = [HeldOut(a.data, (), preset_for(a.data), a.pool, fold) for fold in range(a.folds)]
     axes = [
         [f"{name}={value}" for value in values.split(",")]
         for name, values in (v.split("=") for v in a.vary)
     ]
-    metrics = ["C-F1", "O-F1", "mAP"] if bench.training.multi_label else ["top1"]
+    metrics = ["C-F1", "O-F1", "mAP"] if benches[0].training.multi_label else ["top1", "macro"]
     for overrides in itertools.product(*axes):
         begin = time.monotonic()
-        results = [held_out(bench, overrides, seed, a.rows) for seed in range(a.seeds)]
+        results = [
+            held_out(bench, overrides, bench.fold + 3 * seed, a.rows)
+            for bench in benches
+            for seed in range(a.seeds)
+        ]
         for row in results[0]:
             cells = "".join(
                 f"  {name} {100 * np.mean([r[row][name] for r in results]):.1f}" for name in metrics

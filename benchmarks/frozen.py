@@ -31,6 +31,7 @@ from capro.runs import Run, read_array
 from capro.train.batches import FeatureInputs, plain_batches
 from capro.train.loop import fit
 from capro.train.steps import ClassifierOnly, Prototypes, WebLabels
+from capro.witness import TextWitness
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 RUNS = Path(__file__).resolve().parents[1] / "runs"
@@ -112,15 +113,26 @@ class Bench:
     def embedded(self, name: str) -> Any:
         return read_array(self.run.folder("embed") / f"{name}.npy")
 
+    def enhanced(self, enhancer: str = "reciprocal") -> Any:
+        texts, k = self.embedded("texts"), self.settings.match.k
+        if enhancer == "none":
+            return texts
+        return enhance(self.embedded("visual"), texts, enhancer=enhancer, k=k).texts  # type: ignore[arg-type]
+
+    @cached_property
+    def witness(self) -> TextWitness | None:
+        """What the texts say in the label rule; None for several labels."""
+        if self.training.multi_label:
+            return None
+        return TextWitness.fitted(
+            self.enhanced(), self.embedded("prototypes"), self.training.labels.numpy()
+        )
+
     def anchors(self, *, seed: int = 0, mode: str = "text", enhancer: str = "reciprocal",
                 top_k: int | None = None, contrast: float | None = None) -> Anchors:  # fmt: skip
         """Anchors by matching, or at random."""
         chosen = self.settings.match
-        texts = self.embedded("texts")
-        if mode == "text" and enhancer != "none":
-            texts = enhance(
-                self.embedded("visual"), texts, enhancer=enhancer, k=chosen.k,  # type: ignore[arg-type]
-            ).texts  # fmt: skip
+        texts = self.enhanced(enhancer if mode == "text" else "none")
         ids = [self.training.ids[position] for position in self.training.positions]
         return match(
             texts, self.embedded("prototypes"), self.training.labels.numpy(), k=chosen.k,
@@ -139,23 +151,36 @@ class Bench:
         return mask
 
 
+@dataclass(frozen=True)
 class HeldOut(Bench):
     """Training samples instead of the test set, with their web labels: for choosing settings.
 
-    Several labels: a tenth, at random. One label: a third of the 75 samples of each class whose texts fit
-    it best. Web labels of the others are wrong too often, and in the same way as those trained on:
-    whoever believes the wrong sense would look good.
+    Several labels: a tenth, at random. One label: a third of a pool whose web labels are mostly true,
+    since those of the others are wrong in the same way as those trained on, and whoever believes the
+    wrong sense would look good. The pool is `agree`, samples whose own text is nearer to their class's
+    text than to any other's, or `fit`, the 75 of each class whose texts fit best (purer, and too much
+    like the anchors: heads trained on anchors alone look nearly as good as the whole method).
     """
+
+    pool: str = "agree"
+    fold: int = 0  # which tenth or third
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:
         count = len(self.whole.positions)
-        candidates = np.arange(count)
-        if not self.whole.multi_label:
-            candidates = np.unique(Bench(self.name, self.overrides).anchors(top_k=75).sample)
-        share = 10 if self.whole.multi_label else 3
-        held = np.sort(np.random.default_rng(0).permutation(candidates)[: len(candidates) // share])
+        share, candidates = (10, np.arange(count)) if self.whole.multi_label else (3, self._pool())
+        order = np.random.default_rng(0).permutation(candidates)
+        size = len(candidates) // share
+        held = np.sort(order[self.fold * size : (self.fold + 1) * size])
         return np.setdiff1d(np.arange(count), held), held
+
+    def _pool(self) -> Any:
+        everyone = Bench(self.name, self.overrides, self.preset)
+        if self.pool == "fit":
+            return np.unique(everyone.anchors(top_k=75).sample)
+        texts = np.asarray(everyone.embedded("texts"))
+        nearest = (texts @ np.asarray(everyone.embedded("prototypes")).T).argmax(axis=1)
+        return np.flatnonzero(texts.any(axis=1) & (nearest == self.whole.labels.numpy()))
 
     @cached_property
     def whole(self) -> assemble.TrainingSet:
@@ -227,13 +252,14 @@ class Trial:
         net.heads.load_state_dict(start.heads.state_dict())
         net.reset_key()
         rows = np.arange(len(self.training.positions))
+        witness = self.bench.witness if train.text_weight else None
         objective = Prototypes(
             net, self.task, self.training.labels, anchored, self.inputs, self.training.positions,
-            train, self.ranks, tau=self.settings.net.tau, seed=self.seed,
+            train, self.ranks, tau=self.settings.net.tau, seed=self.seed, witness=witness,
         )  # fmt: skip
         history = self.fit(objective, rows, train, "step 2")
         verdicts = judge(net, self.task, objective.prototypes, self.training.labels, anchored,
-                         self.inputs, self.training.positions, train)  # fmt: skip
+                         self.inputs, self.training.positions, train, witness)  # fmt: skip
         labels = torch.from_numpy(verdicts.labels)
         kept = torch.nonzero(~self.task.out(labels)).flatten().numpy()
         self.fit(ClassifierOnly(net, self.task, labels[kept], self.ranks), kept,
@@ -242,14 +268,19 @@ class Trial:
 
     @torch.no_grad()
     def test(self, net: Siamese) -> dict[str, float]:
-        """Figures on the test set."""
+        """Figures on the test set; ``macro`` is the mean over classes of their top-1."""
         net.eval()
         test, labels = self.bench.test
         parts = [
             self.task.probabilities(net(x).query.p).numpy()
             for _, x in plain_batches(self.inputs, test, size=1024, device=torch.device("cpu"))
         ]
-        return score(np.concatenate(parts), labels)
+        scores = np.concatenate(parts)
+        found = score(scores, labels)
+        if labels.ndim == 1:
+            hit = scores.argmax(axis=1) == labels
+            found["macro"] = float(np.mean([hit[labels == c].mean() for c in np.unique(labels)]))
+        return found
 
 
 def oracle_labels(bench: Bench, *, relabel: bool) -> Tensor:

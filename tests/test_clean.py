@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from capro.clean import BLOCK, Verdicts, judge
 from capro.labels import NULL, Decision
+from capro.witness import TextWitness
 from tests.train.toys import TAU, Toy
 
 
@@ -48,6 +51,34 @@ def test_verdicts_equal_the_rule_by_hand(policy):
         assert np.allclose(found.similarity[i], r, atol=1e-5)
         seen.add(decision)
     assert {Decision.KEEP, Decision.RELABEL} <= seen
+
+
+def test_texts_are_heard_where_there_are_any():
+    toy = Toy(n=40, settings={"gamma": 0.55, "text_weight": 0.7, "epochs": 2})
+    rng = np.random.default_rng(0)
+    texts, class_texts = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(3, 6))
+    texts[::4] = 0
+    witness = TextWitness.fitted(texts, class_texts, toy.labels.numpy())
+    witness = replace(witness, tau=0.1)  # random texts would not be heard
+    objective = toy.objective(witness=witness)
+    toy.fit(objective)
+    plain = toy.objective()
+    toy.fit(plain)
+    assert not torch.equal(objective.state()["pseudo"], plain.state()["pseudo"])
+    found = judge(
+        objective.net, toy.task, objective.prototypes, toy.labels, toy.anchored, toy.inputs(),
+        toy.positions, toy.train, witness,
+    )  # fmt: skip
+    silent = judged(toy, objective)
+    assert silent.text is None
+    np.testing.assert_array_equal(found.fused[::4], silent.fused[::4])
+    t = witness.of(np.arange(40)).numpy()
+    np.testing.assert_allclose(found.text, t, atol=1e-6)
+    joint = silent.fused * t**0.7
+    heard = np.arange(40) % 4 > 0
+    expected = joint[heard] / joint[heard].sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found.fused[heard], expected, atol=1e-5)
+    assert (found.labels != silent.labels).any()
 
 
 def test_the_pass_changes_nothing_and_needs_no_luck():

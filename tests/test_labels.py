@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from capro.labels import NULL, Decision, PairDecision, adjust, adjust_binary, fused_score
+from capro.labels import (
+    NULL,
+    Decision,
+    PairDecision,
+    adjust,
+    adjust_binary,
+    fused_score,
+    with_text,
+)
 
 # Sixteenths: sums and thresholds are exact, so that equalities really are equalities.
 sixteenths = st.integers(0, 16).map(lambda n: n / 16)
@@ -93,6 +101,33 @@ def test_fused_score_stays_a_distribution(alpha, seed):
     gen = torch.Generator().manual_seed(seed)
     p, r = torch.randn(2, 3, 5, generator=gen).softmax(-1)
     torch.testing.assert_close(fused_score(p, r, alpha=alpha).sum(1), torch.ones(3))
+
+
+def test_a_text_multiplies_the_fused_score():
+    o, t = torch.tensor([[0.2, 0.5, 0.3]]), torch.tensor([[0.6, 0.3, 0.1]])
+    joint = [0.2 * 0.6**2, 0.5 * 0.3**2, 0.3 * 0.1**2]
+    expected = torch.tensor([[value / sum(joint) for value in joint]])
+    torch.testing.assert_close(with_text(o, t, weight=2.0), expected)
+
+
+@given(st.floats(0, 3), st.integers(0, 1000))
+def test_with_text_stays_a_distribution_and_hears_no_missing_text(weight, seed):
+    gen = torch.Generator().manual_seed(seed)
+    o, t = (3 * torch.randn(2, 4, 5, generator=gen)).softmax(-1)
+    t[2] = 0
+    found = with_text(o, t, weight=weight)
+    torch.testing.assert_close(found.sum(1), torch.ones(4))
+    assert torch.equal(found[2], o[2])
+    flat = torch.full_like(t, 0.2)
+    torch.testing.assert_close(with_text(o, flat, weight=weight), o)
+    torch.testing.assert_close(with_text(o, t, weight=0.0), o)
+
+
+def test_a_class_that_nobody_believes_in_breaks_nothing():
+    certain = torch.tensor([[1.0, 0.0]])
+    found = with_text(certain, certain.flip(1), weight=1.0)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found, torch.tensor([[0.5, 0.5]]))
 
 
 # ---------------------------------------------------------------------------- multi-label

@@ -108,7 +108,11 @@ RATE, SAVE, RENAME = (
 @pytest.mark.parametrize(
     ("mode", "overrides", "kills"),
     [
-        ("frozen", [ON_ANCHORS], [(RATE, 3), (f"{SAVE} after", 2), (RATE, 6)]),
+        (
+            "frozen",
+            [ON_ANCHORS, "train.text_weight=1"],
+            [(RATE, 3), (f"{SAVE} after", 2), (RATE, 6)],
+        ),
         ("frozen", ["train.update_every=0", "train.reference=mixup"], [(RENAME, 9), (RATE, 5)]),
         ("full", [ON_ANCHORS, "train.reference=cb+mixup"], [(RATE, 8), (SAVE, 2)]),
         ("multi", ["train.policy=mopro"], [(RATE, 4), (f"{RENAME} after", 7)]),
@@ -344,6 +348,19 @@ def test_labels_outside_the_class_list_are_refused(data, tmp_path):
         pipeline.classes(run)
 
 
+def test_texts_are_heard_where_the_settings_say_so(frozen, multi, tmp_path):
+    weights = "train.text_weight=0", "train.text_weight=1"
+    runs = [tiny.copied(frozen[0], tmp_path / weight, weight) for weight in weights]
+    silent, heard = [finish(run) for run in runs]
+    frames = [pd.read_parquet(run.folder("clean") / "verdicts.parquet") for run in runs]
+    assert frames[0]["text_probability"].isna().all()
+    assert frames[1]["text_probability"].between(0, 1).all()
+    assert silent["train/model.safetensors"] != heard["train/model.safetensors"]
+    several = [tiny.copied(multi[0], tmp_path / f"multi {weight}", weight) for weight in weights]
+    silent, heard = [finish(run) for run in several]  # documented: one label only
+    assert silent["train/model.safetensors"] == heard["train/model.safetensors"]
+
+
 def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
     run = tiny.copied(frozen[0], tmp_path / "run")
     pipeline.train(run)
@@ -354,14 +371,14 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
     class Given:
         labels = np.full(27, 1)
         decisions = np.full(27, 2)
-        fused = classifier = similarity = scores
+        fused = classifier = similarity = text = scores
 
     anchored = training.anchored_of(run, training_set)
     evidence = training._evidence(run, training_set, anchored, Given, scratch=tmp_path / "scratch")
     frame = verdicts.single_label(evidence)
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]
     assert frame["label_score"][3] == 0
-    for column in ("prototype_similarity", "classifier_probability"):
+    for column in ("prototype_similarity", "classifier_probability", "text_probability"):
         assert frame[column].isna().tolist() == [i == 3 for i in range(27)]
 
 

@@ -77,6 +77,20 @@ def test_sentences_say_what_decided() -> None:
     assert "below chance (0.33)" in said["d"]
 
 
+def test_texts_that_were_heard_are_told() -> None:
+    t = np.array([[0.9, 0.1, 0], [0.3, 0.6, 0.1], [0.5, 0.3, 0.2], [0, 0, 0]], np.float32)
+    given = np.array([0, 0, 0, -1])
+    table = verdicts.single_label(evidence(text=t, given=given)).set_index("id")
+    assert table["text_probability"].tolist()[:3] == pytest.approx([0.9, 0.3, 0.5])
+    assert np.isnan(table.loc["d", "text_probability"])
+    assert "(its text says 0.60 and 0.30)" in table.loc["b", "evidence"]
+    assert "(classifier 0.50, prototype 0.50, text 0.50)" in table.loc["c", "evidence"]
+    t[2] = 0
+    kept = verdicts.single_label(evidence(text=t)).set_index("id").loc["c", "evidence"]
+    assert "prototype 0.50, no text)" in kept
+    assert verdicts.single_label(evidence())["text_probability"].isna().all()
+
+
 def test_keep_without_proof_says_so() -> None:
     p = np.array([[0.4, 0.5, 0.1]] * 4, np.float32)
     changed = evidence(

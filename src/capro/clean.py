@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import TrainSettings
-from capro.labels import fused_score
+from capro.labels import fused_score, with_text
 from capro.nets.siamese import Siamese
 from capro.train.batches import Inputs, plain_batches
 from capro.train.tasks import Task
+from capro.witness import TextWitness
 
 BLOCK = 256
 
@@ -27,6 +28,7 @@ class Verdicts:
     fused: NDArray[np.float32]  # o, (n, C)
     classifier: NDArray[np.float32]  # p, (n, C)
     similarity: NDArray[np.float32]  # r, (n, C)
+    text: NDArray[np.float32] | None = None  # t, (n, C), where texts were heard
 
 
 @torch.no_grad()
@@ -39,6 +41,7 @@ def judge(
     inputs: Inputs,
     positions: NDArray[np.int64],
     settings: TrainSettings,
+    witness: TextWitness | None = None,
 ) -> Verdicts:
     """Apply the label rule to every training row (Eq. 6 and 7), in eval mode, without augmentation.
 
@@ -50,7 +53,8 @@ def judge(
         anchored: Same shape; protected under the policy ``capro``.
         inputs: Where images or features come from.
         positions: Manifest position of each row.
-        settings: gamma, alpha and policy.
+        settings: gamma, alpha, text_weight and policy.
+        witness: What the texts say, for a ``text_weight`` above 0.
     """
     net.eval()
     device = labels.device
@@ -61,6 +65,9 @@ def judge(
         p = task.probabilities(out.p)
         r = task.similarity(out.z, out.z_c, prototypes)
         o = fused_score(p, r, alpha=settings.alpha)
+        t = () if witness is None else (witness.of(block).to(o),)
+        if t:
+            o = with_text(o, t[0], weight=settings.text_weight)
         adjusted, decisions = task.adjust(
             o,
             labels[rows],
@@ -68,6 +75,6 @@ def judge(
             gamma=settings.gamma,
             protect=settings.policy == "capro",
         )
-        parts.append((adjusted, decisions, o, p, r))
+        parts.append((adjusted, decisions, o, p, r, *t))
     whole = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
     return Verdicts(*whole)

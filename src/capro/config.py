@@ -163,6 +163,9 @@ class TrainSettings(Schedule):
     policy: Literal["capro", "mopro"] = setting("capro", "capro: anchors keep their label (Eq. 7)")
     gamma: Share = setting(0.6, "threshold of the label rule, Tab. hyper-parameters")
     alpha: Share = setting(0.5, "classifier against prototypes, Tab. hyper-parameters")
+    text_weight: Weight = setting(
+        0.0, "weight of the texts in the fused score (one label only); 0: Eq. 6"
+    )
     update_every: Count = setting(
         1, "epochs per prototype update; 0: renewed from the anchors alone"
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 NULL = -1
+TINY = 1e-12  # a belief of 0 has no logarithm
 
 
 class Decision(IntEnum):
@@ -37,6 +38,25 @@ def fused_score(p: Tensor, r: Tensor, *, alpha: float) -> Tensor:
     tensor([[0.7500, 0.2500]])
     """
     return alpha * p + (1 - alpha) * r
+
+
+def with_text(o: Tensor, t: Tensor, *, weight: float) -> Tensor:
+    """Let the text speak too: o' proportional to o t^weight, normalised (ours, one label only).
+
+    Eq. 6 is a mean of two beliefs that come from the same picture. The text is a witness of its own, so
+    its belief multiplies: a class that one of both excludes is excluded.
+
+    Args:
+        o: fused score, (b, C).
+        t: what the text says, (b, C), `capro.witness`; a row of zeros is a missing text and leaves o.
+        weight: 0 gives o.
+
+    >>> with_text(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([[0.8, 0.2], [0.0, 0.0]]), weight=1)
+    tensor([[0.8000, 0.2000],
+            [0.7000, 0.3000]])
+    """
+    joint = o.clamp_min(TINY).log() + weight * t.clamp_min(TINY).log()
+    return torch.where(t.any(dim=1, keepdim=True), joint.softmax(dim=1), o)
 
 
 def adjust(

@@ -137,6 +137,7 @@ class Evidence:
     pictures: Pictures
     spoke: list[NDArray[np.int64]]
     gamma: float
+    text: Floats | None = None  # t, (n, C), where texts were heard in the rule
 
     def distances(self, ids: Sequence[str], names: Sequence[str | None]) -> NDArray[np.float64]:
         """d* of each (id, class); nan where the class is none of the sample's web labels."""
@@ -155,6 +156,13 @@ class Evidence:
             "near_duplicate_sets": [self.ids[rows].tolist() for rows in pictures.duplicates],
             "neighbors": [self.ids[rows].tolist() for rows in self.spoke],
         }
+
+    def spoken(self) -> NDArray[np.float64]:
+        """What the text says of each given label (one label only); nan where it says nothing."""
+        if self.text is None:
+            return np.full(len(self.ids), np.nan)
+        known = (self.given >= 0) & self.text.any(axis=1)
+        return np.where(known, self.text[np.arange(len(self.ids)), self.given], np.nan)
 
     def aside(self, row: int) -> str:
         """What the picture adds to a sentence."""
@@ -189,6 +197,7 @@ def single_label(evidence: Evidence) -> pd.DataFrame:
         "fused_score": e.fused.max(axis=1),
         "prototype_similarity": np.where(e.given >= 0, e.similarity[rows, e.given], np.nan),
         "classifier_probability": np.where(e.given >= 0, e.classifier[rows, e.given], np.nan),
+        "text_probability": e.spoken(),
         "text_distance": distance,
         "evidence": [_sentence(e, row, float(distance[row])) for row in range(len(e.ids))],
     }
@@ -214,7 +223,8 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
         best = int(e.corrected[row])
         text = (
             f"Relabelled from '{label}' to '{e.classes[best]}': belief in '{e.classes[best]}' is "
-            f"{top:.2f}, above {e.gamma:.2f}, and in '{label}' {belief:.2f}{_votes(e, row, best)}."
+            f"{top:.2f}, above {e.gamma:.2f}, and in '{label}' {belief:.2f}"
+            f"{_texts_compared(e, row, best)}{_votes(e, row, best)}."
         )
     elif decision is Decision.DROP:
         text = (
@@ -224,7 +234,8 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
     elif best == e.given[row]:
         text = (
             f"Kept as '{label}': no class is believed more, with {belief:.2f} "
-            f"(classifier {e.classifier[row, best]:.2f}, prototype {e.similarity[row, best]:.2f})"
+            f"(classifier {e.classifier[row, best]:.2f}, prototype {e.similarity[row, best]:.2f}"
+            f"{_text_says(e, row, best)})"
             f"{_votes(e, row, best)}."
         )
     else:
@@ -233,6 +244,18 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
             f"{top:.2f}, but not above {e.gamma:.2f}; '{label}' has {belief:.2f}."
         )
     return text + e.aside(row)
+
+
+def _text_says(e: Evidence, row: int, label: int) -> str:
+    if e.text is None:
+        return ""
+    return f", text {e.text[row, label]:.2f}" if e.text[row].any() else ", no text"
+
+
+def _texts_compared(e: Evidence, row: int, label: int) -> str:
+    if e.text is None or not e.text[row].any():
+        return ""
+    return f" (its text says {e.text[row, label]:.2f} and {e.text[row, e.given[row]]:.2f})"
 
 
 def _votes(e: Evidence, row: int, label: int) -> str:

@@ -123,10 +123,12 @@ class Toy:
         heads = Heads(WIDTH, EMBEDDING, self.classes, tau=TAU, multi_label=self.multi)
         return Siamese(backbone, heads)
 
-    def objective(self, ranks: Ranks | None = None, net: Siamese | None = None) -> Prototypes:
+    def objective(
+        self, ranks: Ranks | None = None, net: Siamese | None = None, **options: Any
+    ) -> Prototypes:
         return Prototypes(
             net or self.net(), self.task, self.labels, self.anchored, self.inputs(),
-            self.positions, self.train, ranks or one_rank(), tau=TAU, seed=0,
+            self.positions, self.train, ranks or one_rank(), tau=TAU, seed=0, **options,
         )  # fmt: skip
 
     def fit(self, objective: Any, ranks: Ranks | None = None, **options: Any) -> list[Any]:

@@ -33,6 +33,7 @@ from capro.train.loop import NOT_FINITE, fit
 from capro.train.ranks import Ranks
 from capro.train.steps import ClassifierOnly, Objective, Prototypes, WebLabels
 from capro.train.tasks import Task
+from capro.witness import TextWitness
 
 # --- step 1 ---------------------------------------------------------------------------------------
 
@@ -169,6 +170,17 @@ def anchored_of(run: Run, training: assemble.TrainingSet) -> torch.Tensor:
     return anchored
 
 
+def _witness(run: Run, training: assemble.TrainingSet) -> TextWitness | None:
+    """What the texts say of every sample, where they are to be heard in the label rule."""
+    if training.multi_label or not run.settings.train.text_weight:
+        return None
+    return TextWitness.fitted(
+        read_array(run.folder("graph") / "texts.npy"),
+        read_array(run.folder("embed") / "prototypes.npy"),
+        training.labels.cpu().numpy(),
+    )
+
+
 def train(run: Run, *, bar: progress.Bar = progress.silent) -> None:
     """Step 2: prototypes, bootstrapping, label correction."""
     settings, manifest = run.settings, manifest_of(run)
@@ -192,6 +204,7 @@ def train(run: Run, *, bar: progress.Bar = progress.silent) -> None:
             ranks,
             tau=settings.net.tau,
             seed=settings.seed,
+            witness=_witness(run, training),
         )
         history = _fit(
             run, "train", objective, inputs, training, training.positions,
@@ -264,6 +277,7 @@ def clean(run: Run) -> dict[str, Any]:
             inputs,
             training.positions,
             settings.train,
+            _witness(run, training),
         )
         write_array(folder / "labels.npy", judged.labels)
         write_array(folder / "fused.npy", judged.fused)
@@ -283,7 +297,7 @@ def clean(run: Run) -> dict[str, Any]:
         "clean",
         work,
         inputs=["scan", "classes", "embed", "match", "train"],
-        settings=settings.train.model_dump(include={"gamma", "alpha", "policy"}),
+        settings=settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"}),
     )
     return dict((run.finished("clean") or {})["result"])
 
@@ -317,6 +331,7 @@ def _evidence(
         fused=judged.fused,
         classifier=judged.classifier,
         similarity=judged.similarity,
+        text=judged.text,
         text_distance=distances[["id", "class", "distance"]],
         pictures=verdicts.look_at_pictures(near),
         spoke=verdicts.spoke_for(np.load(graph) if used else None, len(training.positions)),

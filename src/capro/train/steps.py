@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capro.config import TrainSettings
-from capro.labels import fused_score
+from capro.labels import fused_score, with_text
 from capro.losses import instance_loss
 from capro.nets.dictionary import Dictionary
 from capro.nets.siamese import Siamese
@@ -24,6 +24,7 @@ from capro.runs import seed_for
 from capro.train.batches import Batch, Inputs, plain_batches, slices
 from capro.train.ranks import Ranks
 from capro.train.tasks import Task
+from capro.witness import TextWitness
 
 EVAL_BATCH = 256
 
@@ -122,6 +123,7 @@ class Prototypes:
         ranks: The ranks.
         tau: Temperature.
         seed: Of the run.
+        witness: What the texts say, for a ``text_weight`` above 0; one label only.
     """
 
     keys = True
@@ -129,9 +131,10 @@ class Prototypes:
     def __init__(
         self, net: Siamese, task: Task, labels: Tensor, anchored: Tensor, inputs: Inputs,
         positions: NDArray[np.int64], settings: TrainSettings, ranks: Ranks, *,
-        tau: float, seed: int,
+        tau: float, seed: int, witness: TextWitness | None = None,
     ) -> None:  # fmt: skip
         self.net, self._task, self._ranks, self._settings = net, task, ranks, settings
+        self._witness = witness
         self._labels, self._anchored = labels, anchored
         self._inputs, self._positions, self._tau = inputs, positions, tau
         self._device = labels.device
@@ -184,6 +187,9 @@ class Prototypes:
             with torch.no_grad():
                 r = task.similarity(out.z, out.z_c, self._prototypes)
                 o = fused_score(task.probabilities(out.p), r, alpha=settings.alpha)
+                if self._witness is not None:
+                    t = self._witness.of(batch.samples).to(o)
+                    o = with_text(o, t, weight=settings.text_weight)
                 labels, decisions = task.adjust(
                     o, y, anchored, gamma=settings.gamma, protect=self._protect
                 )

@@ -1,0 +1,94 @@
+"""The texts' say in the label rule against slow references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capro.witness import FITTED_ON, TEMPERATURES, TextWitness
+
+
+def made(n: int = 300, c: int = 4, noise: float = 0.5, seed: int = 0):
+    """Texts near the class texts of their labels."""
+    rng = np.random.default_rng(seed)
+    prototypes = rng.normal(size=(c, 8)).astype(np.float32)
+    labels = rng.integers(0, c, n)
+    texts = prototypes[labels] + noise * rng.normal(size=(n, 8)) * np.sqrt(8)
+    return texts.astype(np.float32), prototypes, labels
+
+
+def slow_belief(text, prototypes, tau):
+    if not text.any():
+        return np.zeros(len(prototypes))
+    cosines = [
+        float(text @ p) / float(np.linalg.norm(text)) / float(np.linalg.norm(p)) for p in prototypes
+    ]
+    weights = [np.exp(cosine / tau) for cosine in cosines]
+    return np.array(weights) / sum(weights)
+
+
+def test_belief_is_a_softmax_of_cosines_and_zero_without_text():
+    texts, prototypes, labels = made()
+    texts[7] = 0
+    witness = TextWitness.fitted(texts, prototypes, labels)
+    rows = np.array([3, 7, 200])
+    slow = [slow_belief(texts[row], prototypes, witness.tau) for row in rows]
+    np.testing.assert_allclose(witness.of(rows).numpy(), slow, atol=1e-5)
+
+
+def test_the_temperature_makes_the_labels_likeliest():
+    texts, prototypes, labels = made()
+    texts[:20] = 0  # missing texts say nothing about it
+    labels[20:40] = -1  # nor do missing labels
+    fitted = TextWitness.fitted(texts, prototypes, labels).tau
+
+    def likely(tau):
+        beliefs = [slow_belief(texts[i], prototypes, tau)[labels[i]] for i in range(40, 300)]
+        return np.log(beliefs).mean()
+
+    grid = np.geomspace(*TEMPERATURES, 200)
+    assert fitted == pytest.approx(max(grid, key=likely), rel=0.05)
+
+
+def test_texts_that_do_not_fit_the_labels_are_hardly_heard():
+    texts, prototypes, labels = made()
+    shuffled = np.random.default_rng(1).permutation(labels)
+    useful = TextWitness.fitted(texts, prototypes, labels)
+    useless = TextWitness.fitted(texts, prototypes, shuffled)
+    assert useless.tau == pytest.approx(TEMPERATURES[1], rel=0.05)
+    everyone = np.arange(len(texts))
+    assert useless.of(everyone).max() < 0.3 < useful.of(everyone).max(dim=1).values.mean()
+
+
+@pytest.mark.parametrize("gone", ["texts", "labels"])
+def test_without_texts_or_labels_there_is_nothing_to_fit(gone):
+    texts, prototypes, labels = made(n=5)
+    texts, labels = (texts * 0, labels) if gone == "texts" else (texts, labels * 0 - 1)
+    assert TextWitness.fitted(texts, prototypes, labels).tau == TEMPERATURES[1]
+
+
+def test_a_large_set_is_fitted_on_a_part_of_it():
+    texts, prototypes, labels = made(n=FITTED_ON + 500)
+    asked = []
+
+    class Counted(np.ndarray):
+        def __getitem__(self, key):
+            asked.append(np.size(key))
+            return np.asarray(super().__getitem__(key))
+
+    whole = TextWitness.fitted(texts[:FITTED_ON], prototypes, labels[:FITTED_ON]).tau
+    found = TextWitness.fitted(texts.view(Counted), prototypes, labels)
+    assert asked == [FITTED_ON]
+    assert found.tau == pytest.approx(whole, rel=0.05)
+
+
+@given(st.integers(0, 100), st.floats(0.05, 3))
+def test_beliefs_do_not_depend_on_the_length_of_texts(seed, factor):
+    texts, prototypes, labels = made(n=20, seed=seed)
+    a = TextWitness.fitted(texts, prototypes, labels)
+    b = TextWitness.fitted(texts * np.float32(factor), prototypes, labels)
+    rows = np.arange(20)
+    torch.testing.assert_close(a.of(rows), b.of(rows), atol=1e-3, rtol=1e-3)
