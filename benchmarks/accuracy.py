@@ -35,9 +35,7 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
     vanilla = trial.web()
     rows["vanilla"] = trial.test(vanilla)
     rows[AS_LONG] = _as_long(trial)
-    mopro = web_start.model_copy(
-        update={"policy": "mopro", "reference": "none", "text_weight": 0.0}
-    )
+    mopro = web_start.model_copy(update={"policy": "mopro", "reference": "none"})
     rows["random anchors + mopro (MoPro)"] = _capro(trial, vanilla, chance, mopro)
     anchors = trial.anchor_heads(text, train)
     rows["anchors only"] = trial.test(anchors)
@@ -46,9 +44,9 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
         ("web", vanilla, web_start),
         ("anchors", anchors, from_anchors),
     ):
-        paper = settings.model_copy(update={"text_weight": 0.0})
-        rows[f"CAPro from {name}, texts choose anchors only"] = _capro(trial, start, text, paper)
         rows[f"CAPro from {name}"] = _capro(trial, start, text, settings)
+        heard = settings.model_copy(update={"text_weight": 1.0})
+        rows[f"CAPro from {name}, texts in the label rule"] = _capro(trial, start, text, heard)
     rows["oracle: clean subset"] = trial.test(trial.web(oracle_labels(bench, relabel=False)))
     rows["oracle: true labels"] = trial.test(trial.web(oracle_labels(bench, relabel=True)))
     return rows

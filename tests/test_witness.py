@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
-from capro.witness import FITTED_ON, TEMPERATURES, TextWitness
+from capro.witness import FITTED_ON, RIDGE, TextWitness
 
 
 def made(n: int = 300, c: int = 4, noise: float = 0.5, seed: int = 0):
@@ -20,13 +23,13 @@ def made(n: int = 300, c: int = 4, noise: float = 0.5, seed: int = 0):
     return texts.astype(np.float32), prototypes, labels
 
 
-def slow_belief(text, prototypes, tau):
+def slow_belief(text, prototypes, tau, bias):
     if not text.any():
         return np.zeros(len(prototypes))
     cosines = [
         float(text @ p) / float(np.linalg.norm(text)) / float(np.linalg.norm(p)) for p in prototypes
     ]
-    weights = [np.exp(cosine / tau) for cosine in cosines]
+    weights = [np.exp(cosine / tau + float(b)) for cosine, b in zip(cosines, bias, strict=True)]
     return np.array(weights) / sum(weights)
 
 
@@ -35,22 +38,25 @@ def test_belief_is_a_softmax_of_cosines_and_zero_without_text():
     texts[7] = 0
     witness = TextWitness.fitted(texts, prototypes, labels)
     rows = np.array([3, 7, 200])
-    slow = [slow_belief(texts[row], prototypes, witness.tau) for row in rows]
+    slow = [slow_belief(texts[row], prototypes, witness.tau, witness.bias) for row in rows]
     np.testing.assert_allclose(witness.of(rows).numpy(), slow, atol=1e-5)
 
 
-def test_the_temperature_makes_the_labels_likeliest():
+def test_the_fit_is_scipys():
     texts, prototypes, labels = made()
     texts[:20] = 0  # missing texts say nothing about it
     labels[20:40] = -1  # nor do missing labels
-    fitted = TextWitness.fitted(texts, prototypes, labels).tau
+    fitted = TextWitness.fitted(texts, prototypes, labels)
 
-    def likely(tau):
-        beliefs = [slow_belief(texts[i], prototypes, tau)[labels[i]] for i in range(40, 300)]
-        return np.log(beliefs).mean()
+    def unlikely(x):
+        beliefs = [
+            slow_belief(texts[i], prototypes, 1 / x[0], x[1:])[labels[i]] for i in range(40, 300)
+        ]
+        return -np.log(beliefs).mean() + RIDGE * np.mean(x[1:] ** 2)
 
-    grid = np.geomspace(*TEMPERATURES, 200)
-    assert fitted == pytest.approx(max(grid, key=likely), rel=0.05)
+    best = minimize(unlikely, np.array([5.0, 0, 0, 0, 0]), method="L-BFGS-B").x
+    assert 1 / fitted.tau == pytest.approx(best[0], rel=0.01)
+    np.testing.assert_allclose(fitted.bias.numpy(), best[1:], atol=0.02)
 
 
 def test_texts_that_do_not_fit_the_labels_are_hardly_heard():
@@ -58,16 +64,41 @@ def test_texts_that_do_not_fit_the_labels_are_hardly_heard():
     shuffled = np.random.default_rng(1).permutation(labels)
     useful = TextWitness.fitted(texts, prototypes, labels)
     useless = TextWitness.fitted(texts, prototypes, shuffled)
-    assert useless.tau == pytest.approx(TEMPERATURES[1], rel=0.05)
     everyone = np.arange(len(texts))
-    assert useless.of(everyone).max() < 0.3 < useful.of(everyone).max(dim=1).values.mean()
+    assert useless.of(everyone).max() < 0.4
+    assert useful.of(everyone).max(dim=1).values.mean() > 0.6
+
+
+def test_texts_that_contradict_the_labels_say_nothing():
+    texts, prototypes, labels = made(noise=0.1)
+    liars = TextWitness.fitted(-texts, prototypes, labels)
+    assert liars.tau == np.inf
+    np.testing.assert_allclose(liars.of(np.arange(5)).numpy(), 1 / 4)
+
+
+def test_a_class_text_that_is_too_near_to_everyone_is_mended():
+    texts, prototypes, labels = made(noise=0.3)
+    prototypes[1:] += 2 * prototypes[0]  # three class texts that speak of the first class, too
+    plain = replace(TextWitness.fitted(texts, prototypes, labels), bias=torch.zeros(4))
+    mended = TextWitness.fitted(texts, prototypes, labels)
+    everyone = np.arange(len(texts))
+    right = [(w.of(everyone).argmax(dim=1).numpy() == labels).mean() for w in (plain, mended)]
+    assert right[1] > right[0] + 0.02
 
 
 @pytest.mark.parametrize("gone", ["texts", "labels"])
 def test_without_texts_or_labels_there_is_nothing_to_fit(gone):
     texts, prototypes, labels = made(n=5)
     texts, labels = (texts * 0, labels) if gone == "texts" else (texts, labels * 0 - 1)
-    assert TextWitness.fitted(texts, prototypes, labels).tau == TEMPERATURES[1]
+    assert TextWitness.fitted(texts, prototypes, labels).tau == np.inf
+
+
+def test_a_class_without_samples_keeps_the_fit_finite():
+    texts, prototypes, labels = made()
+    labels[labels == 2] = -1
+    witness = TextWitness.fitted(texts, prototypes, labels)
+    assert witness.bias.isfinite().all()
+    assert witness.of(np.arange(300))[:, 2].mean() < 0.02
 
 
 def test_a_large_set_is_fitted_on_a_part_of_it():
