@@ -85,6 +85,8 @@ def test_texts_that_were_heard_are_told() -> None:
     assert np.isnan(table.loc["d", "text_probability"])
     assert "(its text says 0.60 and 0.30)" in table.loc["b", "evidence"]
     assert "(classifier 0.50, prototype 0.50, text 0.50)" in table.loc["c", "evidence"]
+    nameless = verdicts.single_label(evidence(text=t, given=np.array([0, -1, 0, 0])))
+    assert "its text says" not in nameless.set_index("id").loc["b", "evidence"]
     t[2] = 0
     kept = verdicts.single_label(evidence(text=t)).set_index("id").loc["c", "evidence"]
     assert "prototype 0.50, no text)" in kept
