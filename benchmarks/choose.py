@@ -42,7 +42,7 @@ def main() -> None:
         "--data", default="queryweb32", choices=["queryweb32", "shopweb64", "cococap64"]
     )
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--folds", type=int, default=1, help="parts held out in turn, up to 3")
+    parser.add_argument("--folds", type=int, default=1, choices=[1, 2, 3], help="held out in turn")
     parser.add_argument("--pool", default="agree", choices=["agree", "fit"], help="one label only")
     parser.add_argument(
         "--rows", nargs="+", default=["vanilla", "CAPro"], choices=["vanilla", "CAPro"]
@@ -58,7 +58,7 @@ def main() -> None:
     for overrides in itertools.product(*axes):
         begin = time.monotonic()
         results = [
-            held_out(bench, overrides, bench.fold + 3 * seed, a.rows)
+            held_out(bench, overrides, bench.fold + a.folds * seed, a.rows)
             for bench in benches
             for seed in range(a.seeds)
         ]

@@ -252,7 +252,7 @@ class KeyAugment(nn.Module):
         self.blur_sigma = blur_sigma
 
     def draw(self, seed: int, epoch: int, indices: Iterable[int]) -> Tensor:
-        """The chances of each sample, (b, 6) float32 on the CPU; 8 µs a sample."""
+        """The chances of each sample, (b, 6) float32 on the CPU; 6 µs a sample."""
         rows = [
             view_rng(seed, epoch, int(index), COLOUR).random(self.COLUMNS + 2) for index in indices
         ]

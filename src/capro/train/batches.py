@@ -35,12 +35,12 @@ from capro.nets.backbones import Backbone
 from capro.runs import seed_for
 
 PLAIN = -1  # the view without augmentation
-AHEAD = (2, 16)  # batches prepared while the network works on another: at least, at most
+THREADS = (2, 16)  # that prepare batches while the network works on another: at least, at most
 
 
 def workers(ranks: int) -> int:
     """Threads that prepare batches: a rank's share of the cores, within bounds; decides no value."""
-    low, high = AHEAD
+    low, high = THREADS
     return max(low, min(high, (os.cpu_count() or 1) // ranks))
 
 
