@@ -11,13 +11,15 @@ set is scored once per training; nothing is chosen on it.
 from __future__ import annotations
 
 import argparse
+import copy
 import time
-from typing import Any
 
 import numpy as np
 import torch
 
+from capro.config import TrainSettings
 from capro.evaluate.truth import label_accuracy
+from capro.nets.siamese import Siamese
 from frozen import Bench, Trial, oracle_labels, preset_for
 
 AS_LONG = "vanilla, as many epochs as CAPro"
@@ -35,8 +37,10 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
     vanilla = trial.web()
     rows["vanilla"] = trial.test(vanilla)
     rows[AS_LONG] = _as_long(trial)
+    balance = bench.settings.finetune.balance
+    rows[f"vanilla, then step 3 with balance {balance}"] = _balanced(trial, vanilla, balance)
     mopro = web_start.model_copy(update={"policy": "mopro", "reference": "none"})
-    rows["random anchors + mopro (MoPro)"] = _capro(trial, vanilla, chance, mopro)
+    rows["random anchors + mopro (MoPro)"] = _capro(trial, vanilla, chance, mopro)[0.0]
     anchors = trial.anchor_heads(text, train)
     rows["anchors only"] = trial.test(anchors)
     from_anchors = train.model_copy(update={"start": "anchors"})
@@ -44,9 +48,12 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
         ("web", vanilla, web_start),
         ("anchors", anchors, from_anchors),
     ):
-        rows[f"CAPro from {name}"] = _capro(trial, start, text, settings)
+        found = _capro(trial, start, text, settings)
+        rows[f"CAPro from {name}"] = found[balance]
+        rows[f"CAPro from {name}, balance 0 in step 3"] = found[0.0]
         heard = settings.model_copy(update={"text_weight": 1.0})
-        rows[f"CAPro from {name}, texts in the label rule"] = _capro(trial, start, text, heard)
+        found = _capro(trial, start, text, heard)
+        rows[f"CAPro from {name}, texts in the label rule"] = found[balance]
     rows["oracle: clean subset"] = trial.test(trial.web(oracle_labels(bench, relabel=False)))
     rows["oracle: true labels"] = trial.test(trial.web(oracle_labels(bench, relabel=True)))
     return rows
@@ -61,7 +68,7 @@ def multi_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
     return {
         "vanilla": trial.test(vanilla),
         AS_LONG: _as_long(trial),
-        "CAPro": _capro(trial, vanilla, text, train),
+        "CAPro": _capro(trial, vanilla, text, train)[0.0],
         "oracle: true labels": trial.test(trial.web(oracle_labels(bench, relabel=True))),
     }
 
@@ -73,14 +80,29 @@ def _as_long(trial: Trial) -> dict[str, float]:
     return trial.test(trial.web(schedule=steps.pretrain.model_copy(update={"epochs": epochs})))
 
 
-def _capro(trial: Trial, start: Any, anchored: torch.Tensor, train: Any) -> dict[str, float]:
-    net, verdicts, _ = trial.capro(start, anchored, train)
-    member = trial.bench.member
-    found = trial.test(net)
-    found["labels before"] = label_accuracy(trial.training.labels.numpy(), member)
-    found["labels after"] = label_accuracy(verdicts.labels, member)
-    found["kept"] = 1 - float(trial.task.out(torch.from_numpy(verdicts.labels)).float().mean())
-    return found
+def _balanced(trial: Trial, vanilla: Siamese, balance: float) -> dict[str, float]:
+    """What step 3's balance brings to somebody who cleans nothing."""
+    net = copy.deepcopy(vanilla)
+    trial.finetune(net, trial.training.labels, balance)
+    return trial.test(net)
+
+
+def _capro(
+    trial: Trial, start: Siamese, anchored: torch.Tensor, train: TrainSettings
+) -> dict[float, dict[str, float]]:
+    """Figures by step 3's balance: none, and the preset's."""
+    step2, verdicts, _ = trial.step2(start, anchored, train)
+    labels, member = torch.from_numpy(verdicts.labels), trial.bench.member
+    rows = {}
+    for balance in {0.0, trial.settings.finetune.balance}:
+        net = copy.deepcopy(step2)
+        trial.finetune(net, labels, balance)
+        found = trial.test(net)
+        found["labels before"] = label_accuracy(trial.training.labels.numpy(), member)
+        found["labels after"] = label_accuracy(verdicts.labels, member)
+        found["kept"] = 1 - float(trial.task.out(labels).float().mean())
+        rows[balance] = found
+    return rows
 
 
 def main() -> None:

@@ -248,6 +248,14 @@ class Trial:
         self, start: Siamese, anchored: Tensor, train: TrainSettings
     ) -> tuple[Siamese, Verdicts, Any]:
         """Steps 2 and 3 from given heads."""
+        net, verdicts, history = self.step2(start, anchored, train)
+        self.finetune(net, torch.from_numpy(verdicts.labels), self.settings.finetune.balance)
+        return net, verdicts, history
+
+    def step2(
+        self, start: Siamese, anchored: Tensor, train: TrainSettings
+    ) -> tuple[Siamese, Verdicts, Any]:
+        """Step 2 from given heads, and what it makes of the labels."""
         net = self.net()
         net.heads.load_state_dict(start.heads.state_dict())
         net.reset_key()
@@ -260,11 +268,13 @@ class Trial:
         history = self.fit(objective, rows, train, "step 2")
         verdicts = judge(net, self.task, objective.prototypes, self.training.labels, anchored,
                          self.inputs, self.training.positions, train, witness)  # fmt: skip
-        labels = torch.from_numpy(verdicts.labels)
-        kept = torch.nonzero(~self.task.out(labels)).flatten().numpy()
-        self.fit(ClassifierOnly(net, self.task, labels[kept], self.ranks), kept,
-                 self.settings.finetune, "step 3")  # fmt: skip
         return net, verdicts, history
+
+    def finetune(self, net: Siamese, labels: Tensor, balance: float) -> None:
+        """Step 3 on given labels."""
+        kept = torch.nonzero(~self.task.out(labels)).flatten().numpy()
+        objective = ClassifierOnly(net, self.task, labels[kept], self.ranks, balance=balance)
+        self.fit(objective, kept, self.settings.finetune, "step 3")
 
     @torch.no_grad()
     def test(self, net: Siamese) -> dict[str, float]:

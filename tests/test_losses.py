@@ -14,6 +14,7 @@ from capro.errors import ConfigError
 from capro.losses import (
     bootstrap_loss,
     bootstrap_loss_binary,
+    class_offsets,
     classification_loss,
     classification_loss_binary,
     collective_target,
@@ -400,3 +401,26 @@ def test_total_names_a_term_without_a_weight():
 def test_positive_weights_by_hand():
     found = positive_weights(torch.tensor([10, 50, 90, 0, 100]), 100)
     assert found.tolist() == pytest.approx([3.0, 1.0, 1 / 3, 10.0, 0.1])
+
+
+@given(
+    st.lists(st.integers(0, 500), min_size=1, max_size=8).filter(any),
+    st.floats(0, 1),
+)
+def test_offsets_of_classes_equal_a_loop(counts, balance):
+    sizes = [max(1, count) for count in counts]
+    slow = [balance * math.log(size / sum(sizes)) for size in sizes]
+    found = class_offsets(torch.tensor(counts), balance=balance)
+    assert torch.allclose(found, torch.tensor(slow), atol=1e-5)
+
+
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=6), st.floats(0, 1))
+def test_offsets_take_the_sizes_of_classes_out_of_what_is_learnt(counts, balance):
+    """Without features, log share * (1 - balance) is the best that is left to learn."""
+    y = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    share = torch.tensor(counts) / len(y)
+    learnt = (share.log() * (1 - balance)).requires_grad_()
+    logits = (learnt + class_offsets(torch.tensor(counts), balance=balance)).expand(len(y), -1)
+    classification_loss(logits, y).backward()
+    assert learnt.grad is not None
+    assert learnt.grad.abs().max() < 1e-6

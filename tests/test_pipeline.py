@@ -361,6 +361,23 @@ def test_texts_are_heard_where_the_settings_say_so(frozen, multi, tmp_path):
     assert silent["train/model.safetensors"] == heard["train/model.safetensors"]
 
 
+def test_step_three_balances_classes_where_the_settings_say_so(frozen, multi, tmp_path):
+    values = "finetune.balance=0", "finetune.balance=1"
+    for name, base, differs in (("one", frozen[0], True), ("several", multi[0], False)):
+        runs = [tiny.copied(base, tmp_path / f"{name} {value}", value) for value in values]
+        for run in runs:  # classes of different size, so that there is something to balance
+            pipeline.train(run)
+            pipeline.clean(run)
+            path = run.folder("clean") / "labels.npy"
+            labels = np.load(path)
+            labels[::2] = labels[0]
+            np.save(path, labels)
+            pipeline.finetune(run)
+        models = [(run.folder("finetune") / "model.safetensors").read_bytes() for run in runs]
+        assert (models[0] != models[1]) == differs  # documented: one label only
+        assert runs[0].need("train") == runs[1].need("train")  # steps before it stay
+
+
 def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
     run = tiny.copied(frozen[0], tmp_path / "run")
     pipeline.train(run)

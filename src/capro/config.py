@@ -190,6 +190,9 @@ class FinetuneSettings(Schedule):
     epochs: Count = setting(15, "in total, Tab. hyper-parameters")
     lr: Rate = setting(1e-4, "peak learning rate, Tab. hyper-parameters")
     warmup_epochs: Count = setting(0, "Tab. hyper-parameters")
+    balance: Share = setting(
+        0.0, "0: classes as frequent as they are, the paper; 1: all count alike (one label only)"
+    )
 
 
 class LogSettings(Stage):

@@ -71,6 +71,24 @@ def classification_loss(
     return _average(losses, (y >= 0).all(dim=1), weight, count)
 
 
+def class_offsets(counts: Tensor, *, balance: float) -> Tensor:
+    """What is added to the logits while a classifier trains, (C,) -> (C,): balance * log share.
+
+    A frequent class then wins by its frequency without its weights learning it, and does not at
+    test time, when nothing is added. With balance 1 the classifier learns what it would on classes
+    of equal size (up to what it overfits), with 0.5 on sizes that are square roots.
+
+    Args:
+        counts: samples of each class. Zero is taken as one.
+        balance: 0 to 1; 0 gives zeros.
+
+    >>> class_offsets(torch.tensor([90, 10]), balance=0.5)
+    tensor([-0.0527, -1.1513])
+    """
+    counts = counts.to(torch.get_default_dtype()).clamp(min=1)
+    return balance * (counts / counts.sum()).log()
+
+
 def reconstruction_loss(
     v_rec: Tensor, v: Tensor, *, weight: Tensor | None = None, count: Count = None
 ) -> Tensor:

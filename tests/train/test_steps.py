@@ -343,6 +343,26 @@ def test_step_three_trains_the_classifier_alone():
     assert set(history[0]) == {"epoch", "lr", "loss", "cls"}
 
 
+def test_step_three_makes_up_for_rare_classes_as_far_as_it_is_told():
+    toy = Toy()
+    labels = torch.where(torch.arange(toy.n) < toy.n // 2, 0, toy.labels)
+    labels[::5] = NULL
+    sizes = [max(1, int((labels == c).sum())) for c in range(toy.classes)]
+    batch = batches(toy, 0, keys=False)[0]
+    net = toy.net().eval()
+    rows = [i for i in batch.samples.tolist() if labels[i] != NULL]
+    p = net(batch.query).query.p[labels[torch.from_numpy(batch.samples)] != NULL]
+    for balance in (0.0, 0.5, 1.0):
+        objective = ClassifierOnly(net, toy.task, labels, one_rank(), balance=balance)
+        slow = []
+        for logits, i in zip(p.tolist(), rows, strict=True):
+            weights = [
+                math.exp(logits[c]) * (sizes[c] / sum(sizes)) ** balance for c in range(toy.classes)
+            ]
+            slow.append(-math.log(weights[int(labels[i])] / sum(weights)))
+        assert objective.terms(batch)["cls"].item() == pytest.approx(np.mean(slow), rel=1e-4)
+
+
 def test_step_one_equals_a_slow_reference_and_leaves_the_unlabelled_out():
     toy = Toy()
     labels = toy.labels.clone()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from capro import assemble, progress
 from capro.assemble import TrainingSet, manifest_of
-from capro.config import Schedule
+from capro.config import FinetuneSettings, Schedule
 from capro.data.manifest import Manifest
 from capro.evaluate import openset
 from capro.nets.backbones import FeatureBackbone
@@ -174,10 +174,11 @@ def _train(
 ) -> None:
     """The classifier alone, from a fresh start, through the schedules of the steps that made it."""
     task = training.task(run.settings.net.tau)
-    objective = ClassifierOnly(net, task, labels.to(ranks.accelerator.device), ranks)
+    labels = labels.to(ranks.accelerator.device)
     for number, schedule in enumerate(schedules):
+        balance = schedule.balance if isinstance(schedule, FinetuneSettings) else 0.0
         fit(
-            objective,
+            ClassifierOnly(net, task, labels, ranks, balance=balance),
             inputs,
             positions,
             schedule,

@@ -349,7 +349,10 @@ def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         extra = assemble.load_net(run.folder("train") / "model.safetensors", net)
         labels = torch.from_numpy(np.array(read_array(run.folder("clean") / "labels.npy")))
         kept = torch.nonzero(~task.out(labels)).flatten()
-        objective = ClassifierOnly(net, task, labels[kept].to(training.labels.device), ranks)
+        objective = ClassifierOnly(
+            net, task, labels[kept].to(training.labels.device), ranks,
+            balance=settings.finetune.balance,
+        )  # fmt: skip
         history = _fit(
             run, "finetune", objective, inputs, training, training.positions[kept.numpy()],
             name="step 3: classifier", seed=settings.seed + 2, ranks=ranks, bar=bar,

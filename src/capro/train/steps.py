@@ -307,13 +307,24 @@ class Prototypes:
 
 
 class ClassifierOnly:
-    """Step 3: L_cls on the cleaned labels; the encoder in eval mode, so that statistics stay."""
+    """Step 3: L_cls on the cleaned labels; the encoder in eval mode, so that statistics stay.
+
+    Args:
+        net: Networks as step 2 left them.
+        task: One label or several.
+        labels: Cleaned labels of the training rows.
+        ranks: The ranks.
+        balance: How far rare classes are made up for, 0 to 1 (`losses.class_offsets`).
+    """
 
     keys = False
     weights: Mapping[str, float] = {}
 
-    def __init__(self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks) -> None:
+    def __init__(
+        self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, *, balance: float = 0.0
+    ) -> None:
         self.net, self._task, self._labels, self._ranks = net, task, labels, ranks
+        self._offsets = task.offsets(labels, balance=balance)
 
     def parameters(self) -> list[nn.Parameter]:
         return list(self.net.heads.classifier.parameters())
@@ -328,7 +339,8 @@ class ClassifierOnly:
             v = self.net.encoder(batch.query)
         y = _rows(self._labels, batch.samples)
         clean = _clean(self._task, _rows(self._labels, batch.everyone), self._ranks)
-        return {"cls": self._task.cls(self.net.heads.classifier(v), y, clean)}
+        logits = self.net.heads.classifier(v)
+        return {"cls": self._task.cls(logits + self._offsets.to(logits), y, clean)}
 
     def after(self, batch: Batch) -> None:
         del batch

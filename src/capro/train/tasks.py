@@ -28,6 +28,7 @@ class Task(Protocol):
     def probabilities(self, logits: Tensor) -> Tensor: ...
     def out(self, labels: Tensor) -> Tensor: ...
     def cls(self, logits: Tensor, labels: Tensor, count: Count) -> Tensor: ...
+    def offsets(self, labels: Tensor, *, balance: float) -> Tensor: ...
     def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor: ...
     def pro(self, out: HeadOutputs, prototypes: Tensor, labels: Tensor, count: Count) -> Tensor: ...
     def adjust(
@@ -60,6 +61,11 @@ class SingleLabel:
 
     def cls(self, logits: Tensor, labels: Tensor, count: Count) -> Tensor:
         return losses.classification_loss(logits, labels, count=count)
+
+    def offsets(self, labels: Tensor, *, balance: float) -> Tensor:
+        """What is added to the logits in training, by the labels of all samples, (n,) -> (C,)."""
+        counts = torch.bincount(labels[~self.out(labels)], minlength=self.classes)
+        return losses.class_offsets(counts, balance=balance)
 
     def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor:
         return losses.projection_loss(out.v_rec, out.v, out.q, labels, count=count, samples=samples)
@@ -126,6 +132,11 @@ class MultiLabel:
         return losses.classification_loss_binary(
             logits, labels, pos_weight=self.pos_weight.to(logits), count=count
         )
+
+    def offsets(self, labels: Tensor, *, balance: float) -> Tensor:
+        """None: ``pos_weight`` speaks for rare classes in every step."""
+        del balance
+        return labels.new_zeros(self.classes, dtype=torch.get_default_dtype())
 
     def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor:
         return losses.projection_loss_binary(
