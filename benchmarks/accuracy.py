@@ -37,10 +37,9 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
     vanilla = trial.web()
     rows["vanilla"] = trial.test(vanilla)
     rows[AS_LONG] = _as_long(trial)
-    balance = bench.settings.finetune.balance
-    rows[f"vanilla, then step 3 with balance {balance}"] = _balanced(trial, vanilla, balance)
+    rows["vanilla, then step 3"] = _step3(trial, vanilla, trial.training.labels)
     mopro = web_start.model_copy(update={"policy": "mopro", "reference": "none"})
-    rows["random anchors + mopro (MoPro)"] = _capro(trial, vanilla, chance, mopro)[0.0]
+    rows["random anchors + mopro (MoPro)"] = _capro(trial, vanilla, chance, mopro)[1]
     anchors = trial.anchor_heads(text, train)
     rows["anchors only"] = trial.test(anchors)
     from_anchors = train.model_copy(update={"start": "anchors"})
@@ -48,15 +47,11 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
         ("web", vanilla, web_start),
         ("anchors", anchors, from_anchors),
     ):
-        found = _capro(trial, start, text, settings)
-        rows[f"CAPro from {name}"] = found[balance]
-        rows[f"CAPro from {name}, balance 0 in step 3"] = found[0.0]
+        capro, rows[f"CAPro from {name}, balance 0 in step 3"] = _capro(trial, start, text, settings)
+        rows[f"CAPro from {name}"] = capro
         heard = settings.model_copy(update={"text_weight": 1.0})
-        found = _capro(trial, start, text, heard)
-        rows[f"CAPro from {name}, texts in the label rule"] = found[balance]
-    rows["oracle: clean subset"] = trial.test(trial.web(oracle_labels(bench, relabel=False)))
-    rows["oracle: true labels"] = trial.test(trial.web(oracle_labels(bench, relabel=True)))
-    return rows
+        rows[f"CAPro from {name}, texts in the label rule"] = _capro(trial, start, text, heard)[0]
+    return rows | _oracles(trial, {"clean subset": False, "true labels": True})
 
 
 def multi_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
@@ -68,9 +63,9 @@ def multi_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
     return {
         "vanilla": trial.test(vanilla),
         AS_LONG: _as_long(trial),
-        "CAPro": _capro(trial, vanilla, text, train)[0.0],
-        "oracle: true labels": trial.test(trial.web(oracle_labels(bench, relabel=True))),
-    }
+        "vanilla, then step 3": _step3(trial, vanilla, trial.training.labels),
+        "CAPro": _capro(trial, vanilla, text, train)[0],
+    } | _oracles(trial, {"true labels": True})
 
 
 def _as_long(trial: Trial) -> dict[str, float]:
@@ -80,29 +75,37 @@ def _as_long(trial: Trial) -> dict[str, float]:
     return trial.test(trial.web(schedule=steps.pretrain.model_copy(update={"epochs": epochs})))
 
 
-def _balanced(trial: Trial, vanilla: Siamese, balance: float) -> dict[str, float]:
-    """What step 3's balance brings to somebody who cleans nothing."""
-    net = copy.deepcopy(vanilla)
-    trial.finetune(net, trial.training.labels, balance)
+def _step3(trial: Trial, net: Siamese, labels: torch.Tensor, **changed: float) -> dict[str, float]:
+    """Figures after step 3; the net given stays as it is."""
+    net = copy.deepcopy(net)
+    trial.finetune(net, labels, **changed)
     return trial.test(net)
+
+
+def _oracles(trial: Trial, relabel: dict[str, bool]) -> dict[str, dict[str, float]]:
+    """Step 1 on true labels, and step 3 after it."""
+    rows = {}
+    for name, every in relabel.items():
+        labels = oracle_labels(trial.bench, relabel=every)
+        net = trial.web(labels)
+        rows[f"oracle: {name}"] = trial.test(net)
+        rows[f"oracle: {name}, then step 3"] = _step3(trial, net, labels)
+    return rows
 
 
 def _capro(
     trial: Trial, start: Siamese, anchored: torch.Tensor, train: TrainSettings
-) -> dict[float, dict[str, float]]:
-    """Figures by step 3's balance: none, and the preset's."""
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Figures with step 3 as in the preset, and with classes as frequent as they are."""
     step2, verdicts, _ = trial.step2(start, anchored, train)
     labels, member = torch.from_numpy(verdicts.labels), trial.bench.member
-    rows = {}
-    for balance in {0.0, trial.settings.finetune.balance}:
-        net = copy.deepcopy(step2)
-        trial.finetune(net, labels, balance)
-        found = trial.test(net)
-        found["labels before"] = label_accuracy(trial.training.labels.numpy(), member)
-        found["labels after"] = label_accuracy(verdicts.labels, member)
-        found["kept"] = 1 - float(trial.task.out(labels).float().mean())
-        rows[balance] = found
-    return rows
+    cleaned = {
+        "labels before": label_accuracy(trial.training.labels.numpy(), member),
+        "labels after": label_accuracy(verdicts.labels, member),
+        "kept": 1 - float(trial.task.out(labels).float().mean()),
+    }
+    preset, plain = _step3(trial, step2, labels), _step3(trial, step2, labels, balance=0.0)
+    return preset | cleaned, plain | cleaned
 
 
 def main() -> None:

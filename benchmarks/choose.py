@@ -44,12 +44,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--folds", type=int, default=1, choices=[1, 2, 3], help="held out in turn")
     parser.add_argument("--pool", default="agree", choices=["agree", "fit"], help="one label only")
+    parser.add_argument("--thin", type=float, default=0.0, help="several labels: share to take away")
     parser.add_argument(
         "--rows", nargs="+", default=["vanilla", "CAPro"], choices=["vanilla", "CAPro"]
     )
     parser.add_argument("--vary", nargs="+", default=[], help="name=value,value,...")
     a = parser.parse_args()
-    benches = [HeldOut(a.data, (), preset_for(a.data), a.pool, fold) for fold in range(a.folds)]
+    benches = [
+        HeldOut(a.data, (), preset_for(a.data), a.pool, fold, a.thin) for fold in range(a.folds)
+    ]
+    if a.thin and not benches[0].training.multi_label:
+        parser.error("--thin needs several labels: cococap64")
     axes = [
         [f"{name}={value}" for value in values.split(",")]
         for name, values in (v.split("=") for v in a.vary)

@@ -160,10 +160,14 @@ class HeldOut(Bench):
     wrong sense would look good. The pool is `agree`, samples whose own text is nearer to their class's
     text than to any other's, or `fit`, the 75 of each class whose texts fit best (purer, and too much
     like the anchors: heads trained on anchors alone look nearly as good as the whole method).
+
+    Held-out samples lack the labels that all samples lack, so they cannot tell who copes with that.
+    ``thin`` takes more labels away, from those trained on alone: what copes with it looks better.
     """
 
     pool: str = "agree"
     fold: int = 0  # which tenth or third
+    thin: float = 0.0  # share of the labels trained on that are taken away; several labels only
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:
@@ -189,7 +193,11 @@ class HeldOut(Bench):
     @cached_property
     def training(self) -> assemble.TrainingSet:
         rows, whole = self._split[0], self.whole
-        return replace(whole, positions=whole.positions[rows], labels=whole.labels[rows])
+        labels = whole.labels[rows]
+        if self.thin:
+            gone = torch.rand(labels.shape, generator=torch.Generator().manual_seed(self.fold))
+            labels = torch.where(gone < self.thin, 0, labels)
+        return replace(whole, positions=whole.positions[rows], labels=labels)
 
     @cached_property
     def test(self) -> tuple[Any, Any]:
@@ -249,7 +257,7 @@ class Trial:
     ) -> tuple[Siamese, Verdicts, Any]:
         """Steps 2 and 3 from given heads."""
         net, verdicts, history = self.step2(start, anchored, train)
-        self.finetune(net, torch.from_numpy(verdicts.labels), self.settings.finetune.balance)
+        self.finetune(net, torch.from_numpy(verdicts.labels))
         return net, verdicts, history
 
     def step2(
@@ -270,11 +278,16 @@ class Trial:
                          self.inputs, self.training.positions, train, witness)  # fmt: skip
         return net, verdicts, history
 
-    def finetune(self, net: Siamese, labels: Tensor, balance: float) -> None:
-        """Step 3 on given labels."""
+    def finetune(self, net: Siamese, labels: Tensor, **changed: Any) -> None:
+        """Step 3 on given labels, as its settings say but for what is changed."""
         kept = torch.nonzero(~self.task.out(labels)).flatten().numpy()
-        objective = ClassifierOnly(net, self.task, labels[kept], self.ranks, balance=balance)
-        self.fit(objective, kept, self.settings.finetune, "step 3")
+        settings = self.settings.finetune.model_copy(update=changed)
+        objective = ClassifierOnly.by(
+            settings, net, self.task, labels[kept], self.ranks, self.inputs,
+            self.training.positions[kept],
+        )  # fmt: skip
+        self.fit(objective, kept, settings, "step 3")
+        objective.finish()
 
     @torch.no_grad()
     def test(self, net: Siamese) -> dict[str, float]:

@@ -190,9 +190,10 @@ class FinetuneSettings(Schedule):
     epochs: Count = setting(15, "in total, Tab. hyper-parameters")
     lr: Rate = setting(1e-4, "peak learning rate, Tab. hyper-parameters")
     warmup_epochs: Count = setting(0, "Tab. hyper-parameters")
-    balance: Share = setting(
-        0.0, "0: classes as frequent as they are, the paper; 1: all count alike (one label only)"
+    balance: Share | None = setting(
+        None, "0: classes count as they are frequent; 1: all alike; unset: as in steps 1 and 2"
     )
+    centred: bool = setting(False, "on features less their mean: quicker, and decay spares the bias")
 
 
 class LogSettings(Stage):

@@ -221,16 +221,17 @@ def total(terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
 # ---------------------------------------------------------------------------- multi-label
 
 
-def positive_weights(positives: Tensor, n_samples: int) -> Tensor:
+def positive_weights(positives: Tensor, n_samples: int, *, power: float = 0.5) -> Tensor:
     """pos_weight sqrt(negatives / positives) per class, (C,) -> (C,) (method.md, Multi-label).
 
     Counts of zero are taken as one: a class that nobody carries weighs like one with one sample.
+    Another power than the root: 0 weighs positives like negatives, 1 makes both weigh as much in sum.
 
     >>> positive_weights(torch.tensor([1, 5, 0]), 10)
     tensor([3.0000, 1.0000, 3.1623])
     """
     positives = positives.to(torch.get_default_dtype())
-    return ((n_samples - positives).clamp(min=1) / positives.clamp(min=1)).sqrt()
+    return ((n_samples - positives).clamp(min=1) / positives.clamp(min=1)) ** power
 
 
 def classification_loss_binary(

@@ -353,7 +353,7 @@ def test_step_three_makes_up_for_rare_classes_as_far_as_it_is_told():
     rows = [i for i in batch.samples.tolist() if labels[i] != NULL]
     p = net(batch.query).query.p[labels[torch.from_numpy(batch.samples)] != NULL]
     for balance in (0.0, 0.5, 1.0):
-        objective = ClassifierOnly(net, toy.task, labels, one_rank(), balance=balance)
+        objective = ClassifierOnly(net, toy.task.balanced(labels, balance), labels, one_rank())
         slow = []
         for logits, i in zip(p.tolist(), rows, strict=True):
             weights = [

@@ -176,9 +176,13 @@ def _train(
     task = training.task(run.settings.net.tau)
     labels = labels.to(ranks.accelerator.device)
     for number, schedule in enumerate(schedules):
-        balance = schedule.balance if isinstance(schedule, FinetuneSettings) else 0.0
+        objective = (
+            ClassifierOnly.by(schedule, net, task, labels, ranks, inputs, positions)
+            if isinstance(schedule, FinetuneSettings)
+            else ClassifierOnly(net, task, labels, ranks)
+        )
         fit(
-            ClassifierOnly(net, task, labels, ranks, balance=balance),
+            objective,
             inputs,
             positions,
             schedule,
@@ -188,6 +192,7 @@ def _train(
             ids=training.ids,
             bar=bar,
         )
+        objective.finish()
 
 
 @torch.no_grad()

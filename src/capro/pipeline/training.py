@@ -349,14 +349,15 @@ def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         extra = assemble.load_net(run.folder("train") / "model.safetensors", net)
         labels = torch.from_numpy(np.array(read_array(run.folder("clean") / "labels.npy")))
         kept = torch.nonzero(~task.out(labels)).flatten()
-        objective = ClassifierOnly(
-            net, task, labels[kept].to(training.labels.device), ranks,
-            balance=settings.finetune.balance,
-        )  # fmt: skip
+        labels, positions = labels[kept].to(training.labels.device), training.positions[kept.numpy()]
+        objective = ClassifierOnly.by(
+            settings.finetune, net, task, labels, ranks, inputs, positions
+        )
         history = _fit(
-            run, "finetune", objective, inputs, training, training.positions[kept.numpy()],
+            run, "finetune", objective, inputs, training, positions,
             name="step 3: classifier", seed=settings.seed + 2, ranks=ranks, bar=bar,
         )  # fmt: skip
+        objective.finish()
         if ranks.main:
             assemble.save_net(folder / "model.safetensors", net, extra)
             write_json(folder / "history.json", history)

@@ -6,14 +6,15 @@ Step 1 `WebLabels`, step 2 `Prototypes`, step 3 `ClassifierOnly`; the loop runs 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
-from capro.config import TrainSettings
+from capro.config import FinetuneSettings, TrainSettings
 from capro.labels import fused_score, with_text
 from capro.losses import instance_loss
 from capro.nets.dictionary import Dictionary
@@ -27,6 +28,7 @@ from capro.train.tasks import Task
 from capro.witness import TextWitness
 
 EVAL_BATCH = 256
+FRAMED_ON = 4096  # samples of which `Frame` takes the mean
 
 
 class Objective(Protocol):
@@ -306,6 +308,32 @@ class Prototypes:
         )
 
 
+class Frame(NamedTuple):
+    """Coordinates in which a linear classifier on v is quick to train: W (v - center) + scale b.
+
+    Features after a ReLU have a large mean. A classifier on v itself learns its bias through that mean,
+    which keeps the rate low, and weight decay then holds the bias back.
+    """
+
+    center: Tensor  # (d_v,), mean of v
+    scale: Tensor  # (), root mean square of |v - center|
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, net: Siamese, inputs: Inputs, positions: NDArray[np.int64], ranks: Ranks) -> Frame:
+        """Of unaugmented features of samples that are spread evenly over the set."""
+        net.eval()
+        chosen = np.linspace(0, len(positions) - 1, min(len(positions), FRAMED_ON)).astype(np.int64)
+        blocks = plain_batches(
+            inputs, positions[chosen], size=EVAL_BATCH, device=ranks.accelerator.device
+        )
+        v = torch.cat([net.encoder(x).float() for _, x in blocks])
+        center = v.mean(dim=0)
+        frame = cls(center, (v - center).square().sum(dim=1).mean().sqrt().clamp(min=1e-6))
+        ranks.align(frame)
+        return frame
+
+
 class ClassifierOnly:
     """Step 3: L_cls on the cleaned labels; the encoder in eval mode, so that statistics stay.
 
@@ -314,17 +342,39 @@ class ClassifierOnly:
         task: One label or several.
         labels: Cleaned labels of the training rows.
         ranks: The ranks.
-        balance: How far rare classes are made up for, 0 to 1 (`losses.class_offsets`).
+        frame: Trains in these coordinates; `finish` brings the classifier back to v's.
     """
 
     keys = False
     weights: Mapping[str, float] = {}
 
     def __init__(
-        self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, *, balance: float = 0.0
+        self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, frame: Frame | None = None
     ) -> None:
         self.net, self._task, self._labels, self._ranks = net, task, labels, ranks
-        self._offsets = task.offsets(labels, balance=balance)
+        self._frame = frame
+        if frame is not None:
+            classifier = net.heads.classifier
+            with torch.no_grad():
+                classifier.bias.add_(classifier.weight @ frame.center).div_(frame.scale)
+
+    @classmethod
+    def by(
+        cls, settings: FinetuneSettings, net: Siamese, task: Task, labels: Tensor, ranks: Ranks,
+        inputs: Inputs, positions: NDArray[np.int64],
+    ) -> ClassifierOnly:  # fmt: skip
+        """As the settings of step 3 say; ``positions`` are those of the labels in the manifest."""
+        centred = settings.centred and len(positions)
+        frame = Frame.of(net, inputs, positions, ranks) if centred else None
+        return cls(net, task.balanced(labels, settings.balance), labels, ranks, frame)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """After training: the classifier as a function of v again."""
+        if self._frame is not None:
+            classifier = self.net.heads.classifier
+            classifier.bias.mul_(self._frame.scale).sub_(classifier.weight @ self._frame.center)
+            self._frame = None
 
     def parameters(self) -> list[nn.Parameter]:
         return list(self.net.heads.classifier.parameters())
@@ -339,8 +389,15 @@ class ClassifierOnly:
             v = self.net.encoder(batch.query)
         y = _rows(self._labels, batch.samples)
         clean = _clean(self._task, _rows(self._labels, batch.everyone), self._ranks)
-        logits = self.net.heads.classifier(v)
-        return {"cls": self._task.cls(logits + self._offsets.to(logits), y, clean)}
+        return {"cls": self._task.cls(self._logits(v), y, clean)}
+
+    def _logits(self, v: Tensor) -> Tensor:
+        classifier = self.net.heads.classifier
+        if self._frame is None:
+            logits: Tensor = classifier(v)
+            return logits
+        center, scale = self._frame
+        return functional.linear(v - center.to(v), classifier.weight, scale * classifier.bias)
 
     def after(self, batch: Batch) -> None:
         del batch

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -25,10 +25,10 @@ class Task(Protocol):
     def classes(self) -> int: ...
     @property
     def names(self) -> tuple[str, ...]: ...  # of the decisions, by their number
+    def balanced(self, labels: Tensor, balance: float | None) -> Task: ...
     def probabilities(self, logits: Tensor) -> Tensor: ...
     def out(self, labels: Tensor) -> Tensor: ...
     def cls(self, logits: Tensor, labels: Tensor, count: Count) -> Tensor: ...
-    def offsets(self, labels: Tensor, *, balance: float) -> Tensor: ...
     def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor: ...
     def pro(self, out: HeadOutputs, prototypes: Tensor, labels: Tensor, count: Count) -> Tensor: ...
     def adjust(
@@ -51,7 +51,13 @@ class SingleLabel:
 
     classes: int
     tau: float
+    offsets: Tensor | None = None  # (C,), added to the logits of L_cls
     names: tuple[str, ...] = ("anchor", "keep", "relabel", "drop")
+
+    def balanced(self, labels: Tensor, balance: float | None) -> SingleLabel:
+        """The task with an L_cls that makes up for classes that are rare in ``labels``."""
+        counts = torch.bincount(labels[~self.out(labels)], minlength=self.classes)
+        return replace(self, offsets=losses.class_offsets(counts, balance=balance or 0.0))
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(dim=1)
@@ -60,12 +66,9 @@ class SingleLabel:
         return labels < 0
 
     def cls(self, logits: Tensor, labels: Tensor, count: Count) -> Tensor:
+        if self.offsets is not None:
+            logits = logits + self.offsets.to(logits)
         return losses.classification_loss(logits, labels, count=count)
-
-    def offsets(self, labels: Tensor, *, balance: float) -> Tensor:
-        """What is added to the logits in training, by the labels of all samples, (n,) -> (C,)."""
-        counts = torch.bincount(labels[~self.out(labels)], minlength=self.classes)
-        return losses.class_offsets(counts, balance=balance)
 
     def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor:
         return losses.projection_loss(out.v_rec, out.v, out.q, labels, count=count, samples=samples)
@@ -122,6 +125,14 @@ class MultiLabel:
     pos_weight: Tensor
     names: tuple[str, ...] = ("keep", "add", "remove")
 
+    def balanced(self, labels: Tensor, balance: float | None) -> MultiLabel:
+        """The task with another power in pos_weight, by ``labels``; None leaves it as it is."""
+        if balance is None:
+            return self
+        clean = labels[~self.out(labels)]
+        weight = losses.positive_weights(clean.sum(dim=0), len(clean), power=balance)
+        return replace(self, pos_weight=weight)
+
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.sigmoid()
 
@@ -132,11 +143,6 @@ class MultiLabel:
         return losses.classification_loss_binary(
             logits, labels, pos_weight=self.pos_weight.to(logits), count=count
         )
-
-    def offsets(self, labels: Tensor, *, balance: float) -> Tensor:
-        """None: ``pos_weight`` speaks for rare classes in every step."""
-        del balance
-        return labels.new_zeros(self.classes, dtype=torch.get_default_dtype())
 
     def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor:
         return losses.projection_loss_binary(
