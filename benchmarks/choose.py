@@ -44,7 +44,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--folds", type=int, default=1, choices=[1, 2, 3], help="held out in turn")
     parser.add_argument("--pool", default="agree", choices=["agree", "fit"], help="one label only")
-    parser.add_argument("--thin", type=float, default=0.0, help="several labels: share to take away")
+    parser.add_argument(
+        "--thin", type=float, default=0.0, help="several labels: share to take away"
+    )
     parser.add_argument(
         "--rows", nargs="+", default=["vanilla", "CAPro"], choices=["vanilla", "CAPro"]
     )

@@ -193,7 +193,9 @@ class FinetuneSettings(Schedule):
     balance: Share | None = setting(
         None, "0: classes count as they are frequent; 1: all alike; unset: as in steps 1 and 2"
     )
-    centred: bool = setting(False, "on features less their mean: quicker, and decay spares the bias")
+    centred: bool = setting(
+        False, "on features less their mean: quicker, and decay spares the bias"
+    )
 
 
 class LogSettings(Stage):

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from capro.config import FinetuneSettings
 from capro.labels import NULL, Decision
 from capro.train.batches import Plan, load_batches
-from capro.train.steps import ClassifierOnly, WebLabels
+from capro.train.steps import ClassifierOnly, Frame, WebLabels
 from tests.train.toys import TAU, Toy, everything, one_rank
 
 CPU = torch.device("cpu")
@@ -361,6 +362,64 @@ def test_step_three_makes_up_for_rare_classes_as_far_as_it_is_told():
             ]
             slow.append(-math.log(weights[int(labels[i])] / sum(weights)))
         assert objective.terms(batch)["cls"].item() == pytest.approx(np.mean(slow), rel=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["frozen", "full"])
+def test_coordinates_of_step_three_are_the_features_mean_and_spread(mode):
+    toy = Toy(mode)
+    net = toy.net()
+    frame = Frame.of(net, toy.inputs(), toy.positions, one_rank())
+    raw = toy.inputs().raw(toy.positions, epoch=0, view=-1)
+    x = toy.inputs().ready(raw, toy.positions, epoch=0, view=-1, device=CPU)
+    v = net.eval().encoder(x).detach().numpy()
+    center = [np.mean(column) for column in v.T]
+    assert np.allclose(frame.center, center, atol=1e-5)
+    spread = np.mean([sum((a - m) ** 2 for a, m in zip(row, center, strict=True)) for row in v])
+    assert frame.scale.item() == pytest.approx(math.sqrt(spread), rel=1e-4)
+
+
+def test_other_coordinates_change_the_way_but_not_the_classifier():
+    toy = Toy(multi=True)
+    net = toy.net()
+    v = torch.randn(6, net.encoder.dim)
+    frame = Frame(torch.randn(net.encoder.dim), torch.tensor(3.0))
+    before = net.heads.classifier(v)
+    objective = ClassifierOnly(net, toy.task, toy.labels, one_rank(), frame)
+    batch = batches(toy, 0, keys=False)[0]
+    plain = ClassifierOnly(toy.net(), toy.task, toy.labels, one_rank()).terms(batch)["cls"]
+    assert torch.allclose(objective.terms(batch)["cls"], plain, atol=1e-5)
+    assert not torch.allclose(net.heads.classifier(v), before)
+    objective.finish()
+    assert torch.allclose(net.heads.classifier(v), before, atol=1e-5)
+    objective.finish()  # once is enough
+    assert torch.allclose(net.heads.classifier(v), before, atol=1e-5)
+
+
+def test_centred_step_three_converges_to_a_trusted_solution():
+    """Features with a large mean, strong decay: scikit-learn's answer, whose bias does not decay."""
+    from sklearn.linear_model import LogisticRegression
+
+    toy = Toy(n=40, views=1)
+    toy.plain = toy.plain + 20.0
+    toy.query = toy.plain[None]
+    decay = 0.05
+    trusted = LogisticRegression(C=1 / (decay * toy.n), max_iter=5000, tol=1e-8)
+    expected = trusted.fit(toy.plain, toy.labels.numpy()).predict_proba(toy.plain)
+    apart = {}
+    for centred in (True, False):
+        net = toy.net()
+        settings = FinetuneSettings(
+            centred=centred, lr=0.5 if centred else 0.005, epochs=150, weight_decay=decay
+        )
+        objective = ClassifierOnly.by(
+            settings, net, toy.task, toy.labels, one_rank(), toy.inputs(), toy.positions
+        )
+        toy.fit(objective, schedule=settings)
+        objective.finish()
+        found = net.heads.classifier(torch.from_numpy(toy.plain)).softmax(dim=1).detach().numpy()
+        apart[centred] = np.abs(found - expected).max()
+    assert apart[True] < 0.03  # the bias decays a little, by 1 / scale^2
+    assert apart[False] > 0.1
 
 
 def test_step_one_equals_a_slow_reference_and_leaves_the_unlabelled_out():

@@ -104,3 +104,16 @@ def test_positive_weights_are_of_the_web_labels():
     counts = toy.labels.sum(dim=0)
     assert torch.allclose(toy.task.pos_weight, ((toy.n - counts) / counts).sqrt())
     assert torch.equal(toy.task.pos_weight, positive_weights(counts, toy.n))
+
+
+def test_step_three_weighs_positives_by_its_own_power_and_the_cleaned_labels():
+    toy = Toy(multi=True)
+    labels = toy.labels.clone()
+    labels[::4] = -1  # out
+    clean = labels[(labels >= 0).all(dim=1)]
+    positives = clean.sum(dim=0)
+    for power in (0.0, 0.25, 1.0):
+        slow = [((len(clean) - n) / n) ** power for n in positives.tolist()]
+        found = toy.task.balanced(labels, power).pos_weight
+        assert torch.allclose(found, torch.tensor(slow, dtype=found.dtype))
+    assert torch.equal(toy.task.balanced(labels, None).pos_weight, toy.task.pos_weight)
