@@ -117,3 +117,12 @@ def test_cost_table() -> None:
     assert "| encoder | 25.0 M | 3.8 |  |  |" in text
     assert "| step 2 |  |  | 10.0 | 2.00 |" in text
     assert cost_csv(parts).splitlines()[1] == "encoder,25000000,3.8,,"
+
+
+def test_rows_of_the_method_are_the_papers_whatever_the_preset():
+    for table in TABLES.values():
+        for row in table.rows:
+            if row.baseline is None:
+                settings = config.load(preset_name="small", overrides=row.overrides)
+                assert settings.train.text_weight == 0, (table.name, row.label)
+                assert settings.finetune.balance is None, (table.name, row.label)

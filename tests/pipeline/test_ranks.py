@@ -109,7 +109,12 @@ class Launcher:
     ) -> Ended:  # fmt: skip
         arguments = ["run", "--data", str(self.data), "--run", str(run)]
         classes = f"data.classes={self.data / 'classes.yaml'}"
-        mode = ["net.mode=frozen", "embed.visual=small", "embed.shard_size=2"]
+        mode = [
+            "net.mode=frozen",
+            "embed.visual=small",
+            "embed.shard_size=2",
+            "finetune.centred=true",
+        ]
         for override in (*tiny.FAST, *mode, classes):
             arguments += ["--set", override]
         with socket.socket() as free:
