@@ -47,10 +47,9 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
         ("web", vanilla, web_start),
         ("anchors", anchors, from_anchors),
     ):
-        capro, rows[f"CAPro from {name}, balance 0 in step 3"] = _capro(
-            trial, start, text, settings
-        )
-        rows[f"CAPro from {name}"] = capro
+        preset, plain = _capro(trial, start, text, settings)
+        rows[f"CAPro from {name}"] = preset
+        rows[f"CAPro from {name}, balance 0 in step 3"] = plain
         heard = settings.model_copy(update={"text_weight": 1.0})
         rows[f"CAPro from {name}, texts in the label rule"] = _capro(trial, start, text, heard)[0]
     return rows | _oracles(trial, {"clean subset": False, "true labels": True})

@@ -90,6 +90,18 @@ def test_warnings() -> None:
     assert {"classes made worse", "ambiguous names"} <= set(advice)
 
 
+def test_uneven_classes_are_told_until_somebody_decides() -> None:
+    def told(sizes: dict[str, int], *overrides: str, task: str = "single") -> bool:
+        facts = replace(FACTS, sizes=sizes, task=task)
+        return "uneven classes" in topics(facts, "advice", *overrides)
+
+    assert told({"a": 300, "b": 100, "none": 0})
+    assert not told({"a": 299, "b": 100})
+    assert not told({"a": 300, "b": 100}, "finetune.balance=0")
+    assert not told({"a": 300, "b": 100}, task="multi")
+    assert not told({})
+
+
 def test_queue_larger_than_half_the_data() -> None:
     found = {each.topic: each for each in diagnose(FACTS, config.load())}
     assert found["dictionary"].action == "--set train.queue=350"

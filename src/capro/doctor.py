@@ -26,6 +26,7 @@ FEW_TEXTS = 0.5  # share without text above which anchors rest on neighbours' te
 SHOWN = 5
 NEIGHBOURS = 20  # that vote on a sample, as many as in the baseline k-NN vote
 LEAST = 0.1  # by which anchors must agree more than wrong labels would, or nothing can be told
+UNEVEN = 3  # the largest class over the smallest from which balance is advised
 BLOCK = 4096  # samples whose votes are in memory at once
 Level = Literal["warning", "advice", "fine"]
 
@@ -278,6 +279,18 @@ def _data(facts: Facts, settings: Settings) -> list[Finding]:
                 f"train.queue is {settings.train.queue:,} for {facts.samples:,} samples: keys of "
                 "past epochs in it go stale (our rule: at most half of the samples)",
                 f"--set train.queue={max(1, facts.samples // 2)}",
+            )
+        )  # fmt: skip
+    present = [n for n in facts.sizes.values() if n]
+    uneven = facts.task == "single" and present and max(present) >= UNEVEN * min(present)
+    if uneven and settings.finetune.balance is None:
+        found.append(
+            Finding(
+                "advice", "uneven classes",
+                f"the largest class has {max(present):,} samples, the smallest {min(present):,}: the "
+                "classifier will favour the large ones (our rule: balance by roots from "
+                f"{UNEVEN} to 1 on)",
+                "--set finetune.balance=0.5, or 0 if they are as uneven in use",
             )
         )  # fmt: skip
     return found

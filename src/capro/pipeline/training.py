@@ -349,10 +349,8 @@ def finetune(run: Run, *, bar: progress.Bar = progress.silent) -> None:
         extra = assemble.load_net(run.folder("train") / "model.safetensors", net)
         labels = torch.from_numpy(np.array(read_array(run.folder("clean") / "labels.npy")))
         kept = torch.nonzero(~task.out(labels)).flatten()
-        labels, positions = (
-            labels[kept].to(training.labels.device),
-            training.positions[kept.numpy()],
-        )
+        labels = labels[kept].to(training.labels.device)
+        positions = training.positions[kept.numpy()]
         objective = ClassifierOnly.by(
             settings.finetune, net, task, labels, ranks, inputs, positions
         )
