@@ -37,9 +37,10 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
     vanilla = trial.web()
     rows["vanilla"] = trial.test(vanilla)
     rows[AS_LONG] = _as_long(trial)
+    balance = bench.settings.finetune.balance
     rows["vanilla, then step 3"] = _step3(trial, vanilla, trial.training.labels)
     mopro = web_start.model_copy(update={"policy": "mopro", "reference": "none"})
-    rows["random anchors + mopro (MoPro)"] = _capro(trial, vanilla, chance, mopro)[1]
+    rows["random anchors + mopro (MoPro)"] = _capro(trial, vanilla, chance, mopro, 0.0)[0]
     anchors = trial.anchor_heads(text, train)
     rows["anchors only"] = trial.test(anchors)
     from_anchors = train.model_copy(update={"start": "anchors"})
@@ -47,11 +48,12 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
         ("web", vanilla, web_start),
         ("anchors", anchors, from_anchors),
     ):
-        preset, plain = _capro(trial, start, text, settings)
-        rows[f"CAPro from {name}"] = preset
-        rows[f"CAPro from {name}, balance 0 in step 3"] = plain
+        found = _capro(trial, start, text, settings, balance, 0.0)
+        rows[f"CAPro from {name}"], rows[f"CAPro from {name}, balance 0 in step 3"] = found
         heard = settings.model_copy(update={"text_weight": 1.0})
-        rows[f"CAPro from {name}, texts in the label rule"] = _capro(trial, start, text, heard)[0]
+        [rows[f"CAPro from {name}, texts in the label rule"]] = _capro(
+            trial, start, text, heard, balance
+        )
     return rows | _oracles(trial, {"clean subset": False, "true labels": True})
 
 
@@ -65,7 +67,7 @@ def multi_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
         "vanilla": trial.test(vanilla),
         AS_LONG: _as_long(trial),
         "vanilla, then step 3": _step3(trial, vanilla, trial.training.labels),
-        "CAPro": _capro(trial, vanilla, text, train)[0],
+        "CAPro": _capro(trial, vanilla, text, train, bench.settings.finetune.balance)[0],
     } | _oracles(trial, {"true labels": True})
 
 
@@ -76,7 +78,9 @@ def _as_long(trial: Trial) -> dict[str, float]:
     return trial.test(trial.web(schedule=steps.pretrain.model_copy(update={"epochs": epochs})))
 
 
-def _step3(trial: Trial, net: Siamese, labels: torch.Tensor, **changed: float) -> dict[str, float]:
+def _step3(
+    trial: Trial, net: Siamese, labels: torch.Tensor, **changed: float | None
+) -> dict[str, float]:
     """Figures after step 3; the net given stays as it is."""
     net = copy.deepcopy(net)
     trial.finetune(net, labels, **changed)
@@ -95,9 +99,13 @@ def _oracles(trial: Trial, relabel: dict[str, bool]) -> dict[str, dict[str, floa
 
 
 def _capro(
-    trial: Trial, start: Siamese, anchored: torch.Tensor, train: TrainSettings
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Figures with step 3 as in the preset, and with classes as frequent as they are."""
+    trial: Trial,
+    start: Siamese,
+    anchored: torch.Tensor,
+    train: TrainSettings,
+    *balances: float | None,
+) -> list[dict[str, float]]:
+    """Figures with each of some balances in step 3."""
     step2, verdicts, _ = trial.step2(start, anchored, train)
     labels, member = torch.from_numpy(verdicts.labels), trial.bench.member
     cleaned = {
@@ -105,8 +113,7 @@ def _capro(
         "labels after": label_accuracy(verdicts.labels, member),
         "kept": 1 - float(trial.task.out(labels).float().mean()),
     }
-    preset, plain = _step3(trial, step2, labels), _step3(trial, step2, labels, balance=0.0)
-    return preset | cleaned, plain | cleaned
+    return [_step3(trial, step2, labels, balance=value) | cleaned for value in balances]
 
 
 def main() -> None:
@@ -138,14 +145,17 @@ def main() -> None:
     oracle = "oracle: true labels" if multi else "oracle: clean subset"
     for row, value in mean.items():
         if row.startswith("CAPro"):
-            plain, fair = (
+            shares = [
                 (value - mean[f"vanilla{after}"])
                 / (mean[f"{oracle}{after}"] - mean[f"vanilla{after}"])
                 for after in ("", ", then step 3")
+            ]
+            fair = (
+                "" if "balance 0" in row else f", {shares[1]:.0%} of it with step 3 on both sides"
             )
             print(
                 f"{row}: {100 * (value - mean['vanilla']):+.1f} {name} over vanilla, "
-                f"{plain:.0%} of the gap from vanilla to the oracle, {fair:.0%} of it after step 3"
+                f"{shares[0]:.0%} of the gap from vanilla to the oracle{fair}"
             )
     print(f"({time.monotonic() - begin:.0f} s)")
 

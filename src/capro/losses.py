@@ -79,14 +79,14 @@ def class_offsets(counts: Tensor, *, balance: float) -> Tensor:
     of equal size (up to what it overfits), with 0.5 on sizes that are square roots.
 
     Args:
-        counts: samples of each class. Zero is taken as one.
+        counts: samples of each class. A class without any gets 0, so that training pushes it down.
         balance: 0 to 1; 0 gives zeros.
 
     >>> class_offsets(torch.tensor([90, 10]), balance=0.5)
     tensor([-0.0527, -1.1513])
     """
-    counts = counts.to(torch.get_default_dtype()).clamp(min=1)
-    return balance * (counts / counts.sum()).log()
+    share = counts.to(torch.get_default_dtype()) / counts.sum().clamp(min=1)
+    return balance * torch.where(counts > 0, share, 1.0).log()
 
 
 def reconstruction_loss(

@@ -9,10 +9,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from capro import config
 from capro.config import FinetuneSettings
 from capro.labels import NULL, Decision
-from capro.train.batches import Plan, load_batches
+from capro.nets.backbones import FeatureBackbone
+from capro.nets.heads import Heads
+from capro.nets.siamese import Siamese
+from capro.train.batches import FeatureInputs, Plan, load_batches
+from capro.train.loop import fit
 from capro.train.steps import ClassifierOnly, Frame, WebLabels
+from capro.train.tasks import MultiLabel
 from tests.train.toys import TAU, Toy, everything, one_rank
 
 CPU = torch.device("cpu")
@@ -348,7 +354,8 @@ def test_step_three_makes_up_for_rare_classes_as_far_as_it_is_told():
     toy = Toy()
     labels = torch.where(torch.arange(toy.n) < toy.n // 2, 0, toy.labels)
     labels[::5] = NULL
-    sizes = [max(1, int((labels == c).sum())) for c in range(toy.classes)]
+    sizes = [int((labels == c).sum()) for c in range(toy.classes)]
+    assert min(sizes) > 0
     batch = batches(toy, 0, keys=False)[0]
     net = toy.net().eval()
     rows = [i for i in batch.samples.tolist() if labels[i] != NULL]
@@ -374,8 +381,8 @@ def test_coordinates_of_step_three_are_the_features_mean_and_spread(mode):
     v = net.eval().encoder(x).detach().numpy()
     center = [np.mean(column) for column in v.T]
     assert np.allclose(frame.center, center, atol=1e-5)
-    spread = np.mean([sum((a - m) ** 2 for a, m in zip(row, center, strict=True)) for row in v])
-    assert frame.scale.item() == pytest.approx(math.sqrt(spread), rel=1e-4)
+    spread = np.linalg.svd(v - center, compute_uv=False)[0] / math.sqrt(toy.n)
+    assert frame.scale.item() == pytest.approx(max(1.0, spread), rel=1e-4)
 
 
 def test_other_coordinates_change_the_way_but_not_the_classifier():
@@ -420,6 +427,26 @@ def test_centred_step_three_converges_to_a_trusted_solution():
         apart[centred] = np.abs(found - expected).max()
     assert apart[True] < 0.03  # the bias decays a little, by 1 / scale^2
     assert apart[False] > 0.1
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_step_three_of_the_preset_does_not_swing_with_few_classes(classes):
+    """With all variance of v as its scale the bias swung: a mean over few classes pulls hard."""
+    rng = np.random.default_rng(0)
+    v = (3 + 1.6 * rng.standard_normal((512, 256))).astype(np.float32)
+    labels = torch.from_numpy((v[:, :classes] > 3.4).astype(np.int64))
+    settings = config.load(preset_name="small-multi").finetune
+    torch.manual_seed(0)
+    net = Siamese(FeatureBackbone(256), Heads(256, 4, classes, tau=TAU, multi_label=True))
+    inputs, positions = FeatureInputs(v, v[None], v[None], np.arange(512), seed=0), np.arange(512)
+    task = MultiLabel(classes, TAU, torch.ones(classes))
+    objective = ClassifierOnly.by(settings, net, task, labels, one_rank(), inputs, positions)
+    history = fit(
+        objective, inputs, positions, settings,
+        name="toy", seed=0, ranks=one_rank(), ids=[str(i) for i in range(512)],
+    )  # fmt: skip
+    losses = [row["cls"] for row in history]
+    assert max(losses[1:]) < losses[0]
 
 
 def test_step_one_equals_a_slow_reference_and_leaves_the_unlabelled_out():

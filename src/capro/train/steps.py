@@ -312,11 +312,12 @@ class Frame(NamedTuple):
     """Coordinates in which a linear classifier on v is quick to train: W (v - center) + scale b.
 
     Features after a ReLU have a large mean. A classifier on v itself learns its bias through that mean,
-    which keeps the rate low, and weight decay then holds the bias back.
+    which keeps the rate low, and weight decay then holds the bias back. The scale lets the bias learn as
+    fast as the fastest direction of W, no faster, so the rate need not be lower for it.
     """
 
     center: Tensor  # (d_v,), mean of v
-    scale: Tensor  # (), root mean square of |v - center|
+    scale: Tensor  # (), largest standard deviation of v in any direction, 1 at least
 
     @classmethod
     @torch.no_grad()
@@ -329,7 +330,8 @@ class Frame(NamedTuple):
         )
         v = torch.cat([net.encoder(x).float() for _, x in blocks])
         center = v.mean(dim=0)
-        frame = cls(center, (v - center).square().sum(dim=1).mean().sqrt().clamp(min=1e-6))
+        spread = torch.linalg.matrix_norm((v - center).T @ (v - center) / len(v), ord=2).sqrt()
+        frame = cls(center, spread.clamp(min=1))
         ranks.align(frame)
         return frame
 
@@ -397,13 +399,13 @@ class ClassifierOnly:
             logits: Tensor = classifier(v)
             return logits
         center, scale = self._frame
-        return functional.linear(v - center.to(v), classifier.weight, scale * classifier.bias)
+        return functional.linear(v.float() - center, classifier.weight, scale * classifier.bias)
 
     def after(self, batch: Batch) -> None:
         del batch
 
     def state(self) -> dict[str, Tensor]:
-        return {}
+        return {} if self._frame is None else self._frame._asdict()
 
     def restored(self) -> None:
         pass

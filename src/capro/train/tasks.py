@@ -67,7 +67,7 @@ class SingleLabel:
 
     def cls(self, logits: Tensor, labels: Tensor, count: Count) -> Tensor:
         if self.offsets is not None:
-            logits = logits + self.offsets.to(logits)
+            logits = logits.float() + self.offsets.to(logits.device)
         return losses.classification_loss(logits, labels, count=count)
 
     def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor:
