@@ -194,7 +194,7 @@ class FinetuneSettings(Schedule):
         None, "0: classes count as they are frequent; 1: all alike; unset: as in steps 1 and 2"
     )
     centred: bool = setting(
-        False, "on features less their mean: quicker, and decay spares the bias"
+        False, "train on features less their mean: quicker, and decay hardly holds the bias back"
     )
 
 

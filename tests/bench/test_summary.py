@@ -123,6 +123,7 @@ def test_rows_of_the_method_are_the_papers_whatever_the_preset():
     for table in TABLES.values():
         for row in table.rows:
             if row.baseline is None:
-                settings = config.load(preset_name="small", overrides=row.overrides)
-                assert settings.train.text_weight == 0, (table.name, row.label)
-                assert settings.finetune.balance is None, (table.name, row.label)
+                for preset in ("small", "small-multi"):
+                    settings = config.load(preset_name=preset, overrides=row.overrides)
+                    assert settings.train.text_weight == 0, (table.name, row.label)
+                    assert settings.finetune.balance is None, (table.name, row.label)
