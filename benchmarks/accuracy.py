@@ -116,6 +116,13 @@ def _capro(
     return [_step3(trial, step2, labels, balance=value) | cleaned for value in balances]
 
 
+def _paired(results: list[dict[str, dict[str, float]]], row: str, metric: str) -> str:
+    """Difference to vanilla, and the seeds in which it is positive."""
+    gains = [100 * (result[row][metric] - result["vanilla"][metric]) for result in results]
+    wins = sum(gain > 0 for gain in gains)
+    return f"{np.mean(gains):+.2f} {metric} ({wins}/{len(gains)})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -153,8 +160,9 @@ def main() -> None:
             fair = (
                 "" if "balance 0" in row else f", {shares[1]:.0%} of it with step 3 on both sides"
             )
+            over = ", ".join(_paired(results, row, metric) for metric in metrics)
             print(
-                f"{row}: {100 * (value - mean['vanilla']):+.1f} {name} over vanilla, "
+                f"{row}: {over} over vanilla, "
                 f"{shares[0]:.0%} of the gap from vanilla to the oracle{fair}"
             )
     print(f"({time.monotonic() - begin:.0f} s)")
