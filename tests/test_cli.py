@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import shutil
@@ -53,18 +54,19 @@ def test_help_imports_no_heavy_package() -> None:
 
 
 def test_help_takes_at_most_twice_the_time_of_importing_typer() -> None:
-    def best(command: list[str]) -> float:
+    def spent(command: list[str]) -> float:
         """Processor time of a child: unlike the clock's it hardly feels what else is running."""
-        times = []
-        for _ in range(7):
-            begin = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run(command, capture_output=True, check=True)
-            end = resource.getrusage(resource.RUSAGE_CHILDREN)
-            times.append(end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime)
-        return min(times)
+        begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, capture_output=True, check=True)
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
 
-    ours = best([*CAPRO, "--help"])
-    typers = best([sys.executable, "-c", "import typer"])
+    ours = typers = math.inf
+    for number in range(25):  # in turn, and the best of each: a busy machine needs more rounds
+        ours = min(ours, spent([*CAPRO, "--help"]))
+        typers = min(typers, spent([sys.executable, "-c", "import typer"]))
+        if number >= 4 and ours <= 1.8 * typers:
+            break
     assert ours <= 2 * typers
 
 
