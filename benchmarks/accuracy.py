@@ -106,7 +106,7 @@ def _capro(
     *balances: float | None,
 ) -> list[dict[str, float]]:
     """Figures with each of some balances in step 3."""
-    step2, verdicts, _ = trial.step2(start, anchored, train)
+    step2, verdicts = trial.step2(start, anchored, train)
     labels, member = torch.from_numpy(verdicts.labels), trial.bench.member
     cleaned = {
         "labels before": label_accuracy(trial.training.labels.numpy(), member),
@@ -151,20 +151,18 @@ def main() -> None:
     mean = {row: np.mean([result[row][name] for result in results]) for row in results[0]}
     oracle = "oracle: true labels" if multi else "oracle: clean subset"
     for row, value in mean.items():
+        told = ", ".join(_paired(results, row, metric) for metric in metrics) + " over vanilla"
         if row.startswith("CAPro"):
             shares = [
                 (value - mean[f"vanilla{after}"])
                 / (mean[f"{oracle}{after}"] - mean[f"vanilla{after}"])
                 for after in ("", ", then step 3")
             ]
-            fair = (
-                "" if "balance 0" in row else f", {shares[1]:.0%} of it with step 3 on both sides"
-            )
-            over = ", ".join(_paired(results, row, metric) for metric in metrics)
-            print(
-                f"{row}: {over} over vanilla, "
-                f"{shares[0]:.0%} of the gap from vanilla to the oracle{fair}"
-            )
+            told += f", {shares[0]:.0%} of the gap from vanilla to the oracle"
+            if "balance 0" not in row:
+                told += f", {shares[1]:.0%} of it with step 3 on both sides"
+        if row != "vanilla":
+            print(f"{row}: {told}")
     print(f"({time.monotonic() - begin:.0f} s)")
 
 

@@ -32,7 +32,7 @@ def held_out(
     if "CAPro" in rows:
         anchored = bench.anchored(bench.anchors(top_k=trial.settings.match.top_k))
         start = vanilla if train.start == "web" else trial.anchor_heads(anchored, train)
-        found["CAPro"] = trial.test(trial.capro(start, anchored, train)[0])
+        found["CAPro"] = trial.test(trial.capro(start, anchored, train))
     return found
 
 

@@ -252,17 +252,15 @@ class Trial:
         schedule = train.model_copy(update={"epochs": train.anchor_epochs, "warmup_epochs": 0})
         return self.web(labels, schedule, name="anchors")
 
-    def capro(
-        self, start: Siamese, anchored: Tensor, train: TrainSettings
-    ) -> tuple[Siamese, Verdicts, Any]:
+    def capro(self, start: Siamese, anchored: Tensor, train: TrainSettings) -> Siamese:
         """Steps 2 and 3 from given heads."""
-        net, verdicts, history = self.step2(start, anchored, train)
+        net, verdicts = self.step2(start, anchored, train)
         self.finetune(net, torch.from_numpy(verdicts.labels))
-        return net, verdicts, history
+        return net
 
     def step2(
         self, start: Siamese, anchored: Tensor, train: TrainSettings
-    ) -> tuple[Siamese, Verdicts, Any]:
+    ) -> tuple[Siamese, Verdicts]:
         """Step 2 from given heads, and what it makes of the labels."""
         net = self.net()
         net.heads.load_state_dict(start.heads.state_dict())
@@ -273,10 +271,10 @@ class Trial:
             net, self.task, self.training.labels, anchored, self.inputs, self.training.positions,
             train, self.ranks, tau=self.settings.net.tau, seed=self.seed, witness=witness,
         )  # fmt: skip
-        history = self.fit(objective, rows, train, "step 2")
+        self.fit(objective, rows, train, "step 2")
         verdicts = judge(net, self.task, objective.prototypes, self.training.labels, anchored,
                          self.inputs, self.training.positions, train, witness)  # fmt: skip
-        return net, verdicts, history
+        return net, verdicts
 
     def finetune(self, net: Siamese, labels: Tensor, **changed: Any) -> None:
         """Step 3 on given labels, as its settings say but for what is changed."""

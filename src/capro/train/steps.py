@@ -330,7 +330,8 @@ class Frame(NamedTuple):
         )
         v = torch.cat([net.encoder(x).float() for _, x in blocks])
         center = v.mean(dim=0)
-        spread = torch.linalg.matrix_norm((v - center).T @ (v - center) / len(v), ord=2).sqrt()
+        away = v - center
+        spread = torch.linalg.matrix_norm(away.T @ away / len(v), ord=2).sqrt()
         frame = cls(center, spread.clamp(min=1))
         ranks.align(frame)
         return frame

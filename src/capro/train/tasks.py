@@ -55,9 +55,11 @@ class SingleLabel:
     names: tuple[str, ...] = ("anchor", "keep", "relabel", "drop")
 
     def balanced(self, labels: Tensor, balance: float | None) -> SingleLabel:
-        """The task with an L_cls that makes up for classes that are rare in ``labels``."""
+        """The task with an L_cls that makes up for classes that are rare in ``labels``; None: as it is."""
+        if balance is None:
+            return self
         counts = torch.bincount(labels[~self.out(labels)], minlength=self.classes)
-        return replace(self, offsets=losses.class_offsets(counts, balance=balance or 0.0))
+        return replace(self, offsets=losses.class_offsets(counts, balance=balance))
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(dim=1)
