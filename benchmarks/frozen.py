@@ -18,20 +18,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capro import assemble, config, pipeline
-from capro.clean import Verdicts, judge
+from capro import config, pipeline
+from capro.train import setup
+from capro.train.judgement import Verdicts, judge
 from capro.config import Schedule, Settings, TrainSettings
 from capro.evaluate.truth import load_truth, membership
 from capro.graph.smooth import enhance
-from capro.match import Anchors, match
+from capro.method.anchors import Anchors, match
 from capro.nets.backbones import FeatureBackbone
 from capro.nets.siamese import Siamese
 from capro.pipeline.results import score
-from capro.runs import Run, read_array
+from capro.run.artefacts import read_array
+from capro.run.directory import Run
 from capro.train.batches import FeatureInputs, plain_batches
 from capro.train.loop import fit
 from capro.train.steps import ClassifierOnly, Prototypes, WebLabels
-from capro.witness import TextWitness
+from capro.method.text_evidence import TextWitness
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 RUNS = Path(__file__).resolve().parents[1] / "runs"
@@ -77,11 +79,11 @@ class Bench:
 
     @cached_property
     def manifest(self) -> Any:
-        return assemble.manifest_of(self.run)
+        return setup.manifest_of(self.run)
 
     @cached_property
-    def training(self) -> assemble.TrainingSet:
-        return assemble.training_set(self.run, self.manifest)
+    def training(self) -> setup.TrainingSet:
+        return setup.training_set(self.run, self.manifest)
 
     @cached_property
     def member(self) -> Any:
@@ -91,13 +93,13 @@ class Bench:
 
     @cached_property
     def ambiguous(self) -> Any:
-        return np.array([bool(spec.ambiguous) for spec in assemble.classes_of(self.run)])
+        return np.array([bool(spec.ambiguous) for spec in setup.classes_of(self.run)])
 
     @cached_property
     def test(self) -> tuple[Any, Any]:
         """Manifest positions and labels of what is scored: the test split."""
         test = self.manifest.split("test")
-        return test, assemble.encode_labels(self.manifest, test, self.training.classes).numpy()
+        return test, setup.encode_labels(self.manifest, test, self.training.classes).numpy()
 
     def inputs(self, seed: int) -> FeatureInputs:
         """Cached features; the seed decides which view a sample shows in an epoch."""
@@ -187,11 +189,11 @@ class HeldOut(Bench):
         return np.flatnonzero(texts.any(axis=1) & (nearest == self.whole.labels.numpy()))
 
     @cached_property
-    def whole(self) -> assemble.TrainingSet:
-        return assemble.training_set(self.run, self.manifest)
+    def whole(self) -> setup.TrainingSet:
+        return setup.training_set(self.run, self.manifest)
 
     @cached_property
-    def training(self) -> assemble.TrainingSet:
+    def training(self) -> setup.TrainingSet:
         rows, whole = self._split[0], self.whole
         labels = whole.labels[rows]
         if self.thin:
@@ -216,14 +218,14 @@ class Trial:
         self.bench, self.seed = bench, seed
         self.settings = bench.settings.model_copy(update={"seed": seed})
         self.inputs = bench.inputs(seed)
-        self.ranks = assemble.ranks_of(self.settings)
+        self.ranks = setup.ranks_of(self.settings)
         self.training = bench.training
         self.task = self.training.task(self.settings.net.tau)
 
     def net(self, name: str = "step1") -> Siamese:
         dim = self.bench.embedded("visual").shape[1]
         return Siamese(
-            FeatureBackbone(dim), assemble.new_heads(self.settings, dim, self.training, name=name)
+            FeatureBackbone(dim), setup.new_heads(self.settings, dim, self.training, name=name)
         )
 
     def fit(self, objective: Any, rows: Any, schedule: Schedule, name: str) -> Any:

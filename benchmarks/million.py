@@ -23,7 +23,7 @@ from capro.graph.neighbors import Neighbors, nearest, unit_rows
 from capro.graph.ondisk import exact_search
 from capro.graph.rerank import rerank
 from capro.graph.smooth import adjacency, smooth, smoothing_operator
-from capro.match import match
+from capro.method.anchors import match
 from graph import Clock, PeakMemory
 
 WIDTH, TEXT_WIDTH, BLOCK = 128, 384, 1 << 14

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from capro import losses
-from capro.assemble import ranks_of
+from capro.method import losses
+from capro.run.ranks import ranks_of
 from capro.config import Settings, TrainSettings
-from capro.losses import positive_weights
+from capro.method.losses import positive_weights
 from capro.nets.backbones import FeatureBackbone, load_backbone
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese

@@ -2,7 +2,7 @@
 
     python scripts/make_emoji.py        # needs npm and Pillow; downloads 160 MB, keeps 1 MB
 
-The emoji are those that `capro.data.demo` names. The packages are pinned, and checked by the head
+The emoji are those that `capro.demo.composition` names. The packages are pinned, and checked by the head
 of their SHA-256:
 
 - Noto Emoji and Twemoji: the 64 px pictures of emoji-datasource-*, pixels unchanged, stored anew
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from capro.data.demo import codes
+from capro.demo.composition import codes
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "src" / "capro" / "data" / "emoji"

@@ -9,7 +9,7 @@ import yaml
 from typer.main import get_command
 
 from capro import config
-from capro.cli import app
+from capro.cli.commands import app
 
 HEAD = """\
 # Reference

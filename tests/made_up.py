@@ -13,11 +13,14 @@ import pandas as pd
 import torch
 from PIL import Image
 
-from capro import assemble, config, pipeline, verdicts
+from capro import config, pipeline
+from capro.evaluate import verdicts
+from capro.train import setup
 from capro.graph.neighbors import nearest
-from capro.labels import adjust, adjust_binary
-from capro.pipeline.base import write_frame
-from capro.runs import Run, write_array, write_json
+from capro.method.label_rule import adjust, adjust_binary
+from capro.run.artefacts import write_frame
+from capro.run.artefacts import write_array, write_json
+from capro.run.directory import Run
 from capro.text.classes import ClassSpec
 from tests.data.corpus import encode, picture
 
@@ -65,13 +68,13 @@ def make_run(folder: Path, *, multi: bool = False, frozen: bool = False) -> Run:
     pipeline.pixels(run)
     if frozen:
         pipeline.features(run)
-    manifest = assemble.manifest_of(run)
-    training = assemble.training_set(run, manifest)
+    manifest = setup.manifest_of(run)
+    training = setup.training_set(run, manifest)
     for number, name in enumerate(("pretrain", "finetune")):
-        net = assemble.new_net(run, training)
+        net = setup.new_net(run, training)
         torch.manual_seed(number)
         torch.nn.init.normal_(net.heads.classifier.weight, std=1.0)
-        _stage(run, name, lambda here, net=net: assemble.save_net(here / "model.safetensors", net))
+        _stage(run, name, lambda here, net=net: setup.save_net(here / "model.safetensors", net))
     judged = make_evidence(training)
     _stage(run, "clean", lambda here: _write_verdicts(here, judged))
     pipeline.evaluate(run)
@@ -82,7 +85,7 @@ def _stage(run: Run, name: str, work: Any) -> None:
     run.stage(name, work, settings={})
 
 
-def make_evidence(training: assemble.TrainingSet, seed: int = 0) -> verdicts.Evidence:
+def make_evidence(training: setup.TrainingSet, seed: int = 0) -> verdicts.Evidence:
     """Random scores, and the real rule on them."""
     rng = np.random.default_rng(seed)
     n, c = len(training.positions), len(training.classes)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from capro import assemble, config
+from capro import config
+from capro.train import setup
 
 
 def weights(*overrides: str) -> torch.Tensor:
     settings = config.load(overrides=["net.backbone=small", "views.size=16", *overrides])
-    return next(assemble.pretrained(settings).parameters())
+    return next(setup.pretrained(settings).parameters())
 
 
 def test_a_learning_encoder_starts_by_the_seed() -> None:

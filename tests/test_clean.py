@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from capro.clean import BLOCK, Verdicts, judge
-from capro.labels import NULL, Decision
-from capro.witness import TextWitness
+from capro.train.judgement import BLOCK, Verdicts, judge
+from capro.method.label_rule import NULL, Decision
+from capro.method.text_evidence import TextWitness
 from tests.train.toys import TAU, Toy
 
 

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from capro import cli, config, pipeline
+from capro import config, pipeline
+from capro.cli import commands
 from capro.data.manifest import Manifest
 from capro.errors import RankError
-from capro.runs import Run
+from capro.run.directory import Run
 from tests.data.corpus import png
 
 CAPRO = [sys.executable, "-m", "capro"]
@@ -160,7 +161,7 @@ def test_mistakes_exit_with_2_and_a_hint(
     ("text", "gigabytes"), [("4GB", 4), ("4", 4), ("1.5 GiB", 1.5), ("512mb", 0.5), ("2T", 2048)]
 )
 def test_memory_becomes_the_setting(text: str, gigabytes: float) -> None:
-    found = config.load(overrides=cli.with_memory(None, text) or [])
+    found = config.load(overrides=commands.with_memory(None, text) or [])
     assert found.match.memory_gb == gigabytes
 
 
@@ -194,9 +195,9 @@ def main_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_launcher_that_ends_a_rank_gets_a_sentence(
     main_rank: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "app", lambda **_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(commands, "app", lambda **_: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(SystemExit) as caught:
-        cli.main()
+        commands.main()
     assert caught.value.code == 128 + signal.SIGTERM
     error, hint = capsys.readouterr().err.splitlines()
     assert error.startswith("error: ended by the launcher")
@@ -210,9 +211,9 @@ def test_what_another_rank_tells_is_not_printed_again(
     def app(**_options: object) -> None:
         raise RankError("rank 1: the disk is full", rank=1)
 
-    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(commands, "app", app)
     with pytest.raises(SystemExit) as caught:
-        cli.main()
+        commands.main()
     assert caught.value.code == 2
     assert capsys.readouterr().err == ""
 
@@ -239,9 +240,10 @@ def test_run_of_an_existing_directory_goes_on_with_its_settings(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from capro import cli, pipeline
+    from capro import pipeline
+    from capro.cli import commands
     from capro.config import load
-    from capro.runs import Run
+    from capro.run.directory import Run
 
     Run.create(tmp_path / "r", load(overrides=["seed=5", f"data.source={folder}"]))
     seen: list[Run] = []
@@ -251,7 +253,7 @@ def test_run_of_an_existing_directory_goes_on_with_its_settings(
         return {}
 
     monkeypatch.setattr(pipeline, "run_all", run_all)
-    cli.app(["run", "--run", str(tmp_path / "r"), "--set", "match.k=7"], standalone_mode=False)
+    commands.app(["run", "--run", str(tmp_path / "r"), "--set", "match.k=7"], standalone_mode=False)
     said = capsys.readouterr().err.splitlines()
     assert f"results are in {tmp_path / 'r'}" in said
     for command in ("report", "export", "export-model"):
@@ -265,25 +267,26 @@ def test_run_of_an_existing_directory_goes_on_with_its_settings(
 def test_nothing_is_written_for_a_source_that_is_not_there(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from capro import cli
+    from capro.cli import commands
     from capro.errors import DataError
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"no data source|typo: no such file"):
-        cli.app([*command, "--run", "r"], standalone_mode=False)
+        commands.app([*command, "--run", "r"], standalone_mode=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stage_says_whether_it_worked(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from capro import cli, pipeline
+    from capro import pipeline
+    from capro.cli import commands
     from capro.config import load
-    from capro.runs import Run
+    from capro.run.directory import Run
 
     run = Run.create(tmp_path / "r", load(overrides=[f"data.source={folder}"]))
     for words in ("scan: done in", "scan: fresh"):
-        with cli.told(run, "scan"):
+        with commands.told(run, "scan"):
             pipeline.scan(run)
         assert words in capsys.readouterr().err
 
@@ -291,9 +294,9 @@ def test_a_stage_says_whether_it_worked(
 def test_help_lists_commands_in_the_order_of_use() -> None:
     from typer.main import get_command
 
-    from capro import cli
+    from capro.cli import commands
 
-    group = get_command(cli.app)
+    group = get_command(commands.app)
     names = group.list_commands(None)  # type: ignore[attr-defined,arg-type]
     assert sorted(names) == sorted(group.commands)  # type: ignore[attr-defined]
     assert names[:3] == ["demo", "run", "scan"]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from capro import cli, pipeline
-from capro.runs import Run
+from capro import pipeline
+from capro.cli import commands
+from capro.run.directory import Run
 from tests import squares as tiny
 
 
@@ -25,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     monkeypatch.setattr(sys, "argv", ["capro", *map(str, words)])
     with pytest.raises(SystemExit) as left:
-        cli.main()
+        commands.main()
     return int(left.value.code or 0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from capro.cli import app
+from capro.cli.commands import app
 from capro.errors import CaproError
 from tests.made_up import CLASSES, make_run
 

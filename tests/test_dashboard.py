@@ -17,11 +17,13 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from capro import cli, launched, pipeline, progress
-from capro.dashboard import Dashboard
+from capro import pipeline
+from capro.cli import commands
+from capro.run import processes, progress
+from capro.cli.live_view import Dashboard
 from capro.pipeline import ingest, matching
-from capro.progress import Figures, Lines
-from capro.runs import Run
+from capro.run.progress import Figures, Lines
+from capro.run.directory import Run
 from tests import tiny
 
 STAGES = ["scan", "classes", "pixels", "pretrain", "embed", "match", "train", "clean", "evaluate"]
@@ -227,7 +229,7 @@ from capro.pipeline import ingest, matching
 from tests import tiny
 for module in (ingest, matching):
     module.load_text_encoder = lambda *_, **__: tiny.WordEncoder()
-cli.main()
+commands.main()
 """
 
 
@@ -269,8 +271,8 @@ def test_lines_where_nothing_can_be_redrawn(
 ) -> None:
     monkeypatch.setenv("TERM", kind)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert isinstance(cli.watching("capro run"), Dashboard if there else Lines)
-    monkeypatch.setattr(launched, "rank", lambda: 1)
-    assert isinstance(cli.watching("capro run"), Lines)
+    assert isinstance(commands.watching("capro run"), Dashboard if there else Lines)
+    monkeypatch.setattr(processes, "rank", lambda: 1)
+    assert isinstance(commands.watching("capro run"), Lines)
     monkeypatch.undo()
-    assert isinstance(cli.watching("capro run"), Lines)  # pytest's stderr is no terminal
+    assert isinstance(commands.watching("capro run"), Lines)  # pytest's stderr is no terminal

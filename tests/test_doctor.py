@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro import config, doctor, pipeline, scorecards
-from capro.doctor import Facts, diagnose, noise_from_anchors
-from capro.runs import Run
+from capro import config, pipeline
+from capro.cli import evaluation_tables
+from capro.evaluate import doctor
+from capro.evaluate.doctor import Facts, diagnose, noise_from_anchors
+from capro.run.directory import Run
 from tests import squares as tiny
 
 FACTS = Facts("single", {"a": 300, "b": 400}, 700, 0.1, test_samples=50, classes_known=True)
@@ -190,5 +192,5 @@ def test_run_and_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     words = [each["topic"] for each in found["findings"]]
     assert "duplicates across splits" in words
     assert "small classes" in words
-    scorecards.findings(found)
+    evaluation_tables.findings(found)
     assert "duplicates across splits" in capsys.readouterr().out

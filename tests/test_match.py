@@ -8,7 +8,7 @@ from scipy.sparse import coo_array, csr_array
 
 from capro.errors import ConfigError, DataError
 from capro.graph.neighbors import nearest, unit_rows
-from capro.match import galleries, match, rivalry, text_distances
+from capro.method.anchors import galleries, match, rivalry, text_distances
 from tests.graph import reference
 from tests.graph.reference import cosine, vectors
 

@@ -18,10 +18,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from capro import assemble, config, pipeline, progress, verdicts
+from capro import config, pipeline
+from capro.evaluate import verdicts
+from capro.run import progress
+from capro.train import setup
 from capro.errors import ConfigError, DataError
 from capro.pipeline import ingest, matching, training
-from capro.runs import Run, read_array, read_json
+from capro.run.artefacts import read_array, read_json
+from capro.run.directory import Run
 from tests import squares, tiny
 
 ON_ANCHORS = "train.start=anchors"
@@ -388,7 +392,7 @@ def test_step_three_obeys_its_settings(frozen, multi, tmp_path):
 def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
     run = tiny.copied(frozen[0], tmp_path / "run")
     pipeline.train(run)
-    training_set = assemble.training_set(run, assemble.manifest_of(run))
+    training_set = setup.training_set(run, setup.manifest_of(run))
     training_set.labels[3] = -1
     scores = np.random.default_rng(0).random((27, 3), dtype=np.float32)
 
@@ -435,7 +439,7 @@ def test_fp16_without_a_gpu_is_refused(data):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ConfigError, match="fp16 needs a GPU"):
-        assemble.ranks_of(tiny.settings(data, "net.precision=fp16"))
+        setup.ranks_of(tiny.settings(data, "net.precision=fp16"))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -469,14 +473,14 @@ def test_a_missing_tracker_is_an_error_before_any_work(data, tmp_path, tracker, 
 
 
 def test_launch_is_read_from_the_environment(monkeypatch, tmp_path, data):
-    from capro import launched
+    from capro.run import processes
 
-    assert (launched.count(), launched.rank(), launched.is_main()) == (1, 0, True)
+    assert (processes.count(), processes.rank(), processes.is_main()) == (1, 0, True)
     monkeypatch.setenv("RANK", "1")  # a cluster's own variable, no launcher's
-    assert launched.is_main()
+    assert processes.is_main()
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert (launched.count(), launched.rank(), launched.is_main()) == (2, 1, False)
+    assert (processes.count(), processes.rank(), processes.is_main()) == (2, 1, False)
     run = Run.create(tmp_path / "run", tiny.settings(data))
     run.with_settings(config.update(run.settings, ["seed=5"]))
     run.event("hello")
@@ -494,7 +498,7 @@ def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
         run = Run.create(tmp_path / str(multi), squares.settings(data, *longer, multi=multi))
         pipeline.run_all(run)
         runs.append(run)
-    assert [assemble.manifest_of(run).task for run in runs] == ["single", "multi"]
+    assert [setup.manifest_of(run).task for run in runs] == ["single", "multi"]
     anchors = [
         pd.read_parquet(run.folder("match") / "anchors.parquet")[["row", "class_index"]]
         for run in runs
@@ -511,7 +515,7 @@ def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
         assert told["noise_detection"]["precision"] > 0.9
     # where one label is replaced, several add the right one, and remove the wrong one only if sure
     replaced = np.flatnonzero(
-        before != assemble.training_set(runs[0], assemble.manifest_of(runs[0])).labels
+        before != setup.training_set(runs[0], setup.manifest_of(runs[0])).labels
     )
     assert len(replaced)
     assert after[replaced, before[replaced]].mean() > 0.9

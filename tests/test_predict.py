@@ -16,7 +16,7 @@ import pytest
 from capro.errors import CaproError
 from capro.nets.backbones import load_backbone
 from capro.nets.deployed import Deployed, describe
-from capro.predict import FORMAT, Item, Predictor, find_images, save_rows, write_rows
+from capro.export.predictor import FORMAT, Item, Predictor, find_images, save_rows, write_rows
 from tests.data.corpus import BAD_IMAGES, jpeg, png
 
 

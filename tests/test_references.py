@@ -11,14 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from capro.errors import ConfigError, RunError
-from capro.losses import (
-    bootstrap_loss,
-    bootstrap_loss_binary,
-    classification_loss,
-    classification_loss_binary,
-    collective_target,
-)
-from capro.references import PROVIDERS, Mixture, Outputs, provider
+from capro.method.losses import bootstrap_loss, bootstrap_loss_binary, classification_loss, classification_loss_binary, collective_target
+from capro.method.references import PROVIDERS, Mixture, Outputs, provider
 
 B, C, D, Q = 6, 4, 3, 7
 seeds = st.integers(0, 10_000)

@@ -12,17 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro import cli
+from capro.cli import commands
 from capro.config import Settings, update
 from capro.errors import RunError
-from capro.runs import (
-    Run,
-    atomic_path,
-    fingerprint,
-    read_array,
-    seed_for,
-    write_array,
-)
+from capro.run.artefacts import atomic_path, read_array, write_array
+from capro.run.directory import Run
+from capro.run.fingerprints import fingerprint, seed_for
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -98,8 +93,8 @@ def test_the_hint_names_a_command_that_exists(tmp_path: Path, name: str) -> None
     with pytest.raises(RunError) as caught:
         make(tmp_path).need(name)
     command = caught.value.hint.split("`capro ")[1].split(" --run")[0].split()
-    names = {each.name or each.callback.__name__ for each in cli.app.registered_commands}
-    groups = {each.name for each in cli.app.registered_groups}
+    names = {each.name or each.callback.__name__ for each in commands.app.registered_commands}
+    groups = {each.name for each in commands.app.registered_groups}
     assert command[0] in (names if len(command) == 1 else groups)
 
 

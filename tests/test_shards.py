@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro import shards as module
+from capro.run import shards as module
 from capro.errors import RunError
-from capro.shards import chosen_rows, planned, sharded, wait_until, write_rows
+from capro.run.shards import chosen_rows, planned, sharded, wait_until, write_rows
 from tests.teams import teams
 
 

@@ -15,10 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro import verdicts
-from capro.assemble import TrainingSet
+from capro.evaluate import verdicts
+from capro.train.setup import TrainingSet
 from capro.graph.neighbors import nearest
-from capro.labels import Decision
+from capro.method.label_rule import Decision
 from tests.made_up import CLASSES, make_evidence
 
 
@@ -188,7 +188,7 @@ def both() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
             )  # fmt: skip
     logging.disable(logging.NOTSET)
     score = torch.from_numpy(p)
-    from capro.labels import adjust
+    from capro.method.label_rule import adjust
 
     corrected, decisions = adjust(
         score, torch.from_numpy(web), torch.zeros(n, dtype=torch.bool), gamma=0.6

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from capro.witness import FITTED_ON, RIDGE, TextWitness
+from capro.method.text_evidence import FITTED_ON, RIDGE, TextWitness
 
 
 def made(n: int = 300, c: int = 4, noise: float = 0.5, seed: int = 0):

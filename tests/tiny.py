@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from capro import config, pipeline
-from capro.runs import Run
+from capro.run.directory import Run
 
 COLOURS = {"red": (220, 60, 60), "green": (60, 200, 60), "blue": (60, 60, 220)}
 FAST = [
@@ -106,7 +106,7 @@ def results(run: Run) -> dict[str, bytes]:
 def processes() -> Any:
     """Processes that fork from one which has imported everything and done nothing."""
     context = multiprocessing.get_context("forkserver")
-    ours = ["capro.cli", "capro.pipeline", "capro.tables", "tests.tiny"]
+    ours = ["capro.cli.commands", "capro.pipeline", "capro.cli.commands.tables", "tests.tiny"]
     slow = ["accelerate", "faiss", "kornia", "pyarrow", "rich", "torch._dynamo"]
     context.set_forkserver_preload([*ours, *slow])
     return context

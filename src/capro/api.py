@@ -20,13 +20,17 @@ from PIL import Image
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
-from capro import config, pipeline, progress
+from capro import config
 from capro.data.images import ImageProblem
-from capro.data.intake import is_hub_data, with_labels, write_frame_source, write_hub_source
+from capro.data.memory import is_hub_data, with_labels, write_frame_source, write_hub_source
 from capro.errors import CaproError, ConfigError, DataError
 from capro.export import export_data, export_model
-from capro.predict import MULTI_LABEL_FROM, Predictor, find_images
-from capro.runs import Run, read_json, write_json
+from capro.export.predictor import MULTI_LABEL_FROM, Predictor, find_images
+from capro.run.artefacts import read_json, write_json
+from capro.run.directory import Run
+from capro.run.progress import SILENT, Lines, terminal
+from capro.stages import run_all
+from capro.stages.threshold import threshold
 
 Images = Any  # path, folder, tar, sequence of paths / images / arrays, DataFrame, Hugging Face data
 
@@ -129,12 +133,12 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if classes is not None:
             data["classes"] = str(classes)
         run = Run.create(path, self._resolve(data))
-        watch = progress.Lines(print, progress.terminal) if self.verbose else progress.Watch()
-        self.results_ = pipeline.run_all(run, watch=watch)
+        watch = Lines(print, terminal) if self.verbose else SILENT
+        self.results_ = run_all(run, watch=watch)
         self.run_ = run
         model = path / "export" / run.need("finetune")
         if not model.exists():
-            export_model(run, model, open_set=pipeline.threshold(run))
+            export_model(run, model, open_set=threshold(run))
         self._take(Predictor.load(model))
         return self
 
@@ -268,7 +272,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.run_ is None:
             raise CaproError("a loaded model is saved already", hint="copy its folder")
         path = Path(path)
-        export_model(self.run_, path, open_set=pipeline.threshold(self.run_), onnx=onnx)
+        export_model(self.run_, path, open_set=threshold(self.run_), onnx=onnx)
         self.issues().to_parquet(path / "issues.parquet", index=False)
         params = {k: str(v) if isinstance(v, Path) else v for k, v in self.get_params().items()}
         write_json(path / "params.json", params | {"run": None})
@@ -334,7 +338,7 @@ def _each(X: Images) -> Iterable[tuple[str, Any]]:
             raise DataError("DataFrame: no column with images", hint="call it 'image' or 'path'")
         return _each(X[column].tolist())
     if is_hub_data(X):
-        from capro.data.intake import hub_images
+        from capro.data.memory import hub_images
 
         return hub_images(X)
     if isinstance(X, Image.Image) or (isinstance(X, np.ndarray) and X.ndim == 3):

@@ -32,13 +32,13 @@ def setting(default: Any, description: str) -> Any:
     return Field(default=default, description=description)
 
 
-class Stage(BaseModel):
+class Section(BaseModel):
     """Base of all settings: frozen, and an unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
-class DataSettings(Stage):
+class DataSettings(Section):
     """Where the samples come from."""
 
     source: str | None = setting(None, "folder, table, tar shards, or hub:NAME")
@@ -64,7 +64,7 @@ class DataSettings(Stage):
     label_separator: str | None = setting(None, "splits a label cell: multi-label")
 
 
-class ScanSettings(Stage):
+class ScanSettings(Section):
     """Which images are taken."""
 
     max_pixels: Positive = setting(50_000_000, "a larger image is quarantined before decoding")
@@ -72,7 +72,7 @@ class ScanSettings(Stage):
     workers: Count = setting(0, "threads that decode; 0: one per core")
 
 
-class ViewSettings(Stage):
+class ViewSettings(Section):
     """Augmentation and the decoded cache."""
 
     size: Positive | None = setting(
@@ -86,7 +86,7 @@ class ViewSettings(Stage):
     cache_gb: Weight = setting(4.0, "decoded images are kept in a memory map up to this size")
 
 
-class NetSettings(Stage):
+class NetSettings(Section):
     """The encoder and its heads."""
 
     backbone: str = setting("resnet50", "small, resnet18, resnet50, lite0, or a Hugging Face model")
@@ -102,7 +102,7 @@ class NetSettings(Stage):
     tau: Rate = setting(0.1, "temperature, Tab. hyper-parameters")
 
 
-class Schedule(Stage):
+class Schedule(Section):
     """SGD with a cosine schedule; shared by the three steps."""
 
     epochs: Count = setting(120, "in total")
@@ -119,7 +119,7 @@ class PretrainSettings(Schedule):
     lambda_prj: Weight = setting(1.0, "weight of L_prj, Tab. hyper-parameters")
 
 
-class EmbedSettings(Stage):
+class EmbedSettings(Section):
     """Text and visual features of every sample."""
 
     text_encoder: str = setting("minilm", "minilm, xlnet, gpt-neo, or a Hugging Face model")
@@ -129,7 +129,7 @@ class EmbedSettings(Stage):
     shard_size: Positive = setting(4096, "samples per shard: what a killed run may lose")
 
 
-class MatchSettings(Stage):
+class MatchSettings(Section):
     """Text enhancement and matching."""
 
     enhancer: Literal["none", "knn", "reciprocal"] = setting(
@@ -174,7 +174,7 @@ class TrainSettings(Schedule):
     queue: Positive = setting(8192, "Q, Tab. hyper-parameters")
     reference: Literal[
         "none", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb", "cb+mixup"
-    ] = setting("cb", "who provides label references")
+    ] = setting("cb", "who provides label references; their own settings are under reference")
     bts_classifier: bool = setting(
         False, "bootstrap p beside q; with a frozen encoder nothing of L_bts reaches p otherwise"
     )
@@ -182,6 +182,19 @@ class TrainSettings(Schedule):
     lambda_prj: Weight = setting(1.0, "weight of L_prj, Tab. hyper-parameters")
     lambda_pro: Weight = setting(1.0, "weight of L_pro, Tab. hyper-parameters")
     lambda_ins: Weight = setting(1.0, "weight of L_ins, Tab. hyper-parameters")
+
+
+class ReferenceSettings(Section):
+    """What each reference provider of train.reference has of its own."""
+
+    smoothing: Share = setting(0.1, "smoothing: mass that is spread evenly over the classes")
+    bootstrap_beta: Share = setting(
+        0.95, "bootstrap: weight of the label (Reed: 0.95 soft, 0.8 hard)"
+    )
+    bootstrap_hard: bool = setting(False, "bootstrap: the decision instead of the belief")
+    neighbours: Positive = setting(10, "ncr: nearest others in the batch")
+    ncr_temperature: Rate = setting(2.0, "ncr: temperature of the predictions that are compared")
+    mixup_alpha: Rate = setting(0.2, "mixup and cb+mixup: shares are drawn from Beta(a, a)")
 
 
 class FinetuneSettings(Schedule):
@@ -198,7 +211,7 @@ class FinetuneSettings(Schedule):
     )
 
 
-class LogSettings(Stage):
+class LogSettings(Section):
     """What a run writes down while it works."""
 
     tracker: Literal["none", "tensorboard", "wandb", "mlflow"] = setting(
@@ -209,7 +222,7 @@ class LogSettings(Stage):
     )
 
 
-class Settings(Stage):
+class Settings(Section):
     """Everything that decides a run."""
 
     seed: Count = setting(0, "of every random choice")
@@ -221,6 +234,7 @@ class Settings(Stage):
     embed: EmbedSettings = EmbedSettings()
     match: MatchSettings = MatchSettings()
     train: TrainSettings = TrainSettings()
+    reference: ReferenceSettings = ReferenceSettings()
     finetune: FinetuneSettings = FinetuneSettings()
     log: LogSettings = LogSettings()
 
@@ -280,7 +294,7 @@ def update(settings: Settings, overrides: Iterable[str]) -> Settings:
 
 
 def validate(values: Mapping[str, Any], *, place: str) -> Settings:
-    """Settings from nested mappings; the first problem is told with its name and value."""
+    """Settings from nested mappings; the first problem is named with its value."""
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -293,7 +307,7 @@ def show(settings: Settings, *, preset_name: str | None = None) -> str:
     lines = []
     for name, field in Settings.model_fields.items():
         value = getattr(settings, name)
-        if not isinstance(value, Stage):
+        if not isinstance(value, Section):
             lines.append(_line(name, value, field, chosen.get(name), preset_name, indent=0))
             continue
         lines.append(f"\n{name}:  # {(type(value).__doc__ or '').splitlines()[0]}")
@@ -378,7 +392,7 @@ def _suggest(path: list[str]) -> str:
     everywhere = {
         f"{stage}.{key}"
         for stage, field in Settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Stage)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
         for key in field.annotation.model_fields
     }
     siblings = {

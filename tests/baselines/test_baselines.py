@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capro import pipeline
-from capro.baselines import BASELINES, baseline, selection
-from capro.baselines.objectives import sample_losses, smallest
+from capro.bench.baselines import BASELINES, baseline, selection
+from capro.bench.baselines.objectives import sample_losses, smallest
 from capro.errors import ConfigError
-from capro.runs import Run
+from capro.run.directory import Run
 from capro.train.tasks import MultiLabel, SingleLabel
 from tests import squares as tiny
 

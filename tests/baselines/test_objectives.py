@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from capro.baselines.objectives import SmallLoss, sample_losses, smallest
+from capro.bench.baselines.objectives import SmallLoss, sample_losses, smallest
 from capro.config import PretrainSettings
 from capro.nets.backbones import FeatureBackbone
 from capro.nets.heads import Heads

@@ -13,7 +13,7 @@ from capro.bench import Bench, bench
 from capro.bench.runner import pipeline as used
 from capro.bench.store import SharedRun, only_one
 from capro.errors import ConfigError, DataError, RunError
-from capro.runs import Run
+from capro.run.directory import Run
 from tests import squares as tiny
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capro import config
-from capro.baselines import BASELINES
+from capro.bench.baselines import BASELINES
 from capro.bench import figure, summary
 from capro.bench.cost import Part
 from capro.bench.cost import comma_separated as cost_csv

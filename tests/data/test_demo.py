@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from capro.data import demo
-from capro.data.emoji import DESIGNS, picture, table
-from capro.data.emoji.compose import background, recolour, scene
-from capro.data.emoji.pages import page
+from capro.demo import composition
+from capro.demo.emoji import DESIGNS, picture, table
+from capro.demo.emoji.compose import background, recolour, scene
+from capro.demo.emoji.pages import page
 from capro.errors import ConfigError, DataError
 
 SMALL = {"n_train": 280, "n_test": 42}
-NAMES = [c.name for c in demo.CLASSES]
-SHOWN_BY = {code: c.name for c in demo.CLASSES for code in c.shows}
+NAMES = [c.name for c in composition.CLASSES]
+SHOWN_BY = {code: c.name for c in composition.CLASSES for code in c.shows}
 WORDNET = Path("/usr/share/wordnet/data.noun")
 
 
@@ -47,14 +47,14 @@ def truth_of(folder):
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "single"
-    demo.write_demo(folder, **SMALL)
+    composition.write_demo(folder, **SMALL)
     return folder
 
 
 @pytest.fixture(scope="module")
 def multi(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "multi"
-    demo.write_demo(folder, multi_label=True, **SMALL)
+    composition.write_demo(folder, multi_label=True, **SMALL)
     return folder
 
 
@@ -62,7 +62,7 @@ def multi(tmp_path_factory):
 
 
 def test_assets_are_small_and_decode():
-    root = resources.files("capro.data.emoji")
+    root = resources.files("capro.demo.emoji")
     with resources.as_file(root) as folder:
         files = [
             path for path in Path(folder).rglob("*") if path.suffix in (".png", ".txt", ".json")
@@ -71,9 +71,9 @@ def test_assets_are_small_and_decode():
             str(path.relative_to(folder).with_suffix("")) for path in files if path.suffix == ".png"
         }
         assert sum(path.stat().st_size for path in files) <= 1_300_000
-    assert pictures == {f"{design}/{code}" for design in DESIGNS for code in demo.codes()}
+    assert pictures == {f"{design}/{code}" for design in DESIGNS for code in composition.codes()}
     for design in DESIGNS:
-        for code in demo.codes():
+        for code in composition.codes():
             image = picture(design, code)
             assert (image.size, image.mode) == ((64, 64), "RGBA")
             alpha = np.asarray(image)[..., 3]
@@ -81,7 +81,7 @@ def test_assets_are_small_and_decode():
 
 
 def test_every_design_brings_its_own_licence():
-    root = resources.files("capro.data.emoji")
+    root = resources.files("capro.demo.emoji")
     first_words = {
         "noto": "Apache License",
         "twemoji": "Attribution 4.0 International",
@@ -95,7 +95,7 @@ def test_every_design_brings_its_own_licence():
 
 
 def test_every_emoji_has_a_name():
-    assert set(table()) == set(demo.codes())
+    assert set(table()) == set(composition.codes())
     assert table()["1f3cf"].name == "cricket game"
     assert all(emoji.name and emoji.keywords for emoji in table().values())
 
@@ -104,7 +104,7 @@ def test_every_emoji_has_a_name():
 
 
 @pytest.mark.skipif(not WORDNET.exists(), reason="Debian's wordnet-base is not installed")
-@pytest.mark.parametrize("c", demo.CLASSES, ids=lambda c: c.name)
+@pytest.mark.parametrize("c", composition.CLASSES, ids=lambda c: c.name)
 def test_sense_is_a_wordnet_sense_of_the_word(c):
     with open(WORDNET, "rb") as file:
         file.seek(int(c.sense[1:]))
@@ -116,10 +116,10 @@ def test_sense_is_a_wordnet_sense_of_the_word(c):
 
 
 def test_emoji_mean_one_class_only():
-    shown = [code for c in demo.CLASSES for code in c.shows]
+    shown = [code for c in composition.CLASSES for code in c.shows]
     assert len(shown) == len(set(shown))
-    assert not {*demo.STRANGERS} & {code for c in demo.CLASSES for code in (*c.shows, *c.other)}
-    assert all(not {*c.shows} & {*c.other} for c in demo.CLASSES)
+    assert not {*composition.STRANGERS} & {code for c in composition.CLASSES for code in (*c.shows, *c.other)}
+    assert all(not {*c.shows} & {*c.other} for c in composition.CLASSES)
 
 
 def test_classes_file(single):
@@ -134,10 +134,10 @@ def test_classes_file(single):
 
 
 def test_same_bytes_twice_and_another_seed_differs(single, tmp_path):
-    demo.write_demo(tmp_path / "again", **SMALL)
+    composition.write_demo(tmp_path / "again", **SMALL)
     assert digests(tmp_path / "again") == digests(single)
-    demo.write_demo(tmp_path / "other", seed=1, n_train=28, n_test=14)
-    demo.write_demo(tmp_path / "zero", seed=0, n_train=28, n_test=14)
+    composition.write_demo(tmp_path / "other", seed=1, n_train=28, n_test=14)
+    composition.write_demo(tmp_path / "zero", seed=0, n_train=28, n_test=14)
     other, zero = digests(tmp_path / "other"), digests(tmp_path / "zero")
     assert not set(other.values()) & {
         zero[name] for name in zero if name.endswith((".png", "jsonl"))
@@ -168,7 +168,7 @@ def test_counts_and_format(single):
 
 
 def test_default_noise_is_what_the_issue_asks_for():
-    shots = demo.plan(np.random.default_rng(0), 2400, noisy=True, multi_label=False)
+    shots = composition.plan(np.random.default_rng(0), 2400, noisy=True, multi_label=False)
     kinds = collections.Counter(shot.kind for shot in shots)
     assert 0.38 <= 1 - kinds["clean"] / 2400 <= 0.42
     assert 0.45 <= kinds["sense"] / (2400 - kinds["clean"]) <= 0.6
@@ -180,20 +180,20 @@ def test_default_noise_is_what_the_issue_asks_for():
 
 
 def test_kinds_agree_with_the_truth():
-    for shot in demo.plan(np.random.default_rng(3), 500, noisy=True, multi_label=False):
+    for shot in composition.plan(np.random.default_rng(3), 500, noisy=True, multi_label=False):
         (label,), (code,) = shot.web, shot.codes
-        c = demo.CLASSES[NAMES.index(label)]
+        c = composition.CLASSES[NAMES.index(label)]
         assert shot.truth == ((SHOWN_BY[code],) if code in SHOWN_BY else ())
         assert (shot.kind == "clean") == (shot.truth == (label,)) == (code in c.shows)
         assert (shot.kind == "sense") == (code in c.other)
-        assert (shot.kind == "ood") == (code in demo.STRANGERS)
+        assert (shot.kind == "ood") == (code in composition.STRANGERS)
         assert (shot.kind == "flip") == (code in SHOWN_BY and code not in (*c.shows, *c.other))
 
 
 def test_test_set_is_clean():
     for multi_label in (False, True):
         rng = np.random.default_rng(0)
-        shots = demo.plan(rng, 300, noisy=False, multi_label=multi_label)
+        shots = composition.plan(rng, 300, noisy=False, multi_label=multi_label)
         assert {shot.kind for shot in shots} == {"clean"}
         assert all(shot.web == shot.truth for shot in shots)
 
@@ -236,7 +236,7 @@ def test_multi_label_tree(multi):
 
 
 def test_multi_label_pictures_show_their_truth():
-    for shot in demo.plan(np.random.default_rng(0), 300, noisy=True, multi_label=True):
+    for shot in composition.plan(np.random.default_rng(0), 300, noisy=True, multi_label=True):
         assert set(shot.truth) == {SHOWN_BY[code] for code in shot.codes if code in SHOWN_BY}
         assert set(shot.named) <= set(shot.codes)
 
@@ -245,8 +245,8 @@ def test_multi_label_pictures_show_their_truth():
 
 
 def test_some_texts_are_missing_and_some_belong_elsewhere():
-    shot = demo.single_shot(np.random.default_rng(0), demo.CLASSES[0], "sense")
-    texts = [demo.text_of(np.random.default_rng(i), shot) for i in range(1500)]
+    shot = composition.single_shot(np.random.default_rng(0), composition.CLASSES[0], "sense")
+    texts = [composition.text_of(np.random.default_rng(i), shot) for i in range(1500)]
     empty = [text for text in texts if not any(text.values())]
     own = [text for text in texts if "computer" in str(text)]
     elsewhere = [text for text in texts if any(text.values()) and "mouse" not in str(text)]
@@ -305,22 +305,22 @@ def test_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
     def broken(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "write_classes", broken)
+    monkeypatch.setattr(composition, "write_classes", broken)
     with pytest.raises(KeyboardInterrupt):
-        demo.write_demo(tmp_path / "data" / "demo", n_train=14, n_test=14)
+        composition.write_demo(tmp_path / "data" / "demo", n_train=14, n_test=14)
     assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_complete_folder_is_left_alone_and_others_are_replaced(tmp_path):
     folder = tmp_path / "demo"
-    demo.write_demo(folder, n_train=14, n_test=14)
+    composition.write_demo(folder, n_train=14, n_test=14)
     before, born = digests(folder), folder.stat().st_ino
-    demo.write_demo(folder, n_train=14, n_test=14)
+    composition.write_demo(folder, n_train=14, n_test=14)
     assert folder.stat().st_ino == born
     next(folder.glob("train/*/*.png")).unlink()  # no longer complete
-    demo.write_demo(folder, n_train=14, n_test=14)
+    composition.write_demo(folder, n_train=14, n_test=14)
     assert digests(folder) == before
-    demo.write_demo(folder, n_train=15, n_test=14)
+    composition.write_demo(folder, n_train=15, n_test=14)
     assert len(rows_of(folder)) == 15
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
 
@@ -328,34 +328,34 @@ def test_complete_folder_is_left_alone_and_others_are_replaced(tmp_path):
 def test_foreign_folder_is_never_touched(tmp_path):
     (tmp_path / "holiday.txt").write_text("mine")
     with pytest.raises(DataError, match=r"holiday\.txt") as caught:
-        demo.write_demo(tmp_path, n_train=14, n_test=14)
+        composition.write_demo(tmp_path, n_train=14, n_test=14)
     assert "another folder" in caught.value.hint
     with pytest.raises(DataError, match="exists"):
-        demo.write_demo(tmp_path / "holiday.txt", n_train=14, n_test=14)
+        composition.write_demo(tmp_path / "holiday.txt", n_train=14, n_test=14)
     folder = tmp_path / "demo"
-    demo.write_demo(folder, n_train=14, n_test=14)
+    composition.write_demo(folder, n_train=14, n_test=14)
     (folder / "notes").mkdir()
     with pytest.raises(DataError, match="notes"):
-        demo.write_demo(folder, n_train=15, n_test=14)
+        composition.write_demo(folder, n_train=15, n_test=14)
     assert (folder / "notes").is_dir()
 
 
 def test_an_empty_folder_may_be_filled(tmp_path):
-    demo.write_demo(tmp_path / "demo", n_train=14, n_test=14)
+    composition.write_demo(tmp_path / "demo", n_train=14, n_test=14)
     (tmp_path / "empty").mkdir()
-    demo.write_demo(tmp_path / "empty", n_train=14, n_test=14)
+    composition.write_demo(tmp_path / "empty", n_train=14, n_test=14)
     assert digests(tmp_path / "empty") == digests(tmp_path / "demo")
 
 
 def test_too_few_images(tmp_path):
     with pytest.raises(ConfigError, match="n_test=13: the demo has 14 classes"):
-        demo.write_demo(tmp_path / "demo", n_test=13)
+        composition.write_demo(tmp_path / "demo", n_test=13)
 
 
 @given(st.integers(0, 1000), st.lists(st.floats(0, 10), min_size=1, max_size=8))
 def test_apportion_is_exact_and_fair(number, weights):
     weights = [*weights, 1.0]
-    counts = demo.apportion(number, weights)
+    counts = composition.apportion(number, weights)
     exact = [number * weight / sum(weights) for weight in weights]
     assert sum(counts) == number
     assert all(abs(count - share) < 1 + 1e-6 for count, share in zip(counts, exact, strict=True))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import precision_recall_fscore_support
 
 from capro.errors import DataError
-from capro.evaluate import openset
+from capro.evaluate import open_set
 
 
 @given(st.integers(0, 10_000), st.integers(1, 40), st.integers(2, 6), st.booleans())
@@ -20,10 +20,10 @@ def test_curve_equals_brute_force(seed: int, n: int, c: int, coarse: bool) -> No
     scores = rng.dirichlet(np.full(c, 0.4), n)
     scores = np.round(scores, 2) if coarse else scores  # confidences on the thresholds themselves
     y = rng.integers(-1, c, n)
-    found = openset.curve(scores, y)
+    found = open_set.curve(scores, y)
     labels = sorted(set(y.tolist()))
     for number in rng.choice(101, 8, replace=False):
-        t = openset.THRESHOLDS[number]
+        t = open_set.THRESHOLDS[number]
         taken = np.array([row.argmax() if row.max() >= t else -1 for row in scores])
         p, r, *_ = precision_recall_fscore_support(
             y, taken, labels=labels, average="macro", zero_division=0
@@ -37,8 +37,8 @@ def test_curve_equals_brute_force(seed: int, n: int, c: int, coarse: bool) -> No
 
 def test_by_hand() -> None:
     scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.55, 0.45]])
-    y = np.array([0, 1, openset.OPEN])
-    found = openset.curve(scores, y)
+    y = np.array([0, 1, open_set.OPEN])
+    found = open_set.curve(scores, y)
     assert found.at(0.58).f1 == 1.0  # only the open one is below
     assert found.at(0.0).recall == pytest.approx(2 / 3)
     assert found.at(1.0).recall == pytest.approx(1 / 3)
@@ -54,7 +54,7 @@ def test_threshold_from_held_out_samples_separates_known_from_unknown() -> None:
     logits = rng.normal(size=(200, 5))
     logits[np.arange(200), y] += 6
     scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    t = openset.held_out_threshold(scores, y)
+    t = open_set.held_out_threshold(scores, y)
     assert 0.5 < t < 1
     assert (scores.max(axis=1) >= t).mean() > 0.8
 
@@ -93,7 +93,7 @@ def test_held_out_threshold_equals_brute_force(seed: int, n: int, c: int, severa
     if several:
         scores, y = rng.random((n, c)), (rng.random((n, c)) < 0.4).astype(np.int64)
         y[np.arange(n), rng.integers(0, c, n)] = 1
-    found = openset.held_out(scores, y, origin="here")
+    found = open_set.held_out(scores, y, origin="here")
     assert found["threshold"] == pytest.approx(slow_threshold(scores, y))
     assert found["known"]["samples"] == n
     kept = np.mean([max(row) >= found["threshold"] for row in scores])
@@ -101,42 +101,42 @@ def test_held_out_threshold_equals_brute_force(seed: int, n: int, c: int, severa
 
 
 def test_nothing_to_choose_from_gives_no_threshold() -> None:
-    one = openset.held_out(np.ones((4, 1)), np.zeros(4, dtype=np.int64), origin="here")
-    none = openset.held_out(np.zeros((0, 3)), np.zeros(0, dtype=np.int64), origin="here")
+    one = open_set.held_out(np.ones((4, 1)), np.zeros(4, dtype=np.int64), origin="here")
+    none = open_set.held_out(np.zeros((0, 3)), np.zeros(0, dtype=np.int64), origin="here")
     assert one["threshold"] is none["threshold"] is None
 
 
 def test_sure_scores_without_mass_elsewhere_do_not_divide_by_zero() -> None:
-    assert 0 <= openset.held_out_threshold(np.eye(3), np.arange(3)) <= 1
+    assert 0 <= open_set.held_out_threshold(np.eye(3), np.arange(3)) <= 1
 
 
 @given(st.integers(3, 30), st.floats(0.05, 0.95), st.integers(0, 5))
 def test_split_is_a_partition(n: int, share: float, seed: int) -> None:
     names = [f"c{i}" for i in range(n)]
-    known, novel = openset.split_classes(names, novel_share=share, seed=seed)
+    known, novel = open_set.split_classes(names, novel_share=share, seed=seed)
     assert sorted(known + novel) == sorted(names)
     assert len(known) >= 2
     assert novel
-    assert (known, novel) == openset.split_classes(names, novel_share=share, seed=seed)
+    assert (known, novel) == open_set.split_classes(names, novel_share=share, seed=seed)
 
 
 def test_class_list(tmp_path: Path) -> None:
     file = tmp_path / "novel.txt"
     file.write_text("# novel\nant\n\nbee\nant\n")
-    assert openset.read_class_list(file, ["ant", "bee", "cat"]) == ["ant", "bee"]
+    assert open_set.read_class_list(file, ["ant", "bee", "cat"]) == ["ant", "bee"]
     file.write_text("ant\nbea\n")
     with pytest.raises(DataError, match=r"novel.txt:2: no class 'bea'") as error:
-        openset.read_class_list(file, ["ant", "bee"])
+        open_set.read_class_list(file, ["ant", "bee"])
     assert "bee" in error.value.hint
     file.write_text("\n")
     with pytest.raises(DataError, match="names no class"):
-        openset.read_class_list(file, ["ant"])
+        open_set.read_class_list(file, ["ant"])
 
 
 def test_errors() -> None:
     with pytest.raises(DataError, match="no sample"):
-        openset.curve(np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
+        open_set.curve(np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
     with pytest.raises(DataError, match="0 held-out samples"):
-        openset.held_out_threshold(np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
+        open_set.held_out_threshold(np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
     with pytest.raises(DataError, match="2 classes"):
-        openset.split_classes(["a", "b"])
+        open_set.split_classes(["a", "b"])

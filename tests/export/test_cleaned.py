@@ -17,7 +17,7 @@ from capro.errors import CaproError
 from capro.export import FORMATS, export_data
 from capro.export.cleaned import cleaned_table
 from capro.export.folders import safe_name, safe_names
-from capro.runs import Run
+from capro.run.directory import Run
 from tests.made_up import CLASSES, make_run
 
 

@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 
 from capro import pipeline
-from capro.assemble import manifest_of
-from capro.data.store import ImageStore
+from capro.train.setup import manifest_of
+from capro.data.image_bytes import ImageStore
 from capro.errors import CaproError
 from capro.export import export_model
 from capro.export.card import _plain
 from capro.nets.backbones import load_backbone
 from capro.nets.deployed import Deployed, describe, rebuild
-from capro.predict import Predictor
-from capro.runs import Run
+from capro.export.predictor import Predictor
+from capro.run.directory import Run
 from tests.made_up import CLASSES, make_run
 
 

@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from capro import doctor, pipeline
+from capro.evaluate import doctor
 from capro.report.collect import collect
-from capro.runs import Run
+from capro.run.artefacts import ANCHORS, VERDICTS
+from capro.run.directory import Run
+from capro.stages import PLAN, run_all
+from capro.stages.assess import assess
+from capro.stages.report import HELD_OUT
 from tests import squares
 
 HERE = Path(__file__).parent
 CASES = [f"{task}-{mode}" for task in ("single", "multi") for mode in ("frozen", "full")]
-STAGES = "classes pixels features pretrain embed graph match train clean finetune evaluate".split()
+
 FULL = ["net.mode=full", "pretrain.epochs=2", "train.epochs=2", "train.frozen_epochs=1"]
 MOVING = (
     "made",
@@ -38,7 +41,7 @@ def make(case: str, folder: Path) -> Run:
     data = squares.write_data(folder / "data", multi=multi, novel=not multi, noise=3)
     changed = [*(FULL if case.endswith("full") else []), *(["train.gamma=0.55"] if multi else [])]
     run = Run.create(folder / "run", squares.settings(data, *changed, multi=multi))
-    pipeline.run_all(run)
+    run_all(run)
     return run
 
 
@@ -46,8 +49,8 @@ def record(case: str, folder: Path) -> dict[str, Any]:
     """What a case gives, as plain data."""
     run = make(case, folder)
     truth = folder / "data" / "train_truth.csv"
-    details = pipeline.assess(run, truth=truth)
-    data = collect(run)
+    details = assess(run, truth=truth)
+    data = collect(run, PLAN, held_out=HELD_OUT)
     for name in MOVING:
         data.pop(name)
     data["stages"] = [row["name"] for row in data["stages"]]
@@ -58,16 +61,16 @@ def record(case: str, folder: Path) -> dict[str, Any]:
     return plain(
         {
             "fingerprints": {
-                name: done["fingerprint"] for name in STAGES if (done := run.finished(name))
+                name: done["fingerprint"] for name in PLAN.names[1:] if (done := run.finished(name))
             },
             "content": run.need("scan"),
             "verdicts": run.issues().to_dict("records"),
-            "pairs": pd.read_parquet(run.path / "clean" / "verdicts.parquet").to_dict("records"),
-            "anchors": pd.read_parquet(run.path / "match" / "anchors.parquet").to_dict("records"),
-            "results": (run.finished("evaluate") or {})["result"],
+            "pairs": run.read(VERDICTS).to_dict("records"),
+            "anchors": run.read(ANCHORS).to_dict("records"),
+            "results": run.result("evaluate"),
             "details": details,
             "report": data,
-            "doctor": doctor.report(run),
+            "doctor": doctor.advice(run),
         }
     )
 

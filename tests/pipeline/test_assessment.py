@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capro import pipeline, scorecards
+from capro import pipeline
+from capro.cli import evaluation_tables
 from capro.data.manifest import Manifest
 from capro.errors import DataError
 from capro.pipeline.assessment import compare, jsonable
-from capro.runs import Run, read_array
+from capro.run.artefacts import read_array
+from capro.run.directory import Run
 from tests import squares as tiny
 from tests.data.corpus import jpeg
 from tests.data.published import NAMES, SYNSETS, put, webvision
@@ -44,7 +46,7 @@ def test_own_test_split(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["worse"] + found["equal"] + found["better"] == 3
     assert found["ambiguous"]["samples"] == 6
     assert found["ambiguous"]["classes"] == 1
-    scorecards.assessment(found)
+    evaluation_tables.assessment(found)
     text = capsys.readouterr().out
     for words in ("worse", "open set", "calibration", "anchors whose label is true", "ambiguous"):
         assert words in text

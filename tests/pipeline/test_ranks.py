@@ -55,7 +55,7 @@ def rank_main(
     os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
     for number in (1, 2):
         os.dup2(os.open(f"{log}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    from capro import cli
+    from capro.cli import commands
     from capro.errors import DataError
     from capro.graph import neighbors
     from capro.pipeline import ingest, matching
@@ -72,7 +72,7 @@ def rank_main(
 
         tiny.fatal(harm.die, harm.at, complain if harm.error else None)
     sys.argv = ["capro", *arguments]
-    cli.main()
+    commands.main()
 
 
 def enter(namespace: str) -> None:
@@ -192,7 +192,7 @@ def test_a_killed_rank_stops_all_and_the_run_goes_on(
     """Killed while it embeds, searches and trains, each time in a new start; then left in peace."""
     run = tmp_path / "run"
     kills = [
-        (Harm(1, "capro.shards.write_array", 32), "embed/visual.npy", "embed/*/shards-*/*.npy"),
+        (Harm(1, "capro.run.shards.write_array", 32), "embed/visual.npy", "embed/*/shards-*/*.npy"),
         (
             Harm(0, "capro.pipeline.matching._save_adjacency", 1),
             "graph/graph.npz",
@@ -227,7 +227,7 @@ def test_a_killed_rank_stops_all_and_the_run_goes_on(
 
 def test_an_error_on_one_rank_stops_all_with_one_message(launch: Launcher, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ended = launch(run, harm=Harm(1, "capro.shards.write_array", 2, error="image 7 is broken"))
+    ended = launch(run, harm=Harm(1, "capro.run.shards.write_array", 2, error="image 7 is broken"))
     assert ended.codes == [2, 2]
     assert ended.errors[1].endswith("error: rank 1: image 7 is broken\nhint: mend it\n")
     assert "error" not in ended.errors[0]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from capro import pipeline
-from capro.evaluate import openset
-from capro.runs import Run, read_array
+from capro.evaluate import open_set
+from capro.run.artefacts import read_array
+from capro.run.directory import Run
 from tests.made_up import make_run
 
 module = importlib.import_module("capro.pipeline.threshold")
@@ -47,7 +48,7 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
     monkeypatch.setattr(module, "_judge", judging)
     found = pipeline.threshold(run, method)
     labels = read_array(run.folder("clean") / "labels.npy")
-    known = openset.is_known(np.array(labels)).sum() if method == "capro" else len(labels)
+    known = open_set.is_known(np.array(labels)).sum() if method == "capro" else len(labels)
     assert found["known"]["samples"] == known
     everyone = np.concatenate(judged)
     assert len(np.unique(everyone)) == len(everyone) == known

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from capro import demonstration, progress
-from capro.data.demo import write_demo
+from capro.demo import run
+from capro.run import progress
+from capro.demo.composition import write_demo
 from tests.report.made import HOSTILE
 
 FEW = [
@@ -30,17 +31,17 @@ def write_hostile_demo(folder: Path, *, multi_label: bool) -> None:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> demonstration.Demonstrated:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> run.Demonstrated:
     """`capro demo` from the pictures to the report, in seconds."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(demonstration, "write_demo", write_hostile_demo)
+    patch.setattr(run, "write_demo", write_hostile_demo)
     patch.setattr(os, "fsync", lambda _descriptor: None)
     path = tmp_path_factory.mktemp("demo") / "run"
-    done = demonstration.perform(path, multi_label=False, overrides=FEW, watch=progress.Watch())
+    done = run.perform(path, multi_label=False, overrides=FEW, watch=progress.Watch())
     patch.undo()
     return done
 
 
 @pytest.fixture(scope="session")
-def demo_report(demo: demonstration.Demonstrated) -> Path:
+def demo_report(demo: run.Demonstrated) -> Path:
     return Path(demo.found["report"]).resolve()

@@ -13,7 +13,8 @@ import yaml
 from PIL import Image
 
 from capro import config, pipeline
-from capro.runs import Run, write_array, write_json
+from capro.run.artefacts import write_array, write_json
+from capro.run.directory import Run
 
 HOSTILE = (
     '<img src=x onerror="window.hacked=1">',

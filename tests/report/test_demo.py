@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from capro import demonstration, progress
+from capro.demo import run
+from capro.run import progress
 
 
 def test_the_demo_ends_with_the_comparison_and_the_reports_path(
-    demo: demonstration.Demonstrated, capsys: pytest.CaptureFixture[str]
+    demo: run.Demonstrated, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
-    demonstration.show(demo, commands="next: ...", say=said.append)
+    run.show(demo, commands="next: ...", say=said.append)
     printed = capsys.readouterr().out
     assert printed.startswith("154 samples (112 train, 42 test), 14 classes")
     assert printed.index("anchors by") < printed.index("verdicts: ") < printed.index("labels that")
@@ -41,8 +42,8 @@ def test_several_labels_have_settings_of_their_own(
     gamma: float,
     weight: float,
 ) -> None:
-    monkeypatch.setattr(demonstration.pipeline, "perform", lambda *_: {})
-    demo = demonstration.perform(
+    monkeypatch.setattr(run.pipeline, "perform", lambda *_: {})
+    demo = run.perform(
         tmp_path / "run", multi_label=multi_label, overrides=overrides, watch=progress.Watch()
     )
     train = demo.run.settings.train

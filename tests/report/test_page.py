@@ -13,9 +13,10 @@ import pytest
 
 from capro import pipeline
 from capro.errors import RunError
-from capro.report import images, page, thumbs, words
+from capro.report import galleries, page, thumbnails, sentences
 from capro.report.collect import collect
-from capro.runs import Run, write_array
+from capro.run.artefacts import write_array
+from capro.run.directory import Run
 from tests.report.made import HELD_OUT, HOSTILE, NAMES, SIZE, make_run
 
 
@@ -58,8 +59,8 @@ def test_the_data_is_json_and_complete(data: Any) -> None:
 
 
 def test_galleries_say_how_many_of_how_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "PER_GALLERY", 3)
-    monkeypatch.setattr(images, "MAP_POINTS", 20)
+    monkeypatch.setattr(galleries, "PER_GALLERY", 3)
+    monkeypatch.setattr(galleries, "MAP_POINTS", 20)
     data = collect(run)
     part = next(c for c in data["galleries"]["classes"] if c["label"] == 0)["parts"]["keep"]
     assert (len(part["items"]), part["total"]) == (3, 8)
@@ -72,7 +73,7 @@ def test_galleries_say_how_many_of_how_many(run: Run, monkeypatch: pytest.Monkey
 def test_many_classes_leave_out_those_with_least_change(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "GALLERY_BUDGET", 2 * 5 * images.LEAST)
+    monkeypatch.setattr(galleries, "GALLERY_BUDGET", 2 * 5 * galleries.LEAST)
     data = collect(run)
     assert len(data["galleries"]["classes"]) == 2
     assert "The 2 classes of 4 with most change" in page.render(data)
@@ -81,7 +82,7 @@ def test_many_classes_leave_out_those_with_least_change(
 def test_too_many_samples_for_a_graph_of_the_report(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "GRAPH_LIMIT", 10)
+    monkeypatch.setattr(galleries, "GRAPH_LIMIT", 10)
     data = collect(run)
     assert data["matches"]["columns"] == ["text"]
     assert "more than 10 images: smoothed, reranked" in page.render(data)
@@ -209,7 +210,7 @@ def test_the_threshold_of_held_out_data_is_shown_while_it_fits_the_model(tmp_pat
 def test_the_command_prints_the_path(run: Run, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from capro.cli import app
+    from capro.cli.commands import app
 
     out = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["report", str(run.path), "--out", str(out), "--title", "T < U"])
@@ -241,7 +242,7 @@ def test_evidence_of_the_verdicts_wins_over_ours(run: Run) -> None:
 def test_harm_is_said() -> None:
     results = {"vanilla": {"top1": 0.5}, "capro": {"top1": 0.4}}
     changes = [{"label": 0, "change": -0.1}]
-    text = words.brought(results, changes, NAMES, tests=10, interval=(-0.2, 0.0))
+    text = sentences.brought(results, changes, NAMES, tests=10, interval=(-0.2, 0.0))
     assert "fell from 50.0 to 40.0" in text
     assert "0 classes got better, 1 worse (most of all cat, \N{MINUS SIGN}10.0 points)" in text
 
@@ -251,7 +252,7 @@ def test_sprites_fill_sheets_in_order(tmp_path: Path, run: Run) -> None:
 
     del tmp_path
     found = load(run)
-    drawn = thumbs.sprites(found.pixels(32), list(range(10)), [True] * 9 + [False], side=32)
+    drawn = thumbnails.sprites(found.pixels(32), list(range(10)), [True] * 9 + [False], side=32)
     assert drawn.places[:9] == [(0, n) for n in range(9)]
     assert drawn.places[9] == (1, 0)
     assert len(drawn.sheets) == 2

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from capro.runs import Run
+from capro.run.directory import Run
 from tests import tiny
 from tests.train.toys import Toy
 from tests.train.two_ranks import TOYS

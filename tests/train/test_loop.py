@@ -310,7 +310,7 @@ def test_half_precision_runs():
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
-    from capro.train.ranks import Ranks
+    from capro.run.ranks import Ranks
 
     AcceleratorState._reset_state()
     try:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from capro import config
 from capro.config import FinetuneSettings
-from capro.labels import NULL, Decision
+from capro.method.label_rule import NULL, Decision
 from capro.nets.backbones import FeatureBackbone
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from capro.labels import Decision, PairDecision
-from capro.losses import positive_weights
+from capro.method.label_rule import Decision, PairDecision
+from capro.method.losses import positive_weights
 from capro.nets.heads import Heads
 from capro.train.tasks import MultiLabel, SingleLabel
 from tests.train.toys import Toy

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import TrainSettings, ViewSettings
-from capro.losses import positive_weights
+from capro.method.losses import positive_weights
 from capro.nets.backbones import Backbone, FeatureBackbone, SmallResNet
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
 from capro.train.batches import FeatureInputs, ImageInputs, Inputs
 from capro.train.loop import fit
-from capro.train.ranks import Ranks
+from capro.run.ranks import Ranks
 from capro.train.steps import Prototypes
 from capro.train.tasks import MultiLabel, SingleLabel, Task
 

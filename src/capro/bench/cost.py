@@ -9,24 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from capro import assemble
 from capro.nets.backbones import cost
-from capro.runs import Run
+from capro.run.directory import Run
+from capro.stages import PLAN
 from capro.text.encoders import load_text_encoder
-
-STAGES = {
-    "scan": "reading and checking images",
-    "pixels": "decoding images once",
-    "features": "image encoder: features of all views (frozen mode)",
-    "pretrain": "step 1 (vanilla)",
-    "embed": "text encoder: texts and classes",
-    "graph": "text enhancement",
-    "match": "text matching",
-    "train": "step 2",
-    "clean": "offline pass",
-    "finetune": "step 3",
-    "evaluate": "evaluation",
-}
+from capro.train.setup import new_heads, pretrained, training_set
 
 
 class Part(NamedTuple):
@@ -47,7 +34,7 @@ def parts_of(run: Run, providers: Mapping[str, Run]) -> list[Part]:
         providers: Finished runs by name of their reference provider.
     """
     settings = run.settings
-    backbone = assemble.pretrained(settings).eval()
+    backbone = pretrained(settings).eval()
     size = settings.views.size or backbone.size
     image = cost(backbone, torch.zeros(1, 3, size, size))
     encoder = load_text_encoder(settings.embed.text_encoder, max_tokens=settings.embed.max_tokens)
@@ -60,21 +47,22 @@ def parts_of(run: Run, providers: Mapping[str, Run]) -> list[Part]:
             encoder.gflops(tokens) / 2,  # it counts both operations of a multiply-add
         ),
     ]
-    training = assemble.training_set(run, assemble.manifest_of(run))
-    heads = assemble.new_heads(settings, backbone.dim, training, name="cost").eval()
+    training = training_set(run)
+    heads = new_heads(settings, backbone.dim, training, name="cost").eval()
     paid = cost(heads, torch.zeros(1, backbone.dim))
     found.append(Part("heads", paid.parameters, paid.gflops))
-    for name, words in STAGES.items():
-        done = run.finished(name)
-        if done is not None:
-            epochs = done["result"].get("epochs")
-            found.append(Part(f"{name}: {words}", None, None, done["seconds"], epochs))
+    for stage in PLAN:
+        found += _timed(f"{stage.name}: {stage.summary}", run.finished(stage.name))
     for name, other in providers.items():
-        done = other.finished("train")
-        if done is not None:
-            epochs = done["result"].get("epochs")
-            found.append(Part(f"step 2 with {name}", None, None, done["seconds"], epochs))
+        found += _timed(f"step 2 with {name}", other.finished("train"))
     return found
+
+
+def _timed(name: str, done: Mapping[str, Any] | None) -> list[Part]:
+    """The line of a stage that has finished."""
+    if done is None:
+        return []
+    return [Part(name, seconds=done["seconds"], epochs=done["result"].get("epochs"))]
 
 
 def markdown(title: str, parts: Sequence[Part], samples: int, command: str) -> str:

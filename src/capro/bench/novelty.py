@@ -5,25 +5,38 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from capro import assemble, pipeline
-from capro.assemble import manifest_of
-from capro.baselines.selection import folds
+from capro.bench.baselines.selection import folds
 from capro.bench.grids import Row
-from capro.data.manifest import Manifest
-from capro.data.scan import summarise
+from capro.data.labels import known_labels
+from capro.data.manifest import Manifest, manifest_of
+from capro.data.summary import summarise
 from capro.errors import DataError
-from capro.evaluate import openset
-from capro.pipeline.results import known_labels, scores_of
-from capro.runs import Run, atomic_path, read_array, write_array, write_json
+from capro.evaluate import open_set
+from capro.evaluate.scoring import scores_of
+from capro.run.artefacts import (
+    KEY_FEATURES,
+    MANIFEST,
+    MODELS,
+    PLAIN_FEATURES,
+    QUERY_FEATURES,
+    SCORES,
+    SUMMARY,
+    TEST_SCORES,
+    VAL_SCORES,
+    atomic_path,
+)
+from capro.run.directory import Run
+from capro.run.stage import Job, Plan
+from capro.stages import PLAN
 from capro.text.classes import load_classes, save_classes
+from capro.train.setup import training_set
 
 HELD_OUT = 10  # one in ten training samples of each known class chooses the threshold
 
@@ -35,8 +48,8 @@ def known_classes(path: Path, target: Path, known: Sequence[str]) -> Path:
     return target
 
 
-def derive(run: Run, base: Run, known: Sequence[str], *, seed: int) -> None:
-    """Manifest (and cached features) of the known classes, out of a run on all classes.
+def derived_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
+    """The plan with manifest (and cached features) of the known classes, out of a run on all classes.
 
     Training samples of known classes stay, one in ten becomes the val split, and all test samples
     stay: those of other classes are the open class.
@@ -45,32 +58,33 @@ def derive(run: Run, base: Run, known: Sequence[str], *, seed: int) -> None:
     if source.task != "single":
         raise DataError("open-set recognition needs one label per sample", hint="use another table")
 
-    def scan_work(folder: Path) -> None:
-        with atomic_path(folder / "manifest.parquet") as temporary:
+    def scan(job: Job) -> None:
+        with atomic_path(job.file(MANIFEST)) as temporary:
             pq.write_table(_known_rows(source, known, seed), temporary)
-        write_json(folder / "summary.json", summarise(Manifest.load(folder / "manifest.parquet")))
+        job.write(SUMMARY, summarise(Manifest.load(job.file(MANIFEST))))
 
-    decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": HELD_OUT}
-    run.stage("scan", scan_work, settings=decides)
-    if run.settings.net.mode != "frozen":
-        return
-
-    def features_work(folder: Path) -> None:
-        manifest = manifest_of(run)
+    def features(job: Job) -> None:
+        manifest = manifest_of(job.run)
         place = {name: number for number, name in enumerate(source.samples["id"])}
         at = np.array([place[name] for name in manifest.samples["id"]], dtype=np.int64)
         rows = np.full(len(source.samples), -1)
         train = source.split("train")
         rows[train] = np.arange(len(train))
         chosen = rows[at[manifest.split("train")]]
-        here = base.folder("features")
-        write_array(folder / "plain.npy", np.asarray(read_array(here / "plain.npy")[at]))
-        for name in ("query", "key"):
-            write_array(
-                folder / f"{name}.npy", np.asarray(read_array(here / f"{name}.npy")[:, chosen])
-            )
+        job.write(PLAIN_FEATURES, np.asarray(base.read(PLAIN_FEATURES)[at]))
+        for artefact in (QUERY_FEATURES, KEY_FEATURES):
+            job.write(artefact, np.asarray(base.read(artefact)[:, chosen]))
 
-    run.stage("features", features_work, settings={"from": base.need("features")}, inputs=["scan"])
+    decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": HELD_OUT}
+    return PLAN.replacing(
+        replace(PLAN["scan"], work=scan, settings=lambda _: decides, implicit=True),
+        replace(
+            PLAN["features"],
+            work=features,
+            settings=lambda _: {"from": base.need("features")},
+            uses=(),
+        ),
+    )
 
 
 def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
@@ -91,15 +105,22 @@ def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
     return table.set_column(place, table.schema.field(place), column)
 
 
-def open_figures(run: Run, row: Row) -> tuple[dict[str, float], openset.Curve]:
+def open_figures(run: Run, row: Row) -> tuple[dict[str, float], open_set.Curve]:
     """C-F1 of a finished row: mean, best, at the held-out threshold; and its curve."""
-    manifest = manifest_of(run)
-    training = assemble.training_set(run, manifest)
+    manifest, training = manifest_of(run), training_set(run)
     splits = {name: manifest.split(name) for name in ("test", "val")}
     labels = {name: known_labels(manifest, at, training.classes) for name, at in splits.items()}
-    scores = {name: _scores(run, row, name, at, training) for name, at in splits.items()}
-    curve = openset.curve(scores["test"], labels["test"])
-    chosen = openset.held_out_threshold(scores["val"], labels["val"])
+    if row.baseline is not None:
+        stored = {"test": TEST_SCORES, "val": VAL_SCORES}
+        of = f"baselines/{row.baseline}"
+        scores = {name: np.array(run.read(kept.of(of))) for name, kept in stored.items()}
+    else:
+        scores = {
+            "test": np.array(run.read(SCORES["capro"])),
+            "val": scores_of(run, training, MODELS["capro"], splits["val"]),
+        }
+    curve = open_set.curve(scores["test"], labels["test"])
+    chosen = open_set.held_out_threshold(scores["val"], labels["val"])
     held = curve.at(chosen)
     figures = {
         "C-F1 mean": curve.mean,
@@ -113,14 +134,14 @@ def open_figures(run: Run, row: Row) -> tuple[dict[str, float], openset.Curve]:
     return figures, curve
 
 
-def mean_curve(curves: Sequence[openset.Curve]) -> openset.Curve:
+def mean_curve(curves: Sequence[open_set.Curve]) -> open_set.Curve:
     """The mean over seeds at each threshold."""
-    return openset.Curve(
+    return open_set.Curve(
         *(np.mean(np.stack(values), axis=0) for values in zip(*curves, strict=True))
     )
 
 
-def curves_csv(curves: Mapping[str, openset.Curve]) -> str:
+def curves_csv(curves: Mapping[str, open_set.Curve]) -> str:
     """Row, threshold, C-P, C-R, C-F1: what the figure draws, and more."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -129,15 +150,3 @@ def curves_csv(curves: Mapping[str, openset.Curve]) -> str:
         for values in zip(*curve, strict=True):
             writer.writerow([label, *(f"{float(value):.6g}" for value in values)])
     return out.getvalue()
-
-
-def _scores(
-    run: Run, row: Row, split: str, at: NDArray[np.int64], training: Any
-) -> NDArray[np.float32]:
-    if row.baseline is not None:
-        return np.array(read_array(run.folder(f"baselines/{row.baseline}") / f"{split}.npy"))
-    if split == "test":
-        pipeline.evaluate(run)
-        return np.array(read_array(run.folder("evaluate") / "capro.npy"))
-    model = run.folder("finetune") / "model.safetensors"
-    return scores_of(run, manifest_of(run), training, model, at)

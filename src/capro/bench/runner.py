@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capro import config, pipeline, progress
-from capro.assemble import manifest_of
-from capro.baselines import baseline
+from capro import config
 from capro.bench import cost, figure, summary
+from capro.bench.baselines import baseline
 from capro.bench.grids import CB, Row, Table, table_of
-from capro.bench.novelty import curves_csv, derive, known_classes, mean_curve, open_figures
+from capro.bench.novelty import curves_csv, derived_plan, known_classes, mean_curve, open_figures
 from capro.bench.store import SharedRun, only_one
 from capro.bench.summary import Measured, Result
 from capro.config import Settings
+from capro.data.manifest import manifest_of
 from capro.errors import CaproError, ConfigError, DataError, did_you_mean
-from capro.evaluate.openset import Curve, read_class_list, split_classes
-from capro.runs import write_text
+from capro.evaluate.open_set import Curve, read_class_list, split_classes
+from capro.run.artefacts import write_text
+from capro.run.progress import SILENT, Watch
+from capro.run.stage import Plan
+from capro.stages import PLAN
 
 METRICS = {
     "single": ("top1", "top5"),
@@ -38,9 +41,8 @@ class Bench:
         seeds: Every row is run with each.
         given: Run directories whose stages may be taken.
         novel: Class list of the open-set table; half of the classes if unset.
-        command: Told in the tables.
-        bar: Progress.
-        say: Told each row.
+        command: Printed in the tables.
+        watch: Where progress is shown.
     """
 
     folder: Path
@@ -49,8 +51,7 @@ class Bench:
     given: Sequence[Path] = ()
     novel: Path | None = None
     command: str = ""
-    bar: progress.Bar = progress.silent
-    say: Callable[[str], None] = field(default=lambda _: None)
+    watch: Watch = SILENT
 
     def run_of(self, table: str, label: str, overrides: Sequence[str], seed: int) -> SharedRun:
         """The run directory of one row and seed."""
@@ -63,27 +64,19 @@ class Bench:
             given=self.given,
         )
 
-    def prepare(self, run: SharedRun) -> None:
+    def prepare(self, run: SharedRun, plan: Plan = PLAN) -> None:
         """Everything up to step 1; shared by all rows of a seed."""
-        pipeline.scan(run, bar=self.bar)
-        pipeline.classes(run, bar=self.bar)
-        pipeline.pixels(run, bar=self.bar)
-        if run.settings.net.mode == "frozen":
-            pipeline.features(run, bar=self.bar)
-        pipeline.pretrain(run, bar=self.bar)
+        plan.do(run, "scan", "pretrain", watch=self.watch)
 
-    def finish(self, run: SharedRun, row: Row) -> dict[str, float]:
+    def finish(self, run: SharedRun, row: Row, plan: Plan = PLAN) -> dict[str, float]:
         """The rest of a row, after step 1; its figures on the test set."""
         if not len(manifest_of(run).split("test")):
             raise DataError("the data has no test split", hint="give one with --set data.test=PATH")
         if row.baseline is not None:
-            return baseline(run, row.baseline, bar=self.bar)
-        pipeline.embed(run, bar=self.bar)
-        pipeline.match(run, bar=self.bar)
-        pipeline.train(run, bar=self.bar)
-        pipeline.clean(run)
-        pipeline.finetune(run, bar=self.bar)
-        return pipeline.evaluate(run)["capro"]
+            return baseline(run, row.baseline, watch=self.watch)
+        names = [stage.name for stage in plan.of(run.settings)]
+        after = names[names.index("pretrain") + 1 :]
+        return dict(plan.do(run, *after, watch=self.watch)["capro"])
 
 
 def bench(work: Bench, name: str, *, rows: Sequence[str] = ()) -> dict[str, Any]:
@@ -119,7 +112,7 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[Row]) -> dict[str, Any]:
     for seed in work.seeds:
         for row in rows:
             done += 1
-            work.say(f"[{done}/{total}] {table.name}: {row.label}, seed {seed}")
+            work.watch.say(f"[{done}/{total}] {table.name}: {row.label}, seed {seed}")
             try:
                 if table.kind == "openset":
                     figures, curve = _open_row(work, table, row, seed)
@@ -130,7 +123,7 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[Row]) -> dict[str, Any]:
                     figures = work.finish(run, row)
             except CaproError as error:
                 measured[row.label].problem = " ".join(str(error).split())
-                work.say(f"  not run: {measured[row.label].problem}")
+                work.watch.say(f"  not run: {measured[row.label].problem}")
                 if row.label == table.against:
                     raise  # nothing to compare with
                 continue
@@ -183,10 +176,9 @@ def _write(
 def _open_row(work: Bench, table: Table, row: Row, seed: int) -> tuple[dict[str, float], Curve]:
     """A row of the open-set table: the same pipeline on the known classes alone."""
     base = work.run_of(table.name, "all classes", (), seed)
-    pipeline.scan(base, bar=work.bar)
+    PLAN.do(base, "scan", watch=work.watch)
     if base.settings.net.mode == "frozen":
-        pipeline.pixels(base, bar=work.bar)
-        pipeline.features(base, bar=work.bar)
+        PLAN.do(base, "features", watch=work.watch)
     known = _known(work, manifest_of(base).label_names("train"))
     overrides = list(row.overrides)
     if work.settings.data.classes:
@@ -194,12 +186,9 @@ def _open_row(work: Bench, table: Table, row: Row, seed: int) -> tuple[dict[str,
         path = known_classes(Path(work.settings.data.classes), target, known)
         overrides.append(f"data.classes={path}")
     run = work.run_of(table.name, row.label, overrides, seed)
-    derive(run, base, known, seed=work.settings.seed)
-    pipeline.classes(run, bar=work.bar)
-    if run.settings.net.mode == "full":
-        pipeline.pixels(run, bar=work.bar)
-    pipeline.pretrain(run, bar=work.bar)
-    work.finish(run, row)
+    plan = derived_plan(base, known, seed=work.settings.seed)
+    work.prepare(run, plan)
+    work.finish(run, row, plan)
     return open_figures(run, row)
 
 
@@ -226,7 +215,7 @@ def _cost(work: Bench, table: Table) -> dict[str, Any]:
     seed = work.seeds[0]
     runs: dict[str, SharedRun] = {}
     for number, row in enumerate(table.rows, start=1):
-        work.say(f"[{number}/{len(table.rows)}] cost: reference {row.label}, seed {seed}")
+        work.watch.say(f"[{number}/{len(table.rows)}] cost: reference {row.label}, seed {seed}")
         run = work.run_of("reference", row.label, row.overrides, seed)
         work.prepare(run)
         work.finish(run, row)

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from capro.config import Settings
 from capro.errors import RunError
-from capro.runs import Run, alone_in, read_json
+from capro.run.artefacts import read_json
+from capro.run.directory import FINISHED, Run, alone_in
 
 
 @dataclass(frozen=True)
@@ -44,30 +44,21 @@ class SharedRun(Run):
         """Make or reopen the run directory of a variant."""
         run = SharedRun(path, settings, store, tuple(given))
         path.mkdir(parents=True, exist_ok=True)
-        run._write()
+        run.write_settings()
         return run
 
-    def stage(
-        self,
-        name: str,
-        work: Callable[[Path], Mapping[str, Any] | None],
-        *,
-        settings: Mapping[str, Any],
-        inputs: Sequence[str] = (),
-        force: bool = False,
-    ) -> bool:
-        """As ``Run.stage``, in the folder that the fingerprint names."""
-        shelf = self.store / name / self._key(name, settings, inputs)
-        if not (shelf / "stage.json").exists():
-            self._take(name, shelf)
+    def claim(self, stage: str, key: str) -> None:
+        """Link the stage's folder to the shelf that the fingerprint names."""
+        shelf = self.store / stage / key
+        if not (shelf / FINISHED).exists():
+            self._take(stage, shelf)
         shelf.mkdir(parents=True, exist_ok=True)
-        _link(self.path / name, shelf)
-        return super().stage(name, work, settings=settings, inputs=inputs, force=force)
+        _link(self.path / stage, shelf)
 
     def _take(self, name: str, shelf: Path) -> None:
         """Fill a shelf from a given run that has the stage with the same fingerprint."""
         for run in self.given:
-            file = run / name / "stage.json"
+            file = run / name / FINISHED
             if file.exists() and read_json(file)["fingerprint"] == shelf.name:
                 shutil.rmtree(shelf, ignore_errors=True)
                 partial = shelf.with_name(f".{shelf.name}.tmp")

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from capro.errors import DataError
-from capro.runs import atomic_path
+from capro.run.artefacts import MANIFEST, atomic_path
+from capro.run.directory import Run
 
 Task = Literal["single", "multi"]
 SPLITS = ("train", "val", "test")
@@ -193,3 +194,15 @@ class Manifest:
         """The labels that occur in a split, sorted."""
         rows = self.samples.loc[self.samples["split"] == split, "labels"]
         return sorted({name for labels in rows for name in labels})
+
+
+def manifest_of(run: Run) -> Manifest:
+    """The manifest of a run that has been scanned; read once, until it is scanned again."""
+    run.need("scan")
+    return _cached(run.file(MANIFEST).resolve(), run.stamp("scan"))
+
+
+@lru_cache(maxsize=4)
+def _cached(path: Path, stamp: int | None) -> Manifest:
+    del stamp  # part of the key: another scan is another manifest
+    return Manifest.load(path)

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from capro.config import ScanSettings
+from capro.data.image_bytes import ImageStore
 from capro.data.images import ImageProblem, decode, decode_bytes
-from capro.data.manifest import Manifest
-from capro.data.store import ImageStore
+from capro.data.manifest import Manifest, manifest_of
 from capro.errors import DataError
-from capro.runs import atomic_path, write_array
+from capro.run.artefacts import PIXEL_INDEX, PIXELS, atomic_path, read_array, write_array
+from capro.run.directory import Run
 
 T = TypeVar("T")
 
@@ -43,8 +44,8 @@ class Pixels:
         self._min_side = min_side
         self._flat: NDArray[np.uint8] | None = None
         if cache is not None:
-            self._flat = np.load(cache / "pixels.npy", mmap_mode="r")
-            self._index = np.load(cache / "index.npy")
+            self._flat = read_array(cache / PIXELS.file)
+            self._index = np.array(read_array(cache / PIXEL_INDEX.file))
 
     @property
     def channels(self) -> int:
@@ -97,13 +98,25 @@ class Pixels:
                     file.write(pixels.tobytes())
                     place += pixels.size
                     progress(1)
-            with atomic_path(folder / "pixels.npy") as target:
+            with atomic_path(folder / PIXELS.file) as target:
                 _with_header(raw, target, place)
         (folder / "pixels.bin").unlink()
-        write_array(folder / "index.npy", index)
+        write_array(folder / PIXEL_INDEX.file, index)
 
     def _array(self, position: int) -> NDArray[np.uint8]:
         return np.asarray(self._decode(position))
+
+
+def pixels_of(run: Run, side: int) -> Pixels:
+    """Decoded images of a run for a network input, or a picture, of this side; cached ones if there are."""
+    cached = run.finished("pixels") is not None and run.file(PIXEL_INDEX).exists()
+    # twice the side: a random crop of a quarter of the area still has every pixel
+    return Pixels(
+        manifest_of(run),
+        run.settings.scan,
+        min_side=2 * side,
+        cache=run.folder("pixels") if cached else None,
+    )
 
 
 def _with_header(raw: Path, target: Path, size: int) -> None:

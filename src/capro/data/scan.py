@@ -5,29 +5,28 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capro.config import ScanSettings
-from capro.data.images import REASONS, ImageProblem, decode
-from capro.data.manifest import ROW_REASONS, SPLITS, Manifest, Row, Source, Task, write_manifest
-from capro.data.readers import Reader
+from capro.data.image_bytes import row_bytes
+from capro.data.images import ImageProblem, decode
+from capro.data.manifest import SPLITS, Manifest, Row, Source, Task, write_manifest
+from capro.data.readers.base import Reader
+from capro.data.summary import summarise
 from capro.errors import DataError
-from capro.runs import atomic_path, write_json
+from capro.run.artefacts import MANIFEST, QUARANTINE, SUMMARY, atomic_path, write_json
 
 IN_FLIGHT = 128  # rows being decoded at once: bounds memory whatever the source's size
-SHOWN = 10  # examples kept in the summary
 
 
-def scan(
+def scan_sources(
     readers: Sequence[Reader],
     folder: Path,
     settings: ScanSettings,
@@ -40,12 +39,12 @@ def scan(
         readers: Sources, in the order of the manifest.
         folder: Where ``manifest.parquet``, ``quarantine.parquet`` and ``summary.json`` go.
         settings: Limits of images.
-        progress: Told the number of rows done in each step.
+        progress: Called with the number of rows done in each step.
 
     Returns:
         The summary, as data.
     """
-    path = folder / "manifest.parquet"
+    path = folder / MANIFEST.file
     sources = [reader.source for reader in readers]
     with ThreadPoolExecutor(settings.workers or os.cpu_count() or 1) as pool:
         task, rows = _peek(readers)
@@ -54,16 +53,16 @@ def scan(
         write_manifest(path, records, task=task, sources=sources)
     manifest = Manifest.load(path)
     bad = manifest.table.filter(pc.field("status") != "ok")
-    with atomic_path(folder / "quarantine.parquet") as temporary:
+    with atomic_path(folder / QUARANTINE.file) as temporary:
         pq.write_table(bad, temporary)
     summary = summarise(manifest, notes=[reader.notes for reader in readers])
     if not summary["samples"]:
         reasons = ", ".join(f"{name} ({n})" for name, n in summary["quarantined_by"].items())
         raise DataError(
             f"none of the {summary['rows']} rows can be used: {reasons or 'the source is empty'}",
-            hint=f"{folder / 'quarantine.parquet'} says why for each row",
+            hint=f"{folder / QUARANTINE.file} says why for each row",
         )
-    write_json(folder / "summary.json", summary)
+    write_json(folder / SUMMARY.file, summary)
     return summary
 
 
@@ -125,17 +124,6 @@ def _problem(found: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
     return found | {"status": "quarantined", "reason": reason, "detail": detail or None}
 
 
-def row_bytes(row: Row, source: Source) -> bytes:
-    """The encoded image of a row that has no problem."""
-    if row.data is not None:
-        return row.data
-    path = Path(source.root) / row.path
-    if row.offset is None:
-        return path.read_bytes()
-    with path.open("rb") as file:
-        return os.pread(file.fileno(), row.size or 0, row.offset)
-
-
 def _record_all(
     checked: Iterable[Checked], task: Task, progress: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
@@ -182,70 +170,3 @@ def _row_problem(row: Row, task: Task, seen: set[str]) -> tuple[str | None, str]
 def _utf8(text: str) -> str:
     """Text that Parquet can hold: lone surrogates become replacement characters."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-# --- summary --------------------------------------------------------------------------------------
-
-
-def summarise(manifest: Manifest, *, notes: Sequence[dict[str, int]] = ()) -> dict[str, Any]:
-    """What is in a manifest, as plain data: counts, classes, texts, quarantine, duplicates."""
-    frame, samples = manifest.frame, manifest.samples
-    total = Counter[str]()
-    for note in notes:
-        total.update(note)
-    text = samples["title"] + samples["description"] + samples["tags"]
-    empty = text.str.strip().str.len() == 0
-    reasons = frame.loc[frame["status"] != "ok", "reason"].value_counts()
-    return {
-        "task": manifest.task,
-        "rows": len(frame),
-        "samples": len(samples),
-        "quarantined": int((frame["status"] != "ok").sum()),
-        "splits": {str(k): int(v) for k, v in samples["split"].value_counts().items()},
-        "classes": _per_class(samples),
-        "unlabelled": int(sum(not labels for labels in samples["labels"])),
-        "without_text": {
-            str(split): int(count) for split, count in empty.groupby(samples["split"]).sum().items()
-        },
-        "quarantined_by": {str(reason): int(count) for reason, count in reasons.items()},
-        "duplicates": _duplicates(samples),
-        "notes": dict(total),
-    }
-
-
-def explain(reason: str) -> str:
-    """A quarantine reason in words."""
-    return REASONS.get(reason) or ROW_REASONS.get(reason) or reason
-
-
-def _per_class(samples: pd.DataFrame) -> dict[str, dict[str, int]]:
-    counts = Counter(
-        (name, split)
-        for split, labels in zip(samples["split"], samples["labels"], strict=True)
-        for name in labels
-    )
-    table: dict[str, dict[str, int]] = {}
-    for (name, split), count in sorted(counts.items()):
-        table.setdefault(name, {})[split] = count
-    return table
-
-
-def _duplicates(samples: pd.DataFrame) -> dict[str, Any]:
-    """Equal images by hash: extra copies in training, and images that are in train and test."""
-    train = samples[samples["split"] == "train"]
-    held = samples[samples["split"].isin(["val", "test"])]
-    copies = train["sha256"].duplicated(keep="first")
-    first = train.drop_duplicates("sha256").set_index("sha256")
-    leaked = held[held["sha256"].isin(first.index)]
-    groups = train[train["sha256"].duplicated(keep=False)].groupby("sha256")["labels"]
-    conflicting = int(np.sum([labels.nunique() > 1 for _, labels in groups])) if len(groups) else 0
-    examples = [
-        [str(first.loc[sha, "id"]), str(identity)]
-        for sha, identity in leaked[["sha256", "id"]].head(SHOWN).itertuples(index=False)
-    ]
-    return {
-        "copies_in_train": int(copies.sum()),
-        "groups_with_different_labels": conflicting,
-        "held_out_also_in_train": len(leaked),
-        "examples": examples,
-    }

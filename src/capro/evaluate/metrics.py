@@ -251,6 +251,14 @@ def released_variants(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, f
 # --- the whole ------------------------------------------------------------------------------------
 
 
+def headline(scores: Scores, y: Labels) -> dict[str, float]:
+    """The few figures that stand for a model; samples of no known class (y < 0) do not count."""
+    if y.ndim == 2:
+        return multi_label(scores, y)
+    scores, y = scores[y >= 0], y[y >= 0]
+    return {"top1": top_k_accuracy(scores, y, 1), "top5": top_k_accuracy(scores, y, 5)}
+
+
 def summary(scores: Scores, y: Labels, *, top: int = 3, threshold: float = 0.5) -> dict[str, float]:
     """Every figure of the task; which task is told by the labels' shape, (n,) or (n, C)."""
     if y.ndim == 2:
@@ -269,7 +277,7 @@ def summary(scores: Scores, y: Labels, *, top: int = 3, threshold: float = 0.5) 
     }
 
 
-def per_class(scores: Scores, y: Labels) -> NDArray[np.float64]:
+def by_class(scores: Scores, y: Labels) -> NDArray[np.float64]:
     """The figure by which classes are compared, (C,): top-1 accuracy, or average precision."""
     return class_accuracy(scores, y) if y.ndim == 1 else average_precision(scores, y)
 

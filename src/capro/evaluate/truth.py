@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.data.manifest import Manifest
-from capro.data.readers.columns import header, labels_of, records, text_of
+from capro.data.labels import encode, labels_of
+from capro.data.manifest import Manifest, manifest_of
+from capro.data.readers.columns import header, label_names, records, text_of
 from capro.errors import DataError
+from capro.run.artefacts import ANCHORS, CLEANED_LABELS
+from capro.run.directory import Run
+from capro.text.classes import classes_of
 
 NAMES = ("id", "file_name", "key", "path")
 TRUTHS = ("true_labels", "true_label", "truth", "label")
@@ -48,7 +52,7 @@ def load_truth(path: Path, manifest: Manifest) -> list[tuple[str, ...]]:
 
 
 def _labels(value: Any) -> tuple[str, ...]:
-    return labels_of(value, SEPARATOR)[0]
+    return label_names(value, SEPARATOR)[0]
 
 
 def _lookup(identity: str, found: dict[str, tuple[str, ...]]) -> tuple[str, ...] | None:
@@ -63,11 +67,7 @@ def _lookup(identity: str, found: dict[str, tuple[str, ...]]) -> tuple[str, ...]
 
 def membership(truth: Sequence[tuple[str, ...]], classes: Sequence[str]) -> NDArray[np.bool_]:
     """True labels as membership, (n, C); names outside the class list are nobody's."""
-    index = {name: number for number, name in enumerate(classes)}
-    member = np.zeros((len(truth), len(classes)), dtype=bool)
-    for row, labels in enumerate(truth):
-        member[row, [index[label] for label in labels if label in index]] = True
-    return member
+    return encode(truth, classes, several=True) > 0
 
 
 def purity(
@@ -145,3 +145,31 @@ def noise_detection(
 
 def _share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> float:
     return float(part.sum() / whole.sum()) if whole.any() else float("nan")
+
+
+def on_truth(run: Run, truth: Path) -> dict[str, Any]:
+    """Anchor purity, label accuracy before and after cleaning, and how well noise was detected."""
+    manifest, specs = manifest_of(run), classes_of(run)
+    classes = [spec.name for spec in specs]
+    member = membership(load_truth(truth, manifest), classes)
+    before = labels_of(manifest, manifest.split("train"), classes)
+    after = np.array(run.read(CLEANED_LABELS))
+    out = after < 0 if after.ndim == 1 else (after < 0).any(axis=1)
+    anchors = run.read(ANCHORS)
+    pure = purity(anchors["row"].to_numpy(), anchors["class_index"].to_numpy(), member)
+    ambiguous = np.array([bool(spec.ambiguous) for spec in specs])
+    return {
+        "anchors": len(anchors),
+        "anchor_purity": _nanmean(pure),
+        "anchor_purity_ambiguous": _nanmean(pure[ambiguous]),
+        "web_label_accuracy": label_accuracy(before, member),
+        "cleaned_label_accuracy": label_accuracy(after, member),
+        "kept": float(1 - out.mean()),
+        "noise_detection": noise_detection(before, after, member),
+        "purity_by_class": dict(zip(classes, map(float, pure), strict=True)),
+    }
+
+
+def _nanmean(values: NDArray[np.float64]) -> float:
+    filled = values[~np.isnan(values)]
+    return float(filled.mean()) if len(filled) else float("nan")

@@ -7,15 +7,15 @@ from typing import Any
 
 import yaml
 
-from capro.data.manifest import Manifest
-from capro.runs import Run
+from capro.data.manifest import manifest_of
+from capro.run.directory import Run
 
 SHOWN = 30  # classes named
 
 
-def model_card(run: Run, manifest: Manifest, config: dict[str, Any]) -> str:
+def model_card(run: Run, config: dict[str, Any]) -> str:
     """README.md of a model folder, in Markdown with the front matter of model hubs."""
-    settings = run.settings
+    settings, manifest = run.settings, manifest_of(run)
     front = {
         "library_name": "capro",
         "pipeline_tag": "image-classification",
@@ -88,8 +88,7 @@ def _open_set(found: dict[str, Any]) -> str:
 
 
 def _results(run: Run) -> str:
-    done = run.finished("evaluate")
-    results = (done or {}).get("result") or {}
+    results = run.result("evaluate") if run.finished("evaluate") else {}
     rows = {name: row for name, row in results.items() if isinstance(row, dict)}
     if "capro" not in rows or "vanilla" not in rows:
         return "No test split: nothing was measured."

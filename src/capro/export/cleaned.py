@@ -17,12 +17,14 @@ from typing import Any
 import pandas as pd
 
 from capro import __version__
-from capro.data.manifest import Manifest
-from capro.data.store import ImageStore
+from capro.data.image_bytes import ImageStore
+from capro.data.manifest import Manifest, manifest_of
 from capro.errors import ConfigError, DataError, did_you_mean
 from capro.export import writers
 from capro.export.folders import new_folder, safe_name, safe_names
-from capro.runs import Run, read_json, write_json
+from capro.run.artefacts import write_json
+from capro.run.directory import Run
+from capro.text.classes import classes_of
 
 FORMATS = ("folder", "csv", "parquet", "webdataset", "hf", "fiftyone")
 IMAGES = ("none", "link", "copy")
@@ -57,20 +59,20 @@ def export_data(
         out: A folder that does not exist yet; appears whole or not at all.
         to: One of FORMATS.
         images: ``none``, ``link`` (hard links) or ``copy``; None: what the format needs at least.
-        progress: Told the number of images done in each step.
+        progress: Called with the number of images done in each step.
 
     Returns:
         What export.json says.
     """
     mode = _mode(to, images)
-    manifest = Manifest.load(run.folder("scan") / "manifest.parquet")
+    manifest = manifest_of(run)
     table = cleaned_table(run, manifest)
     kept, dropped = table[table["decision"] != "drop"], table[table["decision"] == "drop"]
     if not len(kept):
         raise DataError(
             "every training sample was dropped", hint="lower train.gamma and clean again"
         )
-    classes = [spec["name"] for spec in read_json(run.folder("classes") / "classes.json")]
+    classes = [spec.name for spec in classes_of(run)]
     with new_folder(out) as folder:
         pictures = Pictures(manifest, kept, folder, to, mode, progress)
         kept = kept.assign(file_name=pictures.names)

@@ -1,7 +1,7 @@
 """The model: weights, configuration, model card and, where asked for, ONNX.
 
 The deployable network is the encoder with the classifier of step 3; in frozen mode the encoder is
-the pretrained backbone. ``capro.predict`` reads what is written here.
+the pretrained backbone. ``capro.export.predictor`` reads what is written here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from capro import __version__, assemble
+from capro import __version__
 from capro.errors import ConfigError, RunError
 from capro.export.card import model_card
 from capro.export.folders import new_folder
+from capro.export.predictor import FORMAT, Predictor
 from capro.nets.deployed import Deployed, describe
-from capro.predict import FORMAT, Predictor
-from capro.runs import Run, write_json
+from capro.run.artefacts import MODEL_CARD, MODEL_CONFIG, MODEL_WEIGHTS, MODELS, write_json
+from capro.run.directory import Run
+from capro.train.setup import TrainingSet, load_net, new_net, pretrained, training_set
 
 ONNX_TOLERANCE = 1e-4
 
@@ -41,41 +43,40 @@ def export_model(
     Args:
         run: With a finished finetune stage.
         out: A folder that does not exist yet; appears whole or not at all.
-        open_set: What ``pipeline.threshold`` found.
+        open_set: What ``stages.threshold`` found.
         onnx: Also write model.onnx, checked against PyTorch.
-        say: Told what is going on.
+        say: Called with lines of information.
     """
-    run.need("finetune")
-    manifest = assemble.manifest_of(run)
-    training = assemble.training_set(run, manifest)
+    run.need(MODELS["capro"].stage)
+    training = training_set(run)
     net = deployable(run, training)
     config = _config(run, net, training, dict(open_set))
     with new_folder(out) as folder:
         state = {name: tensor.contiguous().clone() for name, tensor in net.state_dict().items()}
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-        write_json(folder / "config.json", config)
+        save_file(state, folder / MODEL_WEIGHTS, metadata={"format": "pt"})
+        write_json(folder / MODEL_CONFIG, config)
         if onnx:
             say("writing ONNX and checking it against PyTorch")
             config["onnx"] = write_onnx(net, folder / "model.onnx", config["preprocessing"]["size"])
-            write_json(folder / "config.json", config)
-        (folder / "README.md").write_text(model_card(run, manifest, config), "utf-8")
+            write_json(folder / MODEL_CONFIG, config)
+        (folder / MODEL_CARD).write_text(model_card(run, config), "utf-8")
         Predictor.load(folder)  # what was written can be read
     return config
 
 
-def deployable(run: Run, training: assemble.TrainingSet) -> Deployed:
+def deployable(run: Run, training: TrainingSet) -> Deployed:
     """Encoder and classifier of the finished run, images to logits, in eval mode."""
-    trained = assemble.new_net(run, training)
-    assemble.load_net(run.folder("finetune") / "model.safetensors", trained)
+    trained = new_net(run, training)
+    load_net(run, MODELS["capro"], trained)
     frozen = run.settings.net.mode == "frozen"
-    backbone = assemble.pretrained(run.settings) if frozen else trained.encoder
+    backbone = pretrained(run.settings) if frozen else trained.encoder
     net = Deployed(backbone, len(training.classes), multi_label=training.multi_label)
     net.classifier.load_state_dict(trained.heads.classifier.state_dict())
     return net.eval().cpu()
 
 
 def _config(
-    run: Run, net: Deployed, training: assemble.TrainingSet, open_set: dict[str, Any]
+    run: Run, net: Deployed, training: TrainingSet, open_set: dict[str, Any]
 ) -> dict[str, Any]:
     settings, names = run.settings, training.classes
     kind = "multi" if training.multi_label else "single"
@@ -113,7 +114,7 @@ class _WithProbabilities(torch.nn.Module):
 
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """No warnings from a logger: the exporter complains of a torchvision that nobody needs."""
+    """No warnings from a logger: the exporter complains of a torchvision that is not needed."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.ERROR)

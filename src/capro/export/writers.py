@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capro.runs import write_json
+from capro.run.artefacts import write_json
 
 SHARD = 10_000  # samples per tar or Parquet shard
 BLOCK = 256  # samples in memory

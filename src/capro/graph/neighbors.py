@@ -31,8 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 from capro.errors import ConfigError, DataError
 from capro.graph.budget import Budget, Reader, release
 from capro.graph.ondisk import Index, Lists, exact_search, index_search, lists_search
-from capro.runs import atomic_path, write_array
-from capro.shards import Team, planned, sharded
+from capro.run.artefacts import atomic_path, write_array
+from capro.run.shards import Team, planned, sharded
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

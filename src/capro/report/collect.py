@@ -1,7 +1,8 @@
 """From a run directory to plain data: everything that the page shows, nothing of how it looks.
 
-What is embedded is capped, and the data says how many of how many are shown. Costs: t-SNE, ten
-seconds for 3,000 points; a k-NN graph for the matches; a few thousand thumbnails.
+What is embedded is capped, and the data says how many of how many are shown. Figures come from
+`capro.evaluate`; none is computed here. Costs: t-SNE, ten seconds for 3,000 points; a k-NN graph for the
+matches; a few thousand thumbnails.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from capro import __version__, progress
-from capro.report import figures, words
-from capro.report.figures import KINDS, Pairs
-from capro.report.images import (
+from capro import __version__
+from capro.data.summary import scan_problems
+from capro.evaluate import label_changes, metrics, open_set
+from capro.evaluate.comparison import paired_interval
+from capro.evaluate.label_changes import KINDS, LabelChanges
+from capro.report import sentences
+from capro.report.galleries import (
     Shown,
     anchors_protected,
     class_galleries,
@@ -23,40 +27,45 @@ from capro.report.images import (
     samples,
     top_matches,
 )
-from capro.report.load import STAGES, Loaded, load
-from capro.runs import Run
+from capro.report.load import Loaded, load
+from capro.run.directory import Run
+from capro.run.progress import SILENT, Watch
+from capro.run.stage import Plan
+from capro.wording import plain
 
 FLOW_CLASSES = 18
 MATRIX_CLASSES = 40
 WORST = 3  # noisy classes named in the summary
 
 
-def collect(run: Run, *, title: str | None = None, bar: progress.Bar = progress.silent) -> Any:
-    """Everything the page shows, as JSON-like data."""
-    found = load(run)
-    verdicts = labels_and_verdicts(found)
+def collect(
+    run: Run, plan: Plan, *, held_out: str, title: str | None = None, watch: Watch = SILENT
+) -> Any:
+    """Everything the page shows, as JSON-like data; ``load`` says what the arguments are."""
+    found = load(run, plan, held_out=held_out)
+    changes = changes_of(found)
     shown = Shown()
     data = {
-        "title": words.plain(title or f"Report of {run.path.resolve().name}"),
+        "title": plain(title or f"Report of {run.path.resolve().name}"),
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": __version__,
         "task": "multi" if found.multi else "single",
-        "classes": [words.plain(name, 80) for name in found.names],
-        "meanings": [words.plain(text, 200) for text in found.meanings],
+        "classes": [plain(name, 80) for name in found.names],
+        "meanings": [plain(text, 200) for text in found.meanings],
         "missing": found.missing,
-        "stages": [_stage(found, name) for name in STAGES],
+        "stages": [_stage(name, done) for name, done in found.stages.items()],
         "comparison": comparison(found),
         "curves": curves(found),
-        "noise": None if verdicts is None else noise(found, verdicts),
-        "flow": None if verdicts is None else label_flow(found),
-        "matrix": None if verdicts is None else label_matrix(found),
-        "galleries": None if verdicts is None else class_galleries(found, verdicts, shown),
+        "noise": None if changes is None else noise(found, changes),
+        "flow": None if changes is None else label_flow(found),
+        "matrix": None if changes is None else label_matrix(found),
+        "galleries": None if changes is None else class_galleries(found, changes, shown),
         **measured(found),
     }
-    data["matches"] = top_matches(found, shown, bar)
-    data["map"] = embedding(found, shown, bar)
+    data["matches"] = top_matches(found, shown, watch)
+    data["map"] = embedding(found, shown, watch)
     data["summary"] = summary(found, data)
-    data["samples"], data["sheets"] = samples(found, shown, bar)
+    data["samples"], data["sheets"] = samples(found, shown, watch)
     return finite(data)
 
 
@@ -73,33 +82,29 @@ def finite(value: Any) -> Any:
     return value
 
 
-def _stage(found: Loaded, name: str) -> dict[str, Any]:
-    done = found.stages.get(name)
+def _stage(name: str, done: dict[str, Any] | None) -> dict[str, Any]:
     return {"name": name, "seconds": done["seconds"] if done else None, "done": done is not None}
 
 
 # --- labels ---------------------------------------------------------------------------------------
 
 
-def labels_and_verdicts(found: Loaded) -> Pairs | None:
+def changes_of(found: Loaded) -> LabelChanges | None:
     """Every (sample, class) and what became of it; None before the clean stage."""
     if found.after is None:
         return None
     anchored = np.zeros(found.given.shape, dtype=bool)
     if found.anchors is not None and anchors_protected(found):
-        rows = found.anchors["row"].to_numpy(np.int64)
-        if found.multi:
-            anchored[rows, found.anchors["class_index"].to_numpy(np.int64)] = True
-        else:
-            anchored[rows] = True
-    return figures.pairs(found.given, np.asarray(found.after), anchored)
+        rows, columns = (found.anchors[n].to_numpy(np.int64) for n in ("row", "class_index"))
+        anchored[(rows, columns) if found.multi else (rows,)] = True
+    return label_changes.label_changes(found.given, np.asarray(found.after), anchored)
 
 
-def noise(found: Loaded, verdicts: Pairs) -> dict[str, Any]:
+def noise(found: Loaded, changes: LabelChanges) -> dict[str, Any]:
     """Verdicts by class, noisiest first, and in total."""
-    counts = verdicts.counts(len(found.names))
-    lost = counts[:, figures.AWAY] + counts[:, figures.DROP]
-    given = counts.sum(axis=1) - counts[:, figures.ARRIVED]
+    counts = changes.counts(len(found.names))
+    lost = counts[:, label_changes.AWAY] + counts[:, label_changes.DROP]
+    given = counts.sum(axis=1) - counts[:, label_changes.ARRIVED]
     share = lost / np.maximum(1, given)
     order = np.lexsort((np.arange(len(share)), -share))
     return {
@@ -114,8 +119,8 @@ def noise(found: Loaded, verdicts: Pairs) -> dict[str, Any]:
 
 def label_flow(found: Loaded) -> dict[str, Any]:
     """Labels from where to where; small changes of many classes are bundled."""
-    matrix = figures.flow(found.given, np.asarray(found.after), len(found.names))
-    small, kept = figures.bundle(matrix, FLOW_CLASSES)
+    matrix = label_changes.flow(found.given, np.asarray(found.after), len(found.names))
+    small, kept = label_changes.bundle(matrix, FLOW_CLASSES)
     source, target = np.nonzero(small)
     last = len(small) - 1
     links = [
@@ -128,8 +133,10 @@ def label_flow(found: Loaded) -> dict[str, Any]:
 
 def label_matrix(found: Loaded) -> dict[str, Any]:
     """Given by corrected, of the classes with most change."""
-    matrix = figures.given_by_corrected(found.given, np.asarray(found.after), len(found.names))
-    kept = figures.most_off_diagonal(matrix[:, :-1], MATRIX_CLASSES)
+    matrix = label_changes.given_by_corrected(
+        found.given, np.asarray(found.after), len(found.names)
+    )
+    kept = label_changes.most_off_diagonal(matrix[:, :-1], MATRIX_CLASSES)
     part = matrix[np.ix_(kept, [*kept, matrix.shape[1] - 1])]
     return {"classes": kept, "cells": part.tolist(), "of": len(found.names)}
 
@@ -155,49 +162,58 @@ def curves(found: Loaded) -> dict[str, Any] | None:
 
 def comparison(found: Loaded) -> dict[str, Any] | None:
     """Vanilla and CAPro by metric, and the classes made worse and better."""
-    if set(found.results) != {"vanilla", "capro"}:
+    if set(found.results) != {"vanilla", "capro"} or found.evaluated is None:
         return None
-    changes: list[dict[str, Any]] = []
+    before, after = found.results["vanilla"], found.results["capro"]
+    scores, labels = found.evaluated.known()
     interval = None
-    if len(found.scores) == 2:
-        vanilla, capro = found.scores["vanilla"], found.scores["capro"]
-        changes = figures.class_changes(vanilla, capro, found.truth)
-        if not found.multi:
-            interval = figures.paired_interval(vanilla, capro, found.truth)
-    metrics = [
+    if not found.multi:
+        interval = paired_interval(scores["vanilla"], scores["capro"], labels)
+    place = {name: number for number, name in enumerate(found.names)}
+    changes = [
         {
-            "name": name,
-            "vanilla": found.results["vanilla"][name],
-            "capro": found.results["capro"][name],
+            "label": place[row["class"]],
+            "samples": row["samples"],
+            "before": row["vanilla"],
+            "after": row["capro"],
+            "change": row["difference"],
         }
-        for name in found.results["vanilla"]
-        if name in found.results["capro"]
+        for row in found.evaluated.compare(found.classes)["classes"]
     ]
-    main = words.main_metric(found.results)
     return {
-        "metrics": metrics,
-        "main": main,
-        "changes": changes,
-        "tests": len(found.test),
+        "metrics": [
+            {"name": name, "vanilla": before[name], "capro": after[name]}
+            for name in before
+            if name in after
+        ],
+        "main": sentences.main_metric(found.results),
+        "changes": sorted(changes, key=lambda row: (row["change"], row["label"])),
+        "tests": len(found.evaluated.labels),
         "interval": interval,
     }
 
 
 def measured(found: Loaded) -> dict[str, Any]:
     """Confusion, reliability and threshold curves on the test images."""
-    if len(found.scores) < 2 or not len(found.test):
+    if found.evaluated is None:
         return {"confusion": None, "reliability": None, "threshold": None, "held_out": None}
-    scores = found.scores
-    threshold = figures.label_threshold if found.multi else figures.open_set
+    scores, labels = found.evaluated.known()
+    curve = open_set.label_curve if found.multi else open_set.answer_curve
     data: dict[str, Any] = {
         "confusion": None,
-        "reliability": {name: figures.reliability(s, found.truth) for name, s in scores.items()},
-        "threshold": {name: threshold(s, found.truth) for name, s in scores.items()},
-        "held_out": None if found.multi else words.chosen_threshold(found.held_out),
+        "reliability": {
+            name: reliability(metrics.reliability(values, labels))
+            for name, values in scores.items()
+        },
+        "threshold": {
+            name: curve(values, found.evaluated.labels)
+            for name, values in found.evaluated.scores.items()
+        },
+        "held_out": None if found.multi else sentences.chosen_threshold(found.held_out),
     }
     if not found.multi:
-        whole = {name: figures.confusion(s, found.truth) for name, s in scores.items()}
-        kept = figures.most_off_diagonal(sum(whole.values()), MATRIX_CLASSES)  # type: ignore[arg-type]
+        whole = {name: metrics.confusion(values, labels) for name, values in scores.items()}
+        kept = label_changes.most_off_diagonal(sum(whole.values()), MATRIX_CLASSES)  # type: ignore[arg-type]
         data["confusion"] = {
             "classes": kept,
             "of": len(found.names),
@@ -206,29 +222,36 @@ def measured(found: Loaded) -> dict[str, Any]:
     return data
 
 
+def reliability(found: metrics.Reliability) -> dict[str, Any]:
+    """A reliability diagram by column, as the page draws it."""
+    rows = found.as_dict()["bins"]
+    columns = {name: [row[name] for row in rows] for name in ("confidence", "accuracy", "count")}
+    return {**columns, "ece": found.ece, "bins": int((found.sizes > 0).sum())}
+
+
 def summary(found: Loaded, data: dict[str, Any]) -> list[dict[str, str]]:
-    """The four parts of the summary, in plain words."""
+    """The four parts of the summary, in plain sentences."""
     total = data["noise"]["total"] if data["noise"] else None
-    problems = words.scan_problems(found.summary)
+    problems = scan_problems(found.summary)
     if total:
         worst = [
             (data["classes"][row["label"]], float(row["share"])) for row in data["noise"]["classes"]
         ]
-        problems.insert(0, words.was_wrong(total, worst[:WORST], multi=found.multi))
+        problems.insert(0, sentences.was_wrong(total, worst[:WORST], multi=found.multi))
     else:
         problems.append(found.missing.get("clean", "There are no verdicts on the labels yet."))
     anchors = None if found.anchors is None else len(found.anchors)
-    done = words.was_done(total, anchors, multi=found.multi)
+    done = sentences.was_done(total, anchors, multi=found.multi)
     results = data["comparison"]
     if results is None:
         gain = found.missing.get("evaluate", "Nothing was measured on test images.")
     else:
-        gain = words.brought(
+        gain = sentences.brought(
             found.results, results["changes"], data["classes"], tests=results["tests"],
             interval=results["interval"],
         )  # fmt: skip
     return [
-        {"name": "What came in", "text": words.came_in(found.summary)},
+        {"name": "What came in", "text": sentences.came_in(found.summary)},
         {"name": "What was wrong with it", "text": " ".join(problems)},
         {"name": "What was done", "text": done or found.missing.get("match", "Nothing yet.")},
         {"name": "What it brought", "text": gain},

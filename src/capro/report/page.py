@@ -16,7 +16,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from capro.report.words import NAMES, SHORT, many, signed
+from capro.report.sentences import NAMES, SHORT
+from capro.wording import many, signed
 
 TEMPLATE = Path(__file__).parent / "template"
 SCRIPTS = ("base.js", "charts.js", "labels.js", "galleries.js", "map.js", "start.js")

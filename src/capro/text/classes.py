@@ -14,6 +14,8 @@ from pathlib import Path
 import yaml
 
 from capro.errors import ConfigError, did_you_mean
+from capro.run.artefacts import CLASSES
+from capro.run.directory import Run
 from capro.text import wordnet
 from capro.text.senses import Candidate, Suggestion, suggest
 
@@ -22,6 +24,7 @@ __all__ = [
     "ClassSpec",
     "Suggestion",
     "class_text",
+    "classes_of",
     "draft",
     "load_classes",
     "save_classes",
@@ -73,6 +76,11 @@ def class_text(spec: ClassSpec) -> tuple[str, str | None]:
         " ".join(spec.name.replace("_", " ").split()),
         f"class '{spec.name}' has neither a sense nor a definition: its bare name stands for it",
     )
+
+
+def classes_of(run: Run) -> list[ClassSpec]:
+    """The classes of a run, in the order of every class axis."""
+    return [ClassSpec(**value) for value in run.read(CLASSES)]
 
 
 def draft(suggestion: Suggestion) -> ClassSpec:

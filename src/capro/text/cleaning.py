@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
+from capro.data.manifest import Manifest
 from capro.text import wordnet
 
 # English function words, but none that also names things: can, will, may, mine, down, well, US.
@@ -139,6 +140,13 @@ def combine(title: str | None, description: str | None, tags: str | Sequence[str
         if part and (part := part.strip()) and part not in parts:
             parts.append(part)
     return "\n".join(parts)
+
+
+def training_texts(manifest: Manifest) -> list[str]:
+    """Cleaned text of every training sample, in order."""
+    samples = manifest.samples.iloc[manifest.split("train")]
+    columns = [samples[name] for name in ("title", "description", "tags")]
+    return [clean_text(combine(*row)) for row in zip(*columns, strict=True)]
 
 
 def _strip_markup(raw: str) -> str:

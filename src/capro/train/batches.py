@@ -21,18 +21,9 @@ from torch import Tensor
 
 from capro.config import ViewSettings
 from capro.data.pixels import Pixels
-from capro.data.views import (
-    KEY,
-    QUERY,
-    KeyAugment,
-    center,
-    crop,
-    normalise,
-    to_float,
-    view_rng,
-)
+from capro.data.views import KEY, QUERY, KeyAugment, center, crop, normalise, to_float, view_rng
 from capro.nets.backbones import Backbone
-from capro.runs import seed_for
+from capro.run.fingerprints import seed_for
 
 PLAIN = -1  # the view without augmentation
 THREADS = (2, 16)  # that prepare batches while the network works on another: at least, at most

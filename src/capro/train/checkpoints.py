@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from capro.runs import write_json
+from capro.run.artefacts import CHECKPOINT_STATE, CHECKPOINT_TENSORS, write_json
 
 KEPT = 2
 
@@ -43,8 +43,8 @@ class Checkpoints:
         owned = {
             name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()
         }
-        save_file(owned, temporary / "tensors.safetensors")
-        write_json(temporary / "state.json", {"key": self.key, **values})
+        save_file(owned, temporary / CHECKPOINT_TENSORS)
+        write_json(temporary / CHECKPOINT_STATE, {"key": self.key, **values})
         _sync(temporary)
         if target.exists():  # a rename cannot replace a folder that is not empty
             os.replace(target, replaced)
@@ -58,7 +58,7 @@ class Checkpoints:
             if values is None:
                 continue
             try:
-                return load_file(path / "tensors.safetensors"), values
+                return load_file(path / CHECKPOINT_TENSORS), values
             except (OSError, SafetensorError):
                 continue
         return None
@@ -73,7 +73,7 @@ class Checkpoints:
     def _read(self, path: Path) -> dict[str, Any] | None:
         """What a checkpoint says, without its key; None if it is damaged or another training's."""
         try:
-            values = json.loads((path / "state.json").read_text("utf-8"))
+            values = json.loads((path / CHECKPOINT_STATE).read_text("utf-8"))
         except (OSError, ValueError):
             return None
         if not isinstance(values, dict) or values.pop("key", None) != self.key:

@@ -18,19 +18,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from capro import losses, progress
 from capro.config import Schedule
 from capro.errors import ConfigError, RunError
-from capro.progress import Figures
-from capro.runs import seed_for, write_json
+from capro.method import losses
+from capro.run import progress
+from capro.run.artefacts import NOT_FINITE, write_json
+from capro.run.fingerprints import seed_for
+from capro.run.progress import Figures
+from capro.run.ranks import Ranks
 from capro.train.batches import Batch, Inputs, Plan, load_batches, slices
 from capro.train.checkpoints import Checkpoints
+from capro.train.objective import Objective
 from capro.train.optim import learning_rate
-from capro.train.ranks import Ranks
-from capro.train.steps import Objective
 
 SHOWN_IDS = 5
-NOT_FINITE = "not-finite.json"  # the samples of a batch that stopped a training
 
 
 @dataclass

@@ -12,9 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from capro import labels as rule
-from capro import losses, prototypes
-from capro.losses import Count
+from capro.method import label_rule as rule
+from capro.method import losses, prototypes
+from capro.method.losses import Count
 from capro.nets.heads import HeadOutputs, Heads
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from capro import config, pipeline
-from capro.runs import Run
+from capro.run.directory import Run
 from tests.data.published import CONCEPTS, NAMES, nuswide, webvision
 
 

@@ -5,12 +5,11 @@ A reader yields every row of its source, in a stable order, problems included; i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from capro.config import DataSettings
-from capro.data.manifest import SPLITS, Row, Source
+from capro.data.manifest import SPLITS
+from capro.data.readers.base import Reader
 from capro.data.readers.fiftyone import FiftyOneReader, is_fiftyone
 from capro.data.readers.folder import METADATA, FolderReader
 from capro.data.readers.hub import HubReader
@@ -37,21 +36,6 @@ SPLIT_FOLDERS = {
     "test": "test",
     "testing": "test",
 }
-
-
-class Reader(Protocol):
-    """A source that gives rows. ``notes`` are counts for the summary, complete after ``rows``."""
-
-    source: Source
-    notes: dict[str, int]
-
-    def rows(self) -> Iterator[Row]:
-        """Every row of the source."""
-        ...
-
-    def count(self) -> int | None:
-        """How many rows there will be, where that is cheap to know: for the progress bar."""
-        ...
 
 
 def find(settings: DataSettings, *, source: str, split: str | None = None) -> list[Reader]:
@@ -87,6 +71,18 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
                 for reader in find(settings, source=str(folder), split=name)
             ]
     return _folder_readers(path, settings, split)
+
+
+def find_to_evaluate(settings: DataSettings, source: str) -> list[Reader]:
+    """The readers of a source to evaluate on: its test part where it names one, else all of it."""
+    path = Path(source)
+    if path.is_dir():
+        if (path / "train").is_dir() and (path / "test").is_dir():
+            return find(settings, source=str(path / "test"), split="test")
+        shards = parquet_splits(path)
+        if "test" in shards:
+            return [TableReader(shards["test"], settings, "test")]
+    return find(settings, source=source, split="test")
 
 
 def _published(path: Path, settings: DataSettings, split: str | None) -> list[Reader]:

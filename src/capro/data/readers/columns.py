@@ -90,10 +90,10 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-def labels_of(value: Any, separator: str | None) -> tuple[tuple[str, ...], bool]:
+def label_names(value: Any, separator: str | None) -> tuple[tuple[str, ...], bool]:
     """A label cell as labels, and whether it was a list (multi-label).
 
-    >>> labels_of("cat", None), labels_of(["cat", "dog"], None), labels_of("cat; dog", ";")
+    >>> label_names("cat", None), label_names(["cat", "dog"], None), label_names("cat; dog", ";")
     ((('cat',), False), (('cat', 'dog'), True), (('cat', 'dog'), True))
     """
     if separator and isinstance(value, str):

@@ -14,7 +14,8 @@ from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.columns import GUESSES, is_inside, labels_of, safe_relative, text_of
+from capro.data.readers.base import Reader
+from capro.data.readers.columns import GUESSES, is_inside, label_names, safe_relative, text_of
 from capro.errors import DataError
 
 LABELS, PLACES = "labels.json", "data.json"
@@ -25,7 +26,7 @@ def is_fiftyone(path: Path) -> bool:
     return (path / LABELS).is_file() and ((path / "data").is_dir() or (path / PLACES).is_file())
 
 
-class FiftyOneReader:
+class FiftyOneReader(Reader):
     """Reads one export folder."""
 
     def __init__(self, path: Path, settings: DataSettings, split: str) -> None:
@@ -54,11 +55,15 @@ class FiftyOneReader:
                     relative = file.relative_to(self.root)
                     self._places[str(relative.with_suffix("").as_posix())] = relative.as_posix()
         self.source = Source("files", str(self.root.resolve()))
-        self.files = [path / LABELS]
+        self._file = path / LABELS
 
     def count(self) -> int | None:
         """Labelled samples."""
         return len(self._labels)
+
+    def listing(self) -> list[Path]:
+        """The labels."""
+        return [self._file]
 
     def rows(self) -> Iterator[Row]:
         """Every labelled sample, in the order of labels.json."""
@@ -79,7 +84,7 @@ class FiftyOneReader:
             guesses = [named] if named else GUESSES[purpose]
             return text_of(next((cells[name] for name in guesses if name in cells), None))
 
-        labels, _ = labels_of(names, None)
+        labels, _ = label_names(names, None)
         path, problem, detail = self._place(key)
         return Row(
             cell("id") or f"{self._split}/{key}", path, cell("split") or self._split,

@@ -13,13 +13,14 @@ from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
+from capro.data.readers.base import Reader
 from capro.data.readers.columns import (
     Columns,
     Record,
     choose,
     header,
     is_inside,
-    labels_of,
+    label_names,
     records,
     safe_relative,
     text_of,
@@ -31,7 +32,7 @@ PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", "
 MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
 
-class FolderReader:
+class FolderReader(Reader):
     """Reads an image folder."""
 
     def __init__(self, root: Path, settings: DataSettings, split: str) -> None:
@@ -153,7 +154,7 @@ class FolderReader:
             title, description = text_of(cell(columns.text)), text_of(cell(columns.description))
             tags = text_of(cell(columns.tags))
             if columns.label:
-                labels, listed = labels_of(cell(columns.label), self._settings.label_separator)
+                labels, listed = label_names(cell(columns.label), self._settings.label_separator)
             identity = text_of(cell(columns.id)) or identity
             split = text_of(cell(columns.split)) or split
         problem, detail = None, ""

@@ -8,7 +8,8 @@ from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.columns import Columns, choose, labels_of, text_of
+from capro.data.readers.base import Reader
+from capro.data.readers.columns import Columns, choose, label_names, text_of
 from capro.errors import DataError
 
 
@@ -35,7 +36,7 @@ def load_hub(name: str) -> Any:
     return found
 
 
-class HubReader:
+class HubReader(Reader):
     """Reads all splits of a hub data set."""
 
     def __init__(self, name: str, settings: DataSettings, split: str | None) -> None:
@@ -53,6 +54,10 @@ class HubReader:
     def count(self) -> int | None:
         """Rows of all splits."""
         return sum(len(data) for data in self._data.values())
+
+    def listing(self) -> list[Path]:
+        """Nothing on this disk: the name stands for the data."""
+        return []
 
     def rows(self) -> Iterator[Row]:
         """Every row, split by split; ``path`` is the split's name."""
@@ -76,7 +81,7 @@ class HubReader:
             value = (
                 [_name(v, names) for v in value] if isinstance(value, list) else _name(value, names)
             )
-        labels, listed = labels_of(value, self._settings.label_separator)
+        labels, listed = label_names(value, self._settings.label_separator)
         return Row(
             text_of(cell(columns.id)) or f"{split}/{number:08d}",
             split,

@@ -11,15 +11,6 @@ from capro.errors import DataError
 
 
 @dataclass(frozen=True)
-class ClassHint:
-    """What a source knows of a class: its label, its WordNet sense, what was searched for."""
-
-    name: str
-    sense: str | None = None
-    query: str | None = None
-
-
-@dataclass(frozen=True)
 class Line:
     """A line that is not blank, and where it stands."""
 

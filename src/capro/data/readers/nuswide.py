@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.data.manifest import Row, Source
+from capro.data.readers.base import ClassHint, Reader
 from capro.data.readers.columns import safe_relative
-from capro.data.readers.lists import ClassHint, Line, lines, pairs
+from capro.data.readers.lists import Line, lines, pairs
 from capro.errors import DataError
 
 IMAGES = ("Flickr", "images", "Images")
@@ -74,7 +75,7 @@ def nuswide_readers(root: Path, split: str | None) -> list[NusWideReader]:
     return [NusWideReader(root, name) for name in names or ["Train", "Test"]]
 
 
-class NusWideReader:
+class NusWideReader(Reader):
     """Reads one split, ``Train`` or ``Test``."""
 
     def __init__(self, root: Path, part: str) -> None:
@@ -84,7 +85,7 @@ class NusWideReader:
         self.source = Source("files", str((root / images).resolve()))
         self.notes: dict[str, int] = {}
         folders = ("ImageList", "ConceptsList", "NUS_WID_Tags", "Groundtruth")
-        self.files = [
+        self._files = [
             path
             for folder in folders
             for path in sorted((root / folder).rglob("*.txt"))
@@ -116,6 +117,10 @@ class NusWideReader:
     def count(self) -> int:
         """Images of the list."""
         return sum(1 for _ in self._images())
+
+    def listing(self) -> list[Path]:
+        """The published lists."""
+        return self._files
 
     def rows(self) -> Iterator[Row]:
         """Every image in the order of the list; those without any of the 81 tags with that problem."""

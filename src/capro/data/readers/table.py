@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
+from capro.data.readers.base import Reader
 from capro.data.readers.columns import (
     Record,
     choose,
     header,
     is_inside,
-    labels_of,
+    label_names,
     records,
     safe_relative,
     text_of,
@@ -38,11 +39,11 @@ def parquet_splits(folder: Path) -> dict[str, list[Path]]:
     return dict(sorted(found.items(), key=lambda item: ("train", "val", "test").index(item[0])))
 
 
-class TableReader:
+class TableReader(Reader):
     """Reads one table, in one or several files of the same columns."""
 
     def __init__(self, files: list[Path], settings: DataSettings, split: str) -> None:
-        self.files = files
+        self._files = files
         self.notes: dict[str, int] = {"replaced": 0}
         self._settings = settings
         self._split = split
@@ -63,14 +64,18 @@ class TableReader:
 
     def count(self) -> int | None:
         """Rows, where the files say so (Parquet)."""
-        if any(file.suffix != ".parquet" for file in self.files):
+        if any(file.suffix != ".parquet" for file in self._files):
             return None
-        return sum(int(pq.ParquetFile(file).metadata.num_rows) for file in self.files)
+        return sum(int(pq.ParquetFile(file).metadata.num_rows) for file in self._files)
+
+    def listing(self) -> list[Path]:
+        """The table's files."""
+        return self._files
 
     def rows(self) -> Iterator[Row]:
         """Every row in file order."""
         seen: set[str] = set()
-        for file in self.files:
+        for file in self._files:
             for record in records(file):
                 self.notes["replaced"] += record.replaced
                 yield self._row(file, record, seen)
@@ -87,7 +92,7 @@ class TableReader:
             "tags": text_of(_cell(cells, columns.tags)),
             "split": text_of(_cell(cells, columns.split)) or self._split,
         }
-        values["labels"], values["listed"] = labels_of(
+        values["labels"], values["listed"] = label_names(
             _cell(cells, columns.label), self._settings.label_separator
         )
         image = _cell(cells, columns.image)

@@ -15,7 +15,8 @@ from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.columns import choose, labels_of, text_of
+from capro.data.readers.base import Reader
+from capro.data.readers.columns import choose, label_names, text_of
 from capro.errors import DataError, did_you_mean
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
@@ -30,18 +31,17 @@ class _Sample:
     key: str
     image: tuple[int, int] | None = None
     texts: dict[str, bytes] = field(default_factory=dict)
-    extra_images: int = 0
 
 
-class TarReader:
+class TarReader(Reader):
     """Reads a shard, or all shards of a folder."""
 
     def __init__(self, path: Path, settings: DataSettings, split: str) -> None:
-        self.shards = [path] if path.is_file() else sorted(path.glob("*.tar"))
+        self._shards = [path] if path.is_file() else sorted(path.glob("*.tar"))
         self.root = path.parent if path.is_file() else path
         self.source = Source("tars", str(self.root.resolve()))
         self.notes: dict[str, int] = {
-            "shards": len(self.shards),
+            "shards": len(self._shards),
             "truncated_shards": 0,
             "replaced": 0,
             "other_members_ignored": 0,
@@ -54,16 +54,20 @@ class TarReader:
         """Unknown before the shards have been read."""
         return None
 
+    def listing(self) -> list[Path]:
+        """The shards."""
+        return self._shards
+
     def rows(self) -> Iterator[Row]:
         """Every sample, shard by shard in name order."""
         empty = True
-        for shard in self.shards:
+        for shard in self._shards:
             for row in self._shard(shard):
                 empty = False
                 yield row
         if empty:
             raise DataError(
-                f"{self.shards[0]}: no sample in the shards",
+                f"{self._shards[0]}: no sample in the shards",
                 hint="members are called KEY.jpg, KEY.txt, KEY.json",
             )
         self._check_columns()
@@ -99,10 +103,7 @@ class TarReader:
 
     def _take(self, sample: _Sample, extension: str, member: tarfile.TarInfo, raw: Any) -> None:
         if extension in IMAGES:
-            if sample.image is None:
-                sample.image = (member.offset_data, member.size)
-            else:
-                sample.extra_images += 1
+            sample.image = sample.image or (member.offset_data, member.size)  # the first of several
         elif extension in TEXTS and member.size <= MAX_META:
             raw.seek(member.offset_data)
             sample.texts[extension] = raw.read(member.size)
@@ -135,7 +136,7 @@ class TarReader:
         def cell(purpose: str) -> Any:
             return cells.get(named[purpose]) if named[purpose] else None
 
-        labels, listed = labels_of(cell("label"), self._settings.label_separator)
+        labels, listed = label_names(cell("label"), self._settings.label_separator)
         offset, size = sample.image or (None, None)
         status = cells.get("status")
         if problem is None and status not in (None, "success"):

@@ -24,8 +24,9 @@ from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
+from capro.data.readers.base import ClassHint, Reader
 from capro.data.readers.columns import safe_relative, text_of
-from capro.data.readers.lists import ClassHint, Line, lines, pairs
+from capro.data.readers.lists import Line, lines, pairs
 from capro.errors import DataError, did_you_mean
 
 MINI = 50  # classes of mini-WebVision: the first ones, Google's images only
@@ -147,7 +148,7 @@ def webvision_readers(
     return {"train": train, "test": test, "val": test}.get(split or "", train + test)
 
 
-class WebVisionReader:
+class WebVisionReader(Reader):
     """Reads one list of images: ``google``, ``flickr`` or ``val``."""
 
     def __init__(self, info: Info, part: str) -> None:
@@ -156,7 +157,6 @@ class WebVisionReader:
         self.split = "test" if part == "val" else "train"
         self.source = Source("files", str(info.root.resolve()))
         self.notes: dict[str, int] = {}
-        self.files = info.files()
         name = "val_filelist.txt" if part == "val" else f"train_filelist_{part}.txt"
         self._list = info.root / "info" / name
         self._meta = info.root / "info" / f"train_meta_list_{part}.txt"
@@ -190,6 +190,10 @@ class WebVisionReader:
             if differ:
                 self.notes[f"{self.part}_labels_unlike_their_query"] = differ
         return self._rows
+
+    def listing(self) -> list[Path]:
+        """The published lists."""
+        return self.info.files()
 
     def rows(self) -> Iterator[Row]:
         """Every image of the subset, in the order of the list."""
@@ -292,7 +296,7 @@ def is_imagenet_validation(root: Path) -> bool:
     return any(child.is_dir() and _WNID.fullmatch(child.name) for child in root.iterdir())
 
 
-class ImageNetReader:
+class ImageNetReader(Reader):
     """ILSVRC 2012's validation images with WebVision's classes: a second test set.
 
     In folders named by WordNet id, or flat beside ``val.txt`` (image, class from 0 in the order of

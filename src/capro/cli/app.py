@@ -1,0 +1,156 @@
+"""The program: entry point, errors as messages and exit codes, and the list of commands.
+
+Data goes to stdout, logs and progress to stderr. A mistake of the user's prints ``error:`` and ``hint:``
+and exits with 2; an interruption exits with 130.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from capro import __version__
+from capro.errors import CaproError, RankError
+from capro.run import processes
+
+if TYPE_CHECKING:
+    from capro.run.progress import Watch
+
+
+class Terminated(BaseException):
+    """A launcher ends this process, as it does with all when one has ended."""
+
+
+class InOrder(TyperGroup):
+    """Lists commands in the order in which they are used: the stages', then what one does with a run."""
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        """Names of the commands; ``config`` stands last."""
+        from capro.stages import PLAN
+
+        first = [name for name in ("demo", "run", *PLAN.names) if name in self.commands]
+        rest = [name for name in self.commands if name not in {*first, "config"}]
+        return [*first, *rest, "config"]
+
+
+app = typer.Typer(
+    name="capro",
+    cls=InOrder,
+    help="From noisy web images and texts to a classifier, a cleaned data set and a report.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: importing rich would double the time of --help
+)
+config_app = typer.Typer(help="Settings and presets.", no_args_is_help=True)
+classes_app = typer.Typer(help="What each class means.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(classes_app, name="classes")
+
+
+def main() -> None:
+    """Entry point: errors become messages and exit codes, never tracebacks."""
+    if not processes.is_main():
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - of several ranks one prints results
+    if processes.count() > 1:
+        signal.signal(signal.SIGTERM, _terminated)
+    try:
+        code = app(standalone_mode=False)
+    except RankError:  # the rank that failed prints the message
+        raise SystemExit(2) from None
+    except CaproError as error:
+        fail(str(error), error.hint)
+    except Terminated:
+        fail(
+            "ended by the launcher, as when another process of this run has ended",
+            "the same command goes on where it stopped",
+            code=128 + signal.SIGTERM,
+        )
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:  # `capro ... | head`: not an error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    except Exception as error:
+        if hasattr(error, "format_message"):  # the parser's own, in every version of typer
+            usage(error)
+        if os.environ.get("CAPRO_DEBUG"):
+            traceback.print_exc()
+        fail(
+            f"unexpected {type(error).__name__}: {error}",
+            "this is a bug in capro: please report it with the output of CAPRO_DEBUG=1",
+            code=1,
+        )
+    if code == 130:
+        fail("interrupted", "the same command goes on where it stopped", code=130)
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _terminated(*_: Any) -> NoReturn:
+    raise Terminated  # unwinds: temporary files go
+
+
+def fail(message: str, hint: str = "", *, code: int = 2) -> NoReturn:
+    """Print an error and leave."""
+    who = "" if processes.is_main() else f"rank {processes.rank()}: "
+    print(f"error: {who}{message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    if processes.count() > 1:
+        sys.stderr.flush()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # on the way out: nothing more to say
+    raise SystemExit(code)
+
+
+def usage(error: Any) -> NoReturn:
+    """A wrong option or argument."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
+        print(context.get_help())
+        raise SystemExit(2)
+    command = context.command_path if context is not None else "capro"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    fail(message[:1].lower() + message[1:], f"`{command} --help` lists what it takes")
+
+
+def note(text: str) -> None:
+    """A line for the reader, on stderr; of several ranks the main one writes it."""
+    if processes.is_main():
+        print(text, file=sys.stderr)
+
+
+def lines(*, warnings: bool = True) -> Watch:
+    """Progress of a command that does one stage or two: plain lines and a bar."""
+    from capro.run.progress import Lines, terminal
+
+    return Lines(note, terminal, warnings=warnings)
+
+
+def live(title: str) -> Watch:
+    """Progress of a run of many stages: the live view on a terminal, else plain lines."""
+    from capro.cli import live_view
+
+    return live_view.LiveView(title) if processes.is_main() and live_view.possible() else lines()
+
+
+def show_version(value: bool) -> None:
+    """Print the version and leave."""
+    if value:
+        print(f"capro {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """From noisy web images and texts to a classifier, a cleaned data set and a report."""

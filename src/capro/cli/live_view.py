@@ -1,0 +1,401 @@
+"""The live view of `capro run`: stages, progress, losses, labels by epoch and warnings, on stderr.
+
+Stages only store numbers; a thread draws them ``REFRESH`` times a second. What is drawn adapts to the
+size of the terminal: stages beside the figures where it is wide, in a line where it is narrow, and
+parts are left out where it is low. The cursor stays visible: a run that is killed, or stopped with
+Ctrl-Z, cannot leave a terminal without one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Self
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from capro.run.progress import Figures, Step, Watch
+
+REFRESH = 2  # per second; drawing takes about 6 ms
+WIDE, WIDEST = 78, 110  # columns from which stages stand beside the figures; more is not used
+STAGES_WIDTH = 26
+WINDOW = 20.0  # seconds over which the rate is taken
+WARNINGS = 3  # shown at a time; all are printed at the end
+COLOURS = {
+    "anchor": "cyan", "keep": "green", "relabel": "yellow", "add": "yellow",
+    "remove": "magenta", "drop": "red",
+}  # fmt: skip
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def possible() -> bool:
+    """Whether stderr is a terminal that can be drawn on."""
+    return sys.stderr.isatty() and Console(stderr=True).is_interactive
+
+
+# --- numbers as text ------------------------------------------------------------------------------
+
+
+def duration(seconds: float) -> str:
+    """A time in the two units that matter.
+
+    >>> duration(7.4), duration(135), duration(7260)
+    ('7 s', '2 min 15 s', '2 h 01 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def sparkline(values: Sequence[float], low: float, high: float) -> str:
+    """A bar an eighth to eight eighths high for each value; half as high where all are the same.
+
+    >>> sparkline([0.0, 0.5, 1.0], 0.0, 1.0), sparkline([2.0, 2.0], 2.0, 2.0)
+    ('▁▅█', '▅▅')
+    """
+    span = high - low
+    heights = [(value - low) / span if span > 0 else 0.5 for value in values]
+    return "".join(SPARKS[round(7 * height)] for height in heights)
+
+
+def amount(value: float) -> str:
+    """A loss or rate in at most six characters.
+
+    >>> amount(0.01234), amount(123.4), amount(3.21e-05)
+    ('0.012', '123.4', '3e-05')
+    """
+    if value == 0 or 0.001 <= abs(value) < 100:
+        return f"{value:.3f}"
+    return f"{value:.1f}" if 100 <= abs(value) < 1000 else f"{value:.0e}"
+
+
+# --- what is known --------------------------------------------------------------------------------
+
+
+@dataclass
+class _Stage:
+    name: str
+    state: str = "to come"  # running, done, fresh
+    began: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass
+class _Work:
+    """A bar: what has been done, and when how much had been."""
+
+    label: str
+    total: int | None
+    done: int = 0
+    figures: Figures | None = None
+    seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def rate(self, now: float) -> float:
+        """Steps a second over the last ``WINDOW`` seconds."""
+        self.seen.append((now, self.done))
+        while len(self.seen) > 2 and now - self.seen[0][0] > WINDOW:
+            self.seen.popleft()
+        then, done = self.seen[0]
+        return (self.done - done) / (now - then) if now > then else 0.0
+
+
+class LiveView(Watch):
+    """Draws a run while the context lasts; then leaves the warnings and the times of the stages."""
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._title, self._clock = title, clock
+        self._console = console or Console(stderr=True, highlight=False)
+        self._began = clock()
+        self._stages: list[_Stage] = []
+        self._works: list[_Work] = []  # the last is the innermost
+        self._figures: Figures | None = None  # of the running stage's last training
+        self._labels: list[dict[str, float]] = []  # by epoch, of the last training with the rule
+        self._warnings: list[str] = []
+        self._live = Live(
+            self,
+            console=self._console,
+            refresh_per_second=REFRESH,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
+            vertical_overflow="crop",
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        self._console.show_cursor(True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+        for text in self._warnings:
+            self._console.print(Text(f"warning: {text}", "yellow"), soft_wrap=True)
+        if not any(error):  # what stays of a run that ended well: the time of each stage
+            lines = self._in_a_line(
+                0.0, self._console.width, plain=self._console.options.ascii_only
+            )
+            self._console.print(*lines, sep="\n")
+
+    # --- what stages tell -------------------------------------------------------------------------
+
+    def plan(self, stages: Sequence[str]) -> None:
+        self._stages = [_Stage(name) for name in stages]
+
+    def begin(self, stage: str) -> None:
+        self._figures = None
+        at = self._at(stage)
+        at.state, at.began = "running", self._clock()
+
+    def end(self, stage: str, *, seconds: float | None) -> None:
+        at = self._at(stage)
+        at.state, at.seconds = "fresh" if seconds is None else "done", self._clock() - at.began
+
+    def say(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        self._warnings.append(text)
+
+    @contextmanager
+    def bar(self, label: str, total: int | None) -> Iterator[Step]:
+        work = _Work(label, total)
+        self._works.append(work)
+
+        def step(advance: int = 1, figures: Figures | None = None) -> None:
+            work.done += advance
+            if not work.seen:  # a training that is resumed begins with a jump: not part of the rate
+                work.seen.append((self._clock(), work.done))
+            if figures is not None:
+                work.figures = figures
+
+        try:
+            yield step
+        finally:
+            self._note(work.figures)
+            self._works.remove(work)
+
+    def _at(self, stage: str) -> _Stage:
+        return next(each for each in self._stages if each.name == stage)
+
+    def _note(self, figures: Figures | None) -> None:
+        """Keep the newest figures; what step 2 did to the labels stays to the end of the run."""
+        if figures is None:
+            return
+        self._figures = figures
+        shares = [row for row in figures.shares() if row]
+        if shares:
+            self._labels = shares
+
+    # --- drawing ----------------------------------------------------------------------------------
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The first arrangement that fits; the last one always does, cut at the bottom."""
+        room = max(1, console.height - 1)
+        options = options.update(
+            width=min(options.max_width, WIDEST), height=None, highlight=False, no_wrap=True
+        )
+        lines: list[list[Segment]] = []
+        for arrangement in self._arrangements(options):
+            lines = console.render_lines(arrangement, options, pad=False)
+            if len(lines) <= room:
+                break
+        for line in lines[:room]:
+            yield from line
+            yield Segment.line()
+
+    def _arrangements(self, options: ConsoleOptions) -> Iterator[RenderableType]:
+        now = self._clock()
+        if self._works:
+            self._note(self._works[-1].figures)
+        plain = options.ascii_only
+        width = options.max_width
+        warnings = self._warned()
+        if width >= WIDE:
+            yield Group(self._panels(now, width, plain=plain), *warnings)
+        head = Rule(self._heading(now), style="dim", align="left")
+        work = self._work(now, width)
+        figures = self._training(width, plain=plain)
+        stages = self._in_a_line(now, width, plain=plain)
+        yield Group(head, *stages, *work, *figures, *warnings)
+        yield Group(*stages, *work, *figures[:1], *warnings)
+        yield Group(self._position(now), *work, *figures[:1], *warnings[-1:])
+        yield Group(self._position(now), *work[1:])
+
+    def _panels(self, now: float, width: int, *, plain: bool) -> RenderableType:
+        inner = width - STAGES_WIDTH - 4
+        right = [*self._work(now, inner), *self._training(inner, plain=plain)]
+        stages = Table.grid(expand=True)
+        stages.add_column()
+        stages.add_column(justify="right")
+        for each in self._stages:
+            style = _style(each.state)
+            mark = f"{_glyph(each.state, plain)} {each.name}"
+            stages.add_row(Text(mark, style), Text(self._spent(each, now), style))
+        running = next((each.name for each in self._stages if each.state == "running"), "")
+        made = Table.grid()
+        made.add_column(width=STAGES_WIDTH)
+        made.add_column(width=width - STAGES_WIDTH)
+        height = 2 + max(len(self._stages), 13)  # as high as a training needs: nothing jumps
+        made.add_row(
+            Panel(stages, title="stages", title_align="left", border_style="dim", height=height),
+            Panel(
+                Group(*right),
+                title=Text(running, "bold"),
+                title_align="left",
+                subtitle=self._heading(now),
+                subtitle_align="right",
+                border_style="dim",
+                height=height,
+            ),
+        )
+        return made
+
+    def _heading(self, now: float) -> Text:
+        return Text(f"{self._title}, {duration(now - self._began)}", "default")
+
+    def _position(self, now: float) -> Text:
+        """The running stage in one short line."""
+        for number, each in enumerate(self._stages, start=1):
+            if each.state == "running":
+                where = f"[{number}/{len(self._stages)}] {each.name}, {self._spent(each, now)}"
+                return Text(where, overflow="ellipsis")
+        return Text(self._title, overflow="ellipsis")
+
+    def _in_a_line(self, now: float, width: int, *, plain: bool) -> list[RenderableType]:
+        """The stages one after another, in as many lines as they need."""
+        lines = [Text()]
+        for each in self._stages:
+            words = f"{_glyph(each.state, plain)} {each.name} {self._spent(each, now)}".rstrip()
+            if len(lines[-1]) and len(lines[-1]) + 2 + len(words) > width:
+                lines.append(Text())
+            lines[-1].append("  " if len(lines[-1]) else "").append(words, _style(each.state))
+        return [*lines]
+
+    def _spent(self, each: _Stage, now: float) -> str:
+        if each.state == "running":
+            return duration(now - each.began)
+        return {"done": duration(each.seconds), "fresh": "fresh"}.get(each.state, "")
+
+    def _work(self, now: float, width: int) -> list[RenderableType]:
+        """The innermost bar: its name, the bar, and how fast it goes."""
+        if not self._works:
+            running = any(each.state == "running" for each in self._stages)
+            return [Text("working" if running else "", "dim"), Text(), Text()]
+        work = self._works[-1]
+        rate = work.rate(now)
+        parts = [f"{work.done:,}" if work.total is None else f"{work.done:,} of {work.total:,}"]
+        if rate:
+            parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s")
+        if rate and work.total is not None:
+            parts.append(f"{duration((work.total - work.done) / rate)} left")
+        line = Table.grid()
+        line.add_column(width=width - 5)
+        line.add_column(width=5, justify="right")
+        bar = ProgressBar(
+            total=work.total,
+            completed=work.done,
+            pulse=work.total is None,
+            complete_style="green",
+            finished_style="green",
+        )
+        line.add_row(bar, f"{work.done / work.total:.0%}" if work.total else "")
+        return [
+            Text(work.label, "bold", overflow="ellipsis"),
+            line,
+            Text(", ".join(parts), "dim", overflow="ellipsis"),
+        ]
+
+    def _training(self, width: int, *, plain: bool) -> list[RenderableType]:
+        """Epoch and learning rate; loss terms and labels by epoch, side by side."""
+        found = self._figures
+        made: list[RenderableType] = []
+        if found is not None:
+            where = f"epoch {found.epoch + 1} of {found.epochs}"
+            made.append(Text(f"{where}, learning rate {amount(found.lr)}", overflow="ellipsis"))
+        half = (width - 2) // 2
+        left: list[Text] = []
+        if found is not None:
+            rows = list(found.history)
+            for name, value in found.terms.items():
+                past = [row[name] for row in rows if name in row]
+                bounds = (min(past), max(past)) if past else (0.0, 1.0)
+                left.append(_series(name, amount(value), past, bounds, "blue", half, plain=plain))
+        right: list[Text] = []
+        if self._labels:
+            top = max(max(row.values()) for row in self._labels)
+            for name, share in self._labels[-1].items():
+                past = [row[name] for row in self._labels]
+                colour = COLOURS.get(name, "white")
+                right.append(
+                    _series(name, f"{share:.0%}", past, (0.0, top), colour, half, plain=plain)
+                )
+        if not left and not right:
+            return made
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=half)
+        grid.add_column(width=half)
+        grid.add_row(
+            Text("loss, and by epoch" if left else "", "dim"),
+            Text("labels, by epoch" if right else "", "dim"),
+        )
+        for number in range(max(len(left), len(right))):
+            pair = [column[number] if number < len(column) else Text() for column in (left, right)]
+            grid.add_row(*pair)
+        return [*made, Text(), grid]
+
+    def _warned(self) -> list[RenderableType]:
+        shown = self._warnings[-WARNINGS:]
+        hidden = len(self._warnings) - len(shown)
+        made = [
+            Text(f"! {' '.join(text.split())}", "yellow", overflow="ellipsis") for text in shown
+        ]
+        return [
+            *made,
+            *([Text(f"! and {hidden} more, printed at the end", "yellow")] * bool(hidden)),
+        ]
+
+
+def _style(state: str) -> str:
+    return {"running": "bold", "done": "green", "fresh": "cyan"}.get(state, "dim")
+
+
+def _glyph(state: str, plain: bool) -> str:
+    marks: Mapping[str, str] = {"running": "▶>", "done": "✓+", "fresh": "✓=", "to come": "·."}
+    return marks[state][plain]
+
+
+def _series(
+    name: str,
+    value: str,
+    past: Sequence[float],
+    bounds: tuple[float, float],
+    colour: str,
+    width: int,
+    *,
+    plain: bool,
+) -> Text:
+    """A name, its value now, and a bar for each of the last epochs."""
+    made = Text(f"{name:<8}{value:>6} ", no_wrap=True, overflow="crop")
+    room = width - len(made)
+    if room > 0 and not plain:
+        made.append(sparkline(past[-room:], *bounds), colour)
+    return made

@@ -1,0 +1,187 @@
+"""Commands that look at a finished run or take something out of it: evaluate, report, export, predict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from capro.cli.app import app, config_app, lines, note
+from capro.cli.options import (
+    AsJson,
+    Force,
+    NewFolder,
+    OptionalPath,
+    Overrides,
+    Preset,
+    RunArgument,
+    RunOption,
+    RunPath,
+    Text,
+    one_run,
+    open_run,
+)
+
+
+@app.command()
+def evaluate(
+    path: RunArgument = None,
+    run: RunOption = None,
+    on: Annotated[Text, typer.Option(help="Another source to evaluate on.")] = None,
+    truth: Annotated[
+        OptionalPath,
+        typer.Option(help="Table with true labels of the training samples: for measuring only."),
+    ] = None,
+    open_set: Annotated[
+        bool, typer.Option("--open-set", help="Samples of no known class are one open class.")
+    ] = False,
+    novel: Annotated[
+        OptionalPath, typer.Option(help="Class list: the names that may be open, one per line.")
+    ] = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare vanilla and CAPro on the test split.
+
+    Metrics, classes made worse first, confusions, calibration; with options also other data,
+    the open set, and true labels.
+    """
+    from capro.stages.assess import assess
+
+    found = assess(
+        open_run(one_run(path, run), set_),
+        on=on,
+        truth=truth,
+        with_open_set=open_set or novel is not None,
+        novel=novel,
+        watch=lines(),
+    )
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        from capro.cli import evaluation_tables
+
+        evaluation_tables.assessment(found)
+
+
+@app.command()
+def report(
+    run: RunPath,
+    out: Annotated[OptionalPath, typer.Option("--out", help="Also write it here.")] = None,
+    title: Annotated[Text, typer.Option("--title", help="Title of the page.")] = None,
+    force: Force = False,
+) -> None:
+    """Write one HTML file about a run.
+
+    It opens offline: results, galleries with evidence, figures.
+    """
+    from capro.stages.report import report as write_report
+
+    print(write_report(open_run(run), out=out, title=title, force=force, watch=lines()))
+
+
+@app.command()
+def export(
+    run: RunPath,
+    out: NewFolder,
+    to: Annotated[
+        str, typer.Option("--to", help="folder, csv, parquet, webdataset, hf or fiftyone.")
+    ] = "csv",
+    images: Annotated[
+        Text, typer.Option("--images", help="none, link or copy; what the format needs if unset.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the cleaned data set in another format.
+
+    The given labels stay in it, dropped samples are listed.
+    """
+    from capro.export import export_data
+
+    with lines().bar("writing images", None) as step:
+        found = export_data(open_run(run), out, to=to, images=images, progress=step)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        print(f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv")
+        note(f"read it back with `{found['scan']} --run NEW_RUN`")
+
+
+@app.command("export-model")
+def export_model(
+    run: RunPath,
+    out: NewFolder,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, checked.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the trained model for `capro predict`.
+
+    Weights, configuration, model card, and ONNX on request.
+    """
+    from capro.export import export_model as write_model
+    from capro.stages.threshold import threshold
+
+    opened = open_run(run)
+    chosen = threshold(opened, watch=lines())
+    found = write_model(opened, out, open_set=chosen, onnx=onnx, say=note)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        limit = found["open_set"]["threshold"]
+        print(f"model of {found['num_labels']} classes in {out}, open-set threshold {limit}")
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder made by `capro export-model`.")],
+    images: Annotated[list[Path], typer.Argument(help="Images, folders, tars or tables.")],
+    out: Annotated[
+        OptionalPath,
+        typer.Option("--out", help="File to write; its ending says csv or jsonl. Else stdout."),
+    ] = None,
+    format: Annotated[Text, typer.Option("--format", help="csv or jsonl.")] = None,
+    top: Annotated[int, typer.Option("--top", min=0, help="Classes listed; 0 for all.")] = 5,
+    open_set: Annotated[
+        bool, typer.Option("--open-set", help="No label below the calibrated threshold.")
+    ] = False,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, ...")] = "cpu",
+) -> None:
+    """Label images with an exported model.
+
+    An unreadable image gets a row with its error.
+    """
+    from capro.export.predictor import Predictor, find_images, save_rows
+
+    rows = Predictor.load(model, device=device).rows(
+        find_images(images), top=top, open_set=open_set
+    )
+    found = save_rows(rows, out, format)
+    shown = {name: count for name, count in found.items() if open_set or name != "open"}
+    note(", ".join(f"{count:,} {name}" for name, count in shown.items()))
+
+
+@config_app.command("show")
+def config_show(
+    file: Annotated[OptionalPath, typer.Argument(help="YAML file.")] = None,
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the resolved settings with their meaning and origin."""
+    from capro import config
+
+    settings = config.load(file, preset_name=preset, overrides=set_ or [])
+    if as_json:
+        print(settings.model_dump_json())
+    else:
+        print(config.show(settings, preset_name=preset), end="")
+
+
+@config_app.command("presets")
+def config_presets() -> None:
+    """List the presets."""
+    from capro import config
+
+    print("\n".join(config.preset_names()))

@@ -1,0 +1,190 @@
+"""Commands that do everything: `capro run`, `demo`, `bench`; and what they ask for afterwards."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from capro.cli.app import app, lines, live, note
+from capro.cli.options import (
+    AsJson,
+    Memory,
+    OptionalPath,
+    Overrides,
+    Preset,
+    RunFolder,
+    Source,
+    Texts,
+    check_source,
+    open_run,
+    settings_with_data,
+    with_memory,
+)
+
+
+def next_commands(path: Path, *, tested: bool) -> str:
+    """What one does with a finished run, ready to be copied; figures only if there is a test split."""
+    run = shlex.quote(str(path))
+    rows = [
+        (f"capro report {run}", "a page to look at, with pictures and evidence"),
+        *([(f"capro evaluate {run}", "figures by class, those made worse first")] * tested),
+        (f"capro export {run} --out cleaned", "the cleaned data set"),
+        (f"capro export-model {run} --out model", "the classifier, for `capro predict`"),
+    ]
+    width = max(len(command) for command, _ in rows)
+    return "\n".join(["next:", *(f"  {command:<{width}}  {text}" for command, text in rows)])
+
+
+@app.command("run")
+def run_command(
+    config: Annotated[OptionalPath, typer.Argument(help="YAML file with settings.")] = None,
+    data: Source = None,
+    run: Annotated[
+        OptionalPath, typer.Option("--run", help="Run directory; runs/NAME if unset.")
+    ] = None,
+    preset: Preset = None,
+    memory: Memory = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every stage, from scan to evaluation.
+
+    What is fresh is skipped, so the same command resumes; `capro run --run DIR` alone goes on with
+    the settings of that run.
+    """
+    from capro.cli import tables
+    from capro.run.directory import Run, is_run
+    from capro.run.ranks import check_tracker
+    from capro.stages import run_all
+
+    set_ = with_memory(set_, memory)
+    if run is not None and not (config or data or preset) and is_run(run):
+        opened = open_run(run, set_)  # its own settings, not the defaults
+    else:
+        settings = settings_with_data(config, preset, set_, {"source": data})
+        check_source(settings)
+        name = config.stem if config else Path(settings.data.source or "capro").stem
+        opened = Run.create(run or Path("runs") / name, settings)
+    check_tracker(opened.settings)
+    with live(f"capro run {opened.path}") as watch:
+        found = run_all(opened, watch=watch)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        tables.run_summary(opened)
+        tables.comparison(found)
+        note(f"results are in {opened.path}\n{next_commands(opened.path, tested=bool(found))}")
+
+
+@app.command()
+def demo(
+    run: RunFolder = Path("runs/demo"),
+    multi_label: Annotated[bool, typer.Option(help="The multi-label variant.")] = False,
+    set_: Overrides = None,
+) -> None:
+    """Run everything on the embedded demo data.
+
+    The results are compared with what is really true, which the demo data know.
+    """
+    from capro.cli import tables
+    from capro.demo.run import run_demo
+    from capro.run.artefacts import VERDICTS
+
+    with live(f"capro demo {run}") as watch:
+        found = run_demo(run, multi_label=multi_label, overrides=set_ or [], watch=watch)
+    tables.demo_summary(found)
+    note(next_commands(run, tested=True))
+    note(f"pictures of the anchors: {found.sheet}")
+    note(f"verdicts with evidence:  {found.run.file(VERDICTS)}")
+    note(f"report, opens offline:   {found.report}")
+
+
+@app.command("bench")
+def bench_command(
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE...",
+            help="main, text, reference, gamma, frequency, policy, k, lambda, openset, cost, or all.",
+        ),
+    ],
+    run: RunFolder,
+    data: Source = None,
+    config: Annotated[
+        OptionalPath, typer.Option("--config", help="YAML file with settings.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
+    rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
+    take: Annotated[
+        Texts, typer.Option("--from", help="A run whose fitting stages are taken; repeatable.")
+    ] = None,
+    novel: Annotated[
+        OptionalPath,
+        typer.Option(help="openset: class list of the novel classes; half of them if unset."),
+    ] = None,
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the grid behind a table of the paper.
+
+    What is finished is never done again.
+    """
+    from capro.bench import TABLES, Bench, bench
+    from capro.run.progress import Lines, terminal
+
+    settings = settings_with_data(config, preset, set_, {"source": data})
+    work = Bench(
+        run,
+        settings,
+        [settings.seed + number for number in range(seeds)],
+        given=[Path(each) for each in take or []],
+        novel=novel,
+        command=shlex.join(["capro", *sys.argv[1:]]),
+        watch=Lines(note, terminal, stages=False, warnings=False),
+    )
+    for name in TABLES if tables == ["all"] else tables:
+        found = bench(work, name, rows=rows or [])
+        if as_json:
+            print(json.dumps(found, ensure_ascii=False))
+        else:
+            print(Path(found["files"][0]).read_text("utf-8"))
+            note(f"written: {', '.join(found['files'])}")
+
+
+@app.command()
+def doctor(
+    path: Annotated[str, typer.Argument(metavar="RUN|DATA", help="Run directory or source.")],
+    preset: Preset = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what looks wrong and which settings fit.
+
+    From the data and, where they exist, the results: noise, gamma, K and why.
+    """
+    import tempfile
+
+    from capro.evaluate.doctor import advice
+    from capro.run.directory import Run, is_run
+    from capro.stages import PLAN
+
+    if is_run(Path(path)):
+        found = advice(open_run(Path(path), set_))
+    else:
+        with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
+            settings = settings_with_data(None, preset, set_, {"source": path})
+            opened = Run.create(Path(folder) / "run", settings)
+            PLAN.do(opened, "scan", *(["classes"] * bool(settings.data.classes)), watch=lines())
+            found = advice(opened)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        from capro.cli import evaluation_tables
+
+        evaluation_tables.findings(found)

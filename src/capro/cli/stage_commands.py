@@ -1,0 +1,156 @@
+"""Commands that do one stage: `capro scan`, `classes`, `pretrain` ... `finetune`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from capro.cli.app import app, classes_app, fail, lines, note
+from capro.cli.options import (
+    AsJson,
+    Force,
+    Memory,
+    OptionalPath,
+    Overrides,
+    Preset,
+    RunFolder,
+    check_source,
+    open_run,
+    settings_with_data,
+    with_data_options,
+    with_memory,
+)
+from capro.stages import PLAN
+
+Argument = Annotated[str, typer.Argument(help="Folder, table, tar shards, or hub:NAME.")]
+
+
+@app.command()
+@with_data_options
+def scan(
+    source: Argument,
+    run: RunFolder,
+    data: dict[str, Any],
+    preset: Preset = None,
+    set_: Overrides = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read a source into a manifest.
+
+    Every row of the source becomes a sample or is quarantined with a reason.
+    """
+    from capro.run.artefacts import QUARANTINE, SUMMARY
+    from capro.run.directory import Run
+
+    settings = settings_with_data(None, preset, set_, {"source": source, **data})
+    check_source(settings)
+    opened = Run.create(run, settings)
+    PLAN.do(opened, "scan", watch=lines(warnings=False), force=force)  # its table says them
+    summary = opened.read(SUMMARY)
+    if as_json:
+        print(json.dumps(summary, ensure_ascii=False))
+    else:
+        from capro.cli import tables
+
+        tables.scan_summary(summary, quarantine=opened.file(QUARANTINE))
+
+
+@classes_app.command("suggest")
+def classes_suggest(
+    run: RunFolder,
+    out: Annotated[OptionalPath, typer.Option("--out", help="A classes.yaml to edit.")] = None,
+    set_: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rank the WordNet senses of every label by the class's own texts."""
+    from capro.cli import tables
+    from capro.stages.classes import suggest
+    from capro.text.classes import draft, save_classes
+
+    suggestions = suggest(open_run(run, set_), watch=lines())
+    if out is not None:
+        if out.exists():
+            fail(f"{out}: exists already", "give another file to --out, or delete it")
+        specs = [draft(suggestion) for suggestion in suggestions]
+        save_classes(out, specs, suggestions=suggestions)
+        note(f"wrote {out}: check the ambiguous classes, then use it with --set data.classes={out}")
+    if as_json:
+        print(json.dumps([each.as_dict() for each in suggestions], ensure_ascii=False))
+    else:
+        tables.suggestions(suggestions)
+
+
+@classes_app.command("show")
+def classes_show(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Resolve the classes of a run and print the text that each is matched by."""
+    from capro.cli import tables
+    from capro.text.classes import classes_of
+
+    opened = open_run(run, set_)
+    PLAN.do(opened, "classes", watch=lines())
+    specs = classes_of(opened)
+    if as_json:
+        print(json.dumps([asdict(spec) for spec in specs], ensure_ascii=False))
+    else:
+        tables.class_texts(specs)
+
+
+@app.command()
+def pretrain(run: RunFolder, set_: Overrides = None) -> None:
+    """Step 1: train on the web labels, the vanilla baseline."""
+    PLAN.do(open_run(run, set_), "pretrain", watch=lines())
+
+
+@app.command()
+def embed(run: RunFolder, set_: Overrides = None) -> None:
+    """Compute text and visual features of every training sample."""
+    PLAN.do(open_run(run, set_), "embed", watch=lines())
+
+
+@app.command()
+def match(
+    run: RunFolder, memory: Memory = None, set_: Overrides = None, as_json: AsJson = False
+) -> None:
+    """Choose the anchors of each class by their texts.
+
+    Texts are first enhanced through the graph of visual neighbours.
+    """
+    from capro.cli import tables
+    from capro.run.artefacts import ANCHORS
+
+    opened = open_run(run, with_memory(set_, memory))
+    found = PLAN.do(opened, "match", watch=lines())
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        tables.match_summary(found, opened.file(ANCHORS))
+
+
+@app.command()
+def train(run: RunFolder, set_: Overrides = None) -> None:
+    """Step 2: prototypes, bootstrapping and label correction."""
+    PLAN.do(open_run(run, set_), "train", watch=lines())
+
+
+@app.command()
+def clean(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Judge every label: anchor, keep, relabel or drop."""
+    from capro.cli import tables
+    from capro.run.artefacts import VERDICTS
+
+    opened = open_run(run, set_)
+    found = PLAN.do(opened, "clean", watch=lines())
+    if as_json:
+        print(json.dumps(found))
+    else:
+        tables.clean_summary(found, opened.file(VERDICTS))
+
+
+@app.command()
+def finetune(run: RunFolder, set_: Overrides = None) -> None:
+    """Step 3: train the classifier alone on the cleaned labels."""
+    PLAN.do(open_run(run, set_), "finetune", watch=lines())

@@ -1,0 +1,94 @@
+"""Paint emoji on random backgrounds: 64 px RGB pictures, about 1 ms each.
+
+Everything random comes from the generator that is passed in: one generator, one picture.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageEnhance
+
+from capro.demo.emoji import DESIGNS, picture
+
+SIDE = 64
+Array = NDArray[np.float64]
+
+# r, g, b -> y (grey), u, v (colour): a hue is an angle in the u, v plane.
+_TO_YUV = np.array([[0.299, 0.587, 0.114], [-0.147, -0.289, 0.436], [0.615, -0.515, -0.100]])
+_TO_RGB = np.linalg.inv(_TO_YUV)
+
+
+def scene(rng: np.random.Generator, codes: list[str], distractors: list[str]) -> Image.Image:
+    """A picture of `codes` in front of small `distractors`, 64 x 64 RGB.
+
+    One emoji takes 40 to 80 % of the width anywhere in the frame; two or three take 34 to 50 %
+    each, in quarters of their own.
+    """
+    image = Image.fromarray(background(rng))
+    for code in distractors:
+        stamp(rng, image, code, width=rng.uniform(0.15, 0.25), centre=rng.uniform(0.05, 0.95, 2))
+    if len(codes) == 1:
+        width = rng.uniform(0.4, 0.8)
+        stamp(rng, image, codes[0], width=width, centre=free_centre(rng, width))
+        return image
+    quarters = rng.permutation(4)
+    for quarter, code in zip(quarters, codes, strict=False):
+        middle = np.array([0.27 + 0.46 * (quarter % 2), 0.27 + 0.46 * (quarter // 2)])
+        centre = middle + rng.uniform(-0.05, 0.05, 2)
+        stamp(rng, image, code, width=rng.uniform(0.34, 0.5), centre=centre)
+    return image
+
+
+def free_centre(rng: np.random.Generator, width: float) -> Array:
+    """Where something of this width may sit: at most a tenth of it leaves the frame."""
+    margin = 0.4 * width
+    return rng.uniform(margin, 1 - margin, 2)
+
+
+def stamp(
+    rng: np.random.Generator, image: Image.Image, code: str, *, width: float, centre: Array
+) -> None:
+    """Paste one emoji in a random design, turned, mirrored and recoloured a little."""
+    emoji = picture(DESIGNS[rng.integers(len(DESIGNS))], code)
+    pixels = max(1, round(width * SIDE))
+    emoji = emoji.resize((pixels, pixels), Image.Resampling.BICUBIC)
+    if rng.random() < 0.5:
+        emoji = emoji.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    emoji = recolour(emoji, hue=rng.uniform(-0.35, 0.35), brightness=rng.uniform(0.7, 1.2))
+    emoji = emoji.rotate(rng.uniform(-30, 30), Image.Resampling.BICUBIC, expand=True)
+    corner = (round(centre[0] * SIDE - emoji.width / 2), round(centre[1] * SIDE - emoji.height / 2))
+    image.paste(emoji, corner, emoji)
+
+
+def recolour(emoji: Image.Image, *, hue: float, brightness: float) -> Image.Image:
+    """Turn the colours by `hue` radians around grey, then scale them; alpha stays."""
+    turn = np.array(
+        [[1, 0, 0], [0, np.cos(hue), -np.sin(hue)], [0, np.sin(hue), np.cos(hue)]]
+    )  # in y, u, v: the grey axis is fixed
+    matrix = np.zeros((3, 4))
+    matrix[:, :3] = _TO_RGB @ turn @ _TO_YUV
+    rgb = emoji.convert("RGB").convert("RGB", tuple(matrix.ravel()))
+    rgb = ImageEnhance.Brightness(rgb).enhance(brightness)
+    rgb.putalpha(emoji.getchannel("A"))
+    return rgb
+
+
+def background(rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Plain, gradient, stripes or noise, (64, 64, 3)."""
+    first, second = rng.uniform(40, 255, (2, 3))
+    x, y = np.meshgrid(np.linspace(0, 1, SIDE), np.linspace(0, 1, SIDE))
+    angle = rng.uniform(0, 2 * np.pi)
+    along = (x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle)  # (64, 64), -0.7 .. 0.7
+    kind = rng.integers(4)
+    if kind == 0:
+        share = np.zeros_like(along)
+    elif kind == 1:
+        share = along / 1.42 + 0.5
+    elif kind == 2:
+        share = 0.5 * (np.sin(along * rng.uniform(15, 50)) > 0)
+    else:
+        cells = rng.uniform(0, 0.7, (SIDE // 4, SIDE // 4))  # 4 px grains compress and confuse well
+        share = np.kron(cells, np.ones((4, 4)))
+    mixed: Array = first + share[..., None] * (second - first)  # (64, 64, 3)
+    return mixed.astype(np.uint8)

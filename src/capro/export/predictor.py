@@ -1,0 +1,270 @@
+"""Labels for new images from an exported model folder. Needs no training code.
+
+A model folder holds ``config.json`` and ``model.safetensors`` (docs/export.md). Every image gets a
+row, in order; one that cannot be read gets a row with its error.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from capro.config import DataSettings
+from capro.data import readers
+from capro.data.image_bytes import row_bytes
+from capro.data.images import REASONS, ImageProblem, decode
+from capro.data.manifest import ROW_REASONS
+from capro.data.views import center
+from capro.errors import ConfigError, RunError
+from capro.nets.deployed import Deployed, rebuild
+from capro.run.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
+
+BATCH = 32
+FORMAT = 1  # of config.json
+COLUMNS = ("image", "label", "probability", "open", "top", "error")
+MULTI_LABEL_FROM = 0.5  # a label is given from this probability on, where there may be several
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image to label: its bytes, or why there are none."""
+
+    name: str
+    data: bytes = b""
+    error: str = ""
+
+
+class Predictor:
+    """An exported model.
+
+    Attributes:
+        classes: names by class number.
+        multi_label: whether an image may carry several labels.
+        threshold: highest probabilities below this are open; calibrated at export, or None.
+        config: the whole config.json.
+    """
+
+    def __init__(self, net: Deployed, config: dict[str, Any], *, device: str = "cpu") -> None:
+        self.net = net.eval().to(device)
+        self.config = config
+        self.classes = [config["id2label"][str(number)] for number in range(config["num_labels"])]
+        self.multi_label = bool(net.multi_label)
+        self.threshold: float | None = (config.get("open_set") or {}).get("threshold")
+        self._device = device
+        self._size = int(config["preprocessing"]["size"])
+        self._limits = config["preprocessing"]["limits"]
+
+    @staticmethod
+    def load(folder: Path, *, device: str = "cpu") -> Predictor:
+        """Open a model folder."""
+        try:
+            config = json.loads((folder / MODEL_CONFIG).read_text("utf-8"))
+            if config["capro_format"] != FORMAT:
+                raise ConfigError(
+                    f"{folder}: model format {config['capro_format']}, this capro reads {FORMAT}",
+                    hint="export the model again with this version, or install the other",
+                )
+            multi = config["problem_type"] == "multi_label_classification"
+            backbone = rebuild(config["backbone"])
+            net = Deployed(backbone, config["num_labels"], multi_label=multi)
+            net.load_state_dict(load_file(folder / MODEL_WEIGHTS))
+        except FileNotFoundError as error:
+            raise RunError(
+                f"{folder}: not a model folder, {Path(error.filename or '?').name} is missing",
+                hint="make one with `capro export-model RUN --out DIR`",
+            ) from None
+        except (NotADirectoryError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise RunError(
+                f"{folder}: the model cannot be read: {error}", hint="export it again"
+            ) from None
+        except RuntimeError as error:  # weights that do not fit
+            reason = str(error).strip().splitlines()[-1].strip()
+            raise RunError(f"{folder}: {reason}", hint="export the model again") from None
+        try:
+            return Predictor(net, config, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigError(f"device {device!r}: {reason}", hint="use cpu") from None
+
+    def open_image(self, data: bytes) -> Image.Image:
+        """Decode as in training; raises ``ImageProblem``."""
+        return decode(data, **self._limits, min_side=2 * self._size)[0]
+
+    @torch.no_grad()
+    def probabilities(self, images: Sequence[Image.Image]) -> NDArray[np.float32]:
+        """(n, C), for RGB images of any size."""
+        if not images:
+            return np.zeros((0, len(self.classes)), np.float32)
+        parts = []
+        for at in range(0, len(images), BATCH):
+            pixels = np.stack([center(image, self._size) for image in images[at : at + BATCH]])
+            x = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().to(self._device)
+            parts.append(self.net.probabilities(x.float() / 255).float().cpu().numpy())
+        return np.concatenate(parts)
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def rows(
+        self, items: Iterable[Item], *, top: int = 5, open_set: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """One row per item, in order; memory is that of a few batches.
+
+        Args:
+            items: From ``find_images``, or your own.
+            top: How many classes are listed with their probability; 0 for all.
+            open_set: Give no label where the highest probability is below the threshold.
+        """
+        if open_set and self.threshold is None:
+            raise ConfigError("this model has no open-set threshold", hint="leave --open-set out")
+        with ThreadPoolExecutor(4) as pool:
+            for batch in _batches(items):
+                decoded = list(pool.map(self._decode, batch))
+                good = [image for image in decoded if isinstance(image, Image.Image)]
+                scores = iter(self.probabilities(good))
+                for item, image in zip(batch, decoded, strict=True):
+                    if isinstance(image, str):
+                        yield _row(item.name, error=image)
+                    else:
+                        yield self._label(item.name, next(scores), top, open_set)
+
+    def _decode(self, item: Item) -> Image.Image | str:
+        if item.error:
+            return item.error
+        try:
+            return self.open_image(item.data)
+        except ImageProblem as problem:
+            detail = f" ({problem.detail})" if problem.detail else ""
+            return REASONS.get(problem.reason, problem.reason) + detail
+
+    def _label(self, name: str, p: NDArray[np.float32], top: int, open_set: bool) -> dict[str, Any]:
+        order = np.argsort(-p, kind="stable")
+        best = [(self.classes[c], round(float(p[c]), 6)) for c in order[: top or len(p)]]
+        highest = float(p[order[0]])
+        is_open = open_set and self.threshold is not None and highest < self.threshold
+        label: str | list[str] | None = self.classes[order[0]]
+        if self.multi_label:
+            label = [self.classes[c] for c in order if p[c] >= MULTI_LABEL_FROM]
+        return _row(
+            name,
+            label=None if is_open else label,
+            probability=round(highest, 6),
+            open=bool(is_open) if open_set else None,
+            top=best,
+        )
+
+
+def _row(name: str, **values: Any) -> dict[str, Any]:
+    empty: dict[str, Any] = {
+        "label": None,
+        "probability": None,
+        "open": None,
+        "top": [],
+        "error": None,
+    }
+    return {"image": name, **empty, **values}
+
+
+def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    rest = iter(items)
+    while batch := list(itertools.islice(rest, BATCH)):
+        yield batch
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def find_images(paths: Sequence[Path]) -> Iterator[Item]:
+    """Every image of files, folders, tar shards and tables, in order; nothing is left out."""
+    for path in paths:
+        if path.is_file() and not path.name.lower().endswith((".tar", *readers.TABLES)):
+            yield _file(path)
+        elif path.exists():
+            yield from _source(path)
+        else:
+            yield Item(str(path), error="no such file or folder")
+
+
+def _file(path: Path) -> Item:
+    try:
+        return Item(str(path), path.read_bytes())
+    except OSError as error:
+        return Item(str(path), error=error.strerror or "cannot be read")
+
+
+def _source(path: Path) -> Iterator[Item]:
+    for reader in readers.find(DataSettings(), source=str(path)):
+        for row in reader.rows():
+            inside = Path(reader.source.root, row.path)
+            name = (
+                f"{inside}:{row.id}"
+                if row.offset is not None or row.row is not None
+                else str(inside)
+            )
+            if row.problem and row.problem != "no-label":
+                yield Item(name, error=ROW_REASONS.get(row.problem, row.problem))
+                continue
+            try:
+                yield Item(name, row_bytes(row, reader.source))
+            except OSError as error:
+                yield Item(name, error=error.strerror or "cannot be read")
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def save_rows(
+    rows: Iterable[dict[str, Any]], out: Path | None, kind: str | None = None
+) -> dict[str, int]:
+    """Write rows to a new file, whole or not at all, or to stdout.
+
+    Args:
+        rows: From ``Predictor.rows``.
+        out: The file; None for stdout.
+        kind: ``csv`` or ``jsonl``; None: by the file's ending, else csv.
+    """
+    chosen = kind or (out.suffix.lower().lstrip(".") if out else "csv")
+    if chosen not in ("csv", "jsonl"):
+        raise ConfigError(f"predictions as {chosen!r}", hint="use csv or jsonl")
+    if out is None:
+        return write_rows(rows, sys.stdout, chosen)
+    if out.exists():
+        raise RunError(f"{out}: exists already", hint="give another file to --out, or delete it")
+    with atomic_path(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        return write_rows(rows, file, chosen)
+
+
+def write_rows(rows: Iterable[dict[str, Any]], file: TextIO, kind: str) -> dict[str, int]:
+    """Write rows as they come; lists are JSON in a CSV cell. Returns how many, open, with errors."""
+    counts = {"images": 0, "open": 0, "errors": 0}
+    writer = csv.writer(file, lineterminator="\n")
+    if kind == "csv":
+        writer.writerow(COLUMNS)
+    for row in rows:
+        counts["images"] += 1
+        counts["open"] += bool(row["open"])
+        counts["errors"] += row["error"] is not None
+        if kind == "jsonl":
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        else:
+            writer.writerow(_cell(row[name]) for name in COLUMNS)
+    return counts
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).lower() if isinstance(value, bool) else value

@@ -1,0 +1,257 @@
+"""What the page shows of images: galleries by class, top matches, the map, and their thumbnails.
+
+What is embedded is capped, and the data says how many of how many are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from capro.data.pixels import pixels_of
+from capro.evaluate import label_changes
+from capro.evaluate.label_changes import KINDS, LabelChanges
+from capro.graph.smooth import Enhancer, enhance
+from capro.method.anchors import galleries, text_distances
+from capro.report.embedding_map import embedding_map
+from capro.report.load import Loaded
+from capro.report.thumbnails import LARGE, sprites
+from capro.run.fingerprints import seed_for
+from capro.run.progress import Watch
+from capro.wording import plain
+
+PER_GALLERY = 24  # pictures of one kind in one class
+GALLERY_BUDGET = 6_000  # pictures in all galleries: 10 to 20 MB at most
+LEAST = 6  # pictures per gallery, before classes are left out
+TOP = 12  # matches per column
+MAP_POINTS = 3_000
+GRAPH_LIMIT = 100_000  # samples up to which the report builds graphs that the run did not keep
+COLUMNS: tuple[tuple[str, Enhancer], ...] = (
+    ("text", "none"),
+    ("smoothed", "knn"),
+    ("reranked", "reciprocal"),
+)
+
+
+class Shown:
+    """Training rows that the page shows, in order of first use."""
+
+    def __init__(self) -> None:
+        self.index: dict[int, int] = {}
+        self.large: list[bool] = []
+
+    def add(self, rows: Iterable[int], *, large: bool) -> list[int]:
+        """Numbers of the rows in the page."""
+        found = []
+        for row in rows:
+            number = self.index.setdefault(int(row), len(self.index))
+            if number == len(self.large):
+                self.large.append(large)
+            self.large[number] |= large
+            found.append(number)
+        return found
+
+
+# --- galleries ------------------------------------------------------------------------------------
+
+
+def class_galleries(found: Loaded, changes: LabelChanges, shown: Shown) -> dict[str, Any]:
+    """Per class the pictures of each verdict, with evidence; the classes with most change first."""
+    classes = len(found.names)
+    each = min(PER_GALLERY, max(LEAST, GALLERY_BUDGET // max(1, len(KINDS) * classes)))
+    counts = changes.counts(classes)
+    changed = counts[:, [label_changes.AWAY, label_changes.ARRIVED, label_changes.DROP]].sum(axis=1)
+    order = np.lexsort((np.arange(classes), -changed))[: GALLERY_BUDGET // (len(KINDS) * each)]
+    scores = pair_scores(found, changes)
+    ranks = _ranks(found.anchors)
+    by_class = np.argsort(changes.label, kind="stable")
+    ends = np.searchsorted(changes.label[by_class], np.arange(classes + 1))
+    made = []
+    for c in order.tolist():
+        members = by_class[ends[c] : ends[c + 1]]
+        parts = {}
+        for number, kind in enumerate(KINDS):
+            inside = members[changes.kind[members] == number]
+            if number == label_changes.ANCHOR:
+                places = [ranks[int(row), c] for row in changes.row[inside]]
+                chosen = inside[np.argsort(places, kind="stable")[:each]]
+            else:
+                low = number == label_changes.DROP or (found.multi and number == label_changes.AWAY)
+                chosen = choose(inside, scores[inside], number, each, lowest=low)
+            parts[kind] = {
+                "total": len(inside),
+                "items": shown.add(changes.row[chosen].tolist(), large=True),
+                "scores": [round(float(value), 3) for value in scores[chosen]],
+                "evidence": [_evidence(found, int(row)) for row in changes.row[chosen]],
+            }
+        made.append({"label": c, "parts": parts})
+    return {"each": each, "of": classes, "classes": made}
+
+
+def pair_scores(found: Loaded, changes: LabelChanges) -> NDArray[np.float64]:
+    """Fused score of each pair's class; of the new class where a single label moved."""
+    if found.fused is None:
+        return np.zeros(len(changes.row))
+    target = changes.label
+    if not found.multi and found.after is not None:
+        now = np.asarray(found.after)[changes.row]
+        target = np.where(changes.kind == label_changes.AWAY, now, target)
+    return np.asarray(found.fused[changes.row, target], dtype=np.float64)
+
+
+def choose(
+    pairs: NDArray[np.int64], scores: NDArray[np.float64], kind: int, each: int, *, lowest: bool
+) -> NDArray[np.int64]:
+    """Which pairs a gallery shows: the surest moves, and a spread of what was kept.
+
+    >>> pairs, scores = np.arange(5), np.array([0.1, 0.5, 0.3, 0.2, 0.4])
+    >>> choose(pairs, scores, label_changes.AWAY, 2, lowest=False).tolist()
+    [1, 4]
+    >>> choose(pairs, scores, label_changes.KEEP, 3, lowest=False).tolist()
+    [1, 2, 0]
+    """
+    order = pairs[np.argsort(scores if lowest else -scores, kind="stable")]
+    if kind == label_changes.KEEP and len(order) > each:  # from the surest to the most doubtful
+        return order[np.linspace(0, len(order) - 1, each).round().astype(np.int64)]
+    return order[:each]
+
+
+def _ranks(frame: pd.DataFrame | None) -> dict[tuple[int, int], int]:
+    """Rank of each anchor, by row and class."""
+    if frame is None:
+        return {}
+    columns = (frame[name].astype(int).tolist() for name in ("row", "class_index", "rank"))
+    return {(row, label): rank for row, label, rank in zip(*columns, strict=True)}
+
+
+def _evidence(found: Loaded, row: int) -> str:
+    """The sentence that the clean stage wrote."""
+    identity = found.manifest.samples["id"].iloc[int(found.train[row])]
+    return plain(found.evidence.get(identity, ""), 400)
+
+
+# --- matches and map ------------------------------------------------------------------------------
+
+
+def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | None:
+    """Per class the nearest texts: as they are, smoothed over a k-NN graph, re-ranked (the paper's)."""
+    if found.texts is None or found.visual is None or found.prototypes is None:
+        return None
+    settings = found.run.settings.match
+    ids = found.manifest.samples["id"].iloc[found.train].tolist()
+    members = galleries(found.given, ids, len(found.train), len(found.names))
+    sizes = np.array([len(rows) for rows in members])
+    order = np.argsort(-sizes, kind="stable")[: GALLERY_BUDGET // (len(COLUMNS) * TOP)]
+    order = np.sort(order[sizes[order] > 0])
+    rows: dict[int, dict[str, Any]] = {
+        int(c): {"label": int(c), "of": int(sizes[c])} for c in order
+    }
+    protected = _ranks(found.anchors) if anchors_protected(found) else {}
+    columns = []
+    for name, enhancer in COLUMNS:
+        with watch.bar(f"matches ({name})", len(order)) as step:
+            texts = _texts(found, enhancer)
+            if texts is None:
+                continue
+            columns.append(name)
+            for c in order.tolist():
+                distance, _ = text_distances(
+                    np.asarray(texts[members[c]]), found.prototypes[c], k=settings.k
+                )
+                best = np.argsort(np.round(distance, 6), kind="stable")[:TOP]
+                rows[c][name] = shown.add(members[c][best].tolist(), large=True)
+                rows[c][f"{name}_anchor"] = [(int(row), c) in protected for row in members[c][best]]
+                rows[c][f"{name}_distance"] = [round(float(d), 3) for d in distance[best]]
+                step(1)
+    return {
+        "columns": columns,
+        "left_out": [name for name, _ in COLUMNS if name not in columns],
+        "limit": GRAPH_LIMIT,
+        "top": TOP,
+        "classes": list(rows.values()),
+    }
+
+
+def anchors_protected(found: Loaded) -> bool:
+    """Whether anchors keep their label by rule, as in Eq. 7."""
+    return found.run.settings.train.policy == "capro"
+
+
+def _texts(found: Loaded, enhancer: Enhancer) -> NDArray[np.float32] | None:
+    """Texts under an enhancer: those of the run, or computed where that is quick; else None."""
+    settings = found.run.settings
+    if found.enhanced is not None and enhancer == settings.match.enhancer:
+        return found.enhanced
+    if found.texts is None or found.visual is None:
+        return None
+    if enhancer != "none" and len(found.texts) > GRAPH_LIMIT:
+        return None
+    enhanced = enhance(
+        found.visual, found.texts, enhancer=enhancer, k=settings.match.k, seed=settings.seed
+    )
+    return enhanced.texts
+
+
+def embedding(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | None:
+    """A t-SNE map of visual features of a sample of the training set."""
+    if found.visual is None:
+        return None
+    seed = seed_for(found.run.settings.seed, "report")
+    total = len(found.train)
+    rows = np.arange(total)
+    if total > MAP_POINTS:
+        rows = np.sort(np.random.default_rng(seed).choice(total, MAP_POINTS, replace=False))
+    with watch.bar("map of the images (t-SNE)", None):
+        points = embedding_map(found.visual[rows], seed)
+    return {
+        "items": shown.add(rows.tolist(), large=False),
+        "x": np.round(points[:, 0], 4).tolist(),
+        "y": np.round(points[:, 1], 4).tolist(),
+        "of": total,
+    }
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def samples(found: Loaded, shown: Shown, watch: Watch) -> tuple[dict[str, Any], list[str]]:
+    """The samples of the page by column, and the sheets with their pictures."""
+    rows = np.array(list(shown.index), dtype=np.int64)
+    positions = found.train[rows]
+    frame = found.manifest.samples.iloc[positions]
+    sizes = np.minimum(frame["width"], frame["height"])
+    side = int(np.clip(np.median(sizes), 32, LARGE)) if len(sizes) else LARGE
+    with watch.bar("thumbnails", len(positions)) as step:
+        drawn = sprites(
+            pixels_of(found.run, side), positions.tolist(), shown.large, side=side, step=step
+        )
+    bodies = [
+        " · ".join(filter(None, (plain(a), plain(b))))
+        for a, b in zip(frame["description"], frame["tags"], strict=True)
+    ]
+    columns = {
+        "id": [plain(value, 120) for value in frame["id"]],
+        "title": [plain(value) for value in frame["title"]],
+        "text": bodies,
+        "given": [class_numbers(found.given[row]) for row in rows],
+        "after": None if found.after is None else [class_numbers(found.after[row]) for row in rows],
+        "place": [list(place) if place else None for place in drawn.places],
+        "tiles": drawn.tiles,
+        "unreadable": drawn.unreadable,
+    }
+    return columns, drawn.sheets
+
+
+def class_numbers(labels: Any) -> list[int]:
+    """The classes of one sample; none of a dropped one.
+
+    >>> class_numbers(2), class_numbers(-1), class_numbers([0, 1, 1]), class_numbers([-1, -1, -1])
+    ([2], [], [1, 2], [])
+    """
+    if np.ndim(labels) == 0:
+        return [int(labels)] if labels >= 0 else []
+    return [int(c) for c in np.flatnonzero(np.asarray(labels) > 0)]

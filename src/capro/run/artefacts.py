@@ -1,0 +1,218 @@
+"""Artefacts: the files that stages leave in a run directory. The only place that knows their names.
+
+An artefact is written under a temporary name and renamed, so that it is whole or absent. Tables are
+Parquet, arrays ``.npy`` opened as memory maps, weights safetensors. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capro.errors import RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from scipy.sparse import csr_array
+    from torch import Tensor
+
+T = TypeVar("T")
+AGAIN = "run the stage that makes it again"
+
+
+# --- writing and reading --------------------------------------------------------------------------
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` that replaces it when the block ends without an exception.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with atomic_path(target) as temporary:
+    ...     _ = temporary.write_text("whole")
+    >>> target.read_text(), [p.name for p in target.parent.iterdir()]
+    ('whole', ['a.txt'])
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # the suffix stays last: some writers (np.save) append one otherwise
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, whole or not at all."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_text("utf-8"))
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an ``.npy`` file, whole or not at all."""
+    with atomic_path(path) as temporary:
+        np.save(temporary, array, allow_pickle=False)
+
+
+def read_array(path: Path) -> NDArray[Any]:
+    """Open an ``.npy`` file as a read-only memory map."""
+    if not path.exists():
+        raise RunError(f"{path}: no such file", hint=AGAIN)
+    return cast(NDArray[Any], np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def write_table(path: Path, frame: pd.DataFrame) -> None:
+    """Write a Parquet table, whole or not at all."""
+    with atomic_path(path) as temporary:
+        frame.to_parquet(temporary, index=False)
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a Parquet table."""
+    import pandas as pd
+
+    return pd.read_parquet(path)
+
+
+def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as safetensors, whole or not at all."""
+    from safetensors.torch import save_file
+
+    owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(owned, temporary)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file."""
+    from safetensors.torch import load_file
+
+    found: dict[str, Tensor] = load_file(path)
+    return found
+
+
+def write_graph(path: Path, graph: csr_array) -> None:
+    """Write a sparse square matrix as ``.npz``, whole or not at all."""
+    with atomic_path(path) as temporary:
+        np.savez(temporary, data=graph.data, indices=graph.indices, indptr=graph.indptr)
+
+
+def read_graph(path: Path) -> csr_array:
+    """Read a sparse square matrix."""
+    from scipy.sparse import csr_array
+
+    with np.load(path, allow_pickle=False) as parts:
+        size = len(parts["indptr"]) - 1
+        return csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=(size, size))
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+# --- declarations ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Artefact(Generic[T]):
+    """A file of a stage: its name, and how it is written and read."""
+
+    stage: str
+    file: str
+    save: Callable[[Path, T], None]
+    load: Callable[[Path], T]
+
+    def of(self, stage: str) -> Artefact[T]:
+        """The same kind of file in another stage's folder."""
+        return replace(self, stage=stage)
+
+
+def _array(stage: str, file: str) -> Artefact[NDArray[Any]]:
+    return Artefact(stage, file, write_array, read_array)
+
+
+def _table(stage: str, file: str) -> Artefact[pd.DataFrame]:
+    return Artefact(stage, file, write_table, read_table)
+
+
+def _json(stage: str, file: str) -> Artefact[Any]:
+    return Artefact(stage, file, write_json, read_json)
+
+
+def _text(stage: str, file: str) -> Artefact[str]:
+    return Artefact(stage, file, write_text, _read_text)
+
+
+MANIFEST = _table("scan", "manifest.parquet")  # read it with data.manifest.manifest_of
+QUARANTINE = _table("scan", "quarantine.parquet")
+SUMMARY = _json("scan", "summary.json")
+PUBLISHED_CLASSES = _json("scan", "classes.json")  # of a data set that brings its own
+
+CLASSES = _json("classes", "classes.json")
+CLASSES_DRAFT = _text("classes", "classes.yaml")
+
+PIXELS = _array("pixels", "pixels.npy")
+PIXEL_INDEX = _array("pixels", "index.npy")
+
+PLAIN_FEATURES = _array("features", "plain.npy")  # (samples, d_v)
+QUERY_FEATURES = _array("features", "query.npy")  # (views, training samples, d_v)
+KEY_FEATURES = _array("features", "key.npy")
+
+STEP1, STEP2, STEP3 = (
+    Artefact(stage, "model.safetensors", write_weights, read_weights)
+    for stage in ("pretrain", "train", "finetune")
+)
+MODELS = {"vanilla": STEP1, "capro": STEP3}  # the two that are compared, by name
+HISTORIES = {name: _json(name, "history.json") for name in ("pretrain", "train", "finetune")}
+
+TEXTS = _array("embed", "texts.npy")  # s, (training samples, d_t)
+CLASS_TEXTS = _array("embed", "prototypes.npy")  # s^c, (C, d_t)
+VISUAL = _array("embed", "visual.npy")  # v, (training samples, d_v)
+
+ENHANCED_TEXTS = _array("graph", "texts.npy")  # s_hat
+ADJACENCY = Artefact("graph", "graph.npz", write_graph, read_graph)  # absent without enhancement
+
+ANCHORS = _table("match", "anchors.parquet")
+DISTANCES = _table("match", "distances.parquet")
+ANCHOR_SHEET = "anchors.png"
+
+CLEANED_LABELS = _array("clean", "labels.npy")  # -1: dropped
+FUSED_SCORES = _array("clean", "fused.npy")  # o, (training samples, C)
+VERDICTS = _table("clean", "verdicts.parquet")  # several labels: one row per (sample, class)
+SAMPLE_VERDICTS = _table("clean", "samples.parquet")  # several labels: one row per sample
+
+SCORES = {name: _array("evaluate", f"{name}.npy") for name in MODELS}  # (test samples, C)
+DETAILS = _json("evaluate", "details.json")
+REPORT = _text("report", "report.html")
+
+BELIEFS = _array("beliefs", "probabilities.npy")  # cross-validated, (training samples, C)
+BASELINE_FIGURES = _json("baselines", "figures.json")
+TEST_SCORES = _array("baselines", "test.npy")
+VAL_SCORES = _array("baselines", "val.npy")
+
+# Beside the stages: a checkpoint's folder, the samples that stopped a training, an exported model's folder.
+CHECKPOINT_TENSORS, CHECKPOINT_STATE = "tensors.safetensors", "state.json"
+NOT_FINITE = "not-finite.json"
+MODEL_WEIGHTS, MODEL_CONFIG, MODEL_CARD = "model.safetensors", "config.json", "README.md"

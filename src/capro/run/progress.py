@@ -1,0 +1,181 @@
+"""What a stage tells while it works: progress, the figures of a training, where a run is.
+
+A stage calls ``with bar("encoding texts", total) as step: step(64)``; a training also gives its
+``Figures``. A run of many stages tells a ``Watch``. The silent ones are the default everywhere, so that
+library calls stay quiet; the dashboard of `capro run` is in ``capro.cli.commands.live_view``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from capro.run import processes
+
+Step = Callable[..., None]  # step(advance, figures=Figures(...))
+Bar = Callable[[str, int | None], AbstractContextManager[Step]]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Where a training is. Terms and history belong to the loop: to be read, not to be changed."""
+
+    epoch: int  # the running one, from 0
+    epochs: int
+    lr: float
+    terms: Mapping[str, float]  # of the last step, the whole loss first
+    history: Sequence[Mapping[str, float]]  # a row of means for every epoch that has ended
+
+    def shares(self) -> list[dict[str, float]]:
+        """What the label rule did in each past epoch; empty rows in a training without it."""
+        other = {"epoch", "lr", *self.terms}
+        return [{k: v for k, v in row.items() if k not in other} for row in list(self.history)]
+
+    def __str__(self) -> str:
+        """One line: the terms of the step, and what the last epoch did to the labels.
+
+        >>> str(Figures(1, 3, 0.1, {"loss": 2.0}, [{"epoch": 0.0, "loss": 2.5, "keep": 0.75}]))
+        'epoch 2/3 loss 2.000 keep 75%'
+        """
+        parts = [f"epoch {self.epoch + 1}/{self.epochs}"]
+        parts += [f"{name} {value:.3f}" for name, value in self.terms.items()]
+        last = self.shares()[-1:] or [{}]
+        return " ".join([*parts, *(f"{name} {share:.0%}" for name, share in last[0].items())])
+
+
+# --- one bar --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def silent(_label: str, _total: int | None) -> Iterator[Step]:
+    """No progress bar."""
+    yield lambda *_args, **_fields: None
+
+
+@contextmanager
+def terminal(label: str, total: int | None) -> Iterator[Step]:
+    """A bar with count, rate and time left on stderr; nothing where stderr is no terminal.
+
+    Of several ranks the main one shows it.
+    """
+    if not sys.stderr.isatty() or not processes.is_main():
+        with silent(label, total) as step:
+            yield step
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn(
+            "[dim]{task.fields[figures]}"
+        ),  # becomes text when it is drawn, not in each step
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=total, rate="", figures="")
+
+        def step(advance: int = 1, figures: Figures | None = None) -> None:
+            progress.advance(task, advance)
+            speed = progress.tasks[task].speed
+            rate = f"{speed:,.0f}/s" if speed else ""
+            progress.update(
+                task, rate=rate, figures=figures or progress.tasks[task].fields["figures"]
+            )
+
+        yield step
+
+
+# --- a run of many stages -------------------------------------------------------------------------
+
+
+class Watch:
+    """Progress of a run with many stages; this implementation is silent. Used as a context."""
+
+    def bar(self, label: str, total: int | None) -> AbstractContextManager[Step]:
+        """Progress of a part of the stage."""
+        return silent(label, total)
+
+    def say(self, text: str) -> None:
+        """A line of information."""
+
+    def warn(self, text: str) -> None:
+        """Something that the reader should look at."""
+
+    def plan(self, stages: Sequence[str]) -> None:
+        """The stages to come, in order."""
+
+    def begin(self, stage: str) -> None:
+        """A stage begins."""
+
+    def end(self, stage: str, *, seconds: float | None) -> None:
+        """A stage has ended, after so many seconds; None if it was fresh and nothing was done."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+
+SILENT = Watch()
+
+
+class Lines(Watch):
+    """Plain lines; for pipes, logs and dumb terminals, and for commands that do one stage.
+
+    With a plan a line says which stage begins; without one, a line says how a stage ended.
+
+    Args:
+        write: Prints a line.
+        bar: Shows the progress of a part of a stage.
+        stages: Whether lines about stages are printed.
+        warnings: Whether warnings are printed.
+    """
+
+    def __init__(
+        self, write: Say, bar: Bar = silent, *, stages: bool = True, warnings: bool = True
+    ) -> None:
+        self._write, self._bar = write, bar
+        self._with_stages, self._with_warnings = stages, warnings
+        self._stages: list[str] = []
+
+    def bar(self, label: str, total: int | None) -> AbstractContextManager[Step]:
+        return self._bar(label, total)
+
+    def say(self, text: str) -> None:
+        self._write(text)
+
+    def warn(self, text: str) -> None:
+        if self._with_warnings:
+            self._write(f"warning: {text}")
+
+    def plan(self, stages: Sequence[str]) -> None:
+        self._stages = list(stages)
+
+    def begin(self, stage: str) -> None:
+        if self._with_stages and stage in self._stages:
+            self._write(f"[{self._stages.index(stage) + 1}/{len(self._stages)}] {stage}")
+
+    def end(self, stage: str, *, seconds: float | None) -> None:
+        if self._with_stages and not self._stages:
+            state = "fresh, nothing to do" if seconds is None else f"done in {seconds:.0f} s"
+            self._write(f"{stage}: {state}")

@@ -1,0 +1,163 @@
+"""Work in shards: what a killed run does not lose, and what several ranks share.
+
+A shard is a file of some rows. Which rows are in it does not depend on the number of ranks, so the
+values do not either: rank r of R computes shards r, r + R, ... into a folder that all see. Nothing here
+holds more than one shard in memory.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capro.errors import RunError
+from capro.run.artefacts import atomic_path, write_array
+
+PATIENCE = 90.0  # seconds until a file of another host is there: NFS keeps a listing for up to 60
+NOT_SHARED = "put the run directory on a file system that all hosts share"
+
+
+class Team(Protocol):
+    """This process among those that share the work; `train.ranks.Ranks` is one."""
+
+    index: int
+    count: int
+
+    def meet(self, word: Any = None) -> list[Any]:
+        """Every rank's word, once all are here."""
+        ...
+
+
+class Alone:
+    """A team of one."""
+
+    index = 0
+    count = 1
+
+    def meet(self, word: Any = None) -> list[Any]:
+        """Nobody to wait for."""
+        return [word]
+
+
+ALONE = Alone()
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The files of ``count`` rows, in order."""
+
+    folder: Path
+    count: int
+    size: int  # rows per shard
+
+    def parts(self, team: Team = ALONE) -> list[tuple[int, int, Path]]:
+        """Begin, end and file of a rank's shards.
+
+        >>> shards = Shards(Path("x"), 10, 4)
+        >>> [(begin, end) for begin, end, _ in shards.parts()]
+        [(0, 4), (4, 8), (8, 10)]
+        """
+        begins = range(0, self.count, self.size)[team.index :: team.count]
+        return [
+            (begin, min(begin + self.size, self.count), self.folder / f"{begin:012d}.npy")
+            for begin in begins
+        ]
+
+    def rows(self, team: Team) -> int:
+        """How many rows a rank computes."""
+        return sum(end - begin for begin, end, _ in self.parts(team))
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """The rows in order, a mapped shard at a time; when every rank has written its own."""
+        for _, _, file in self.parts():
+            wait_until(file.exists, f"{file}: a rank has written it, but this one does not see it")
+            yield np.load(file, mmap_mode="r", allow_pickle=False)
+
+    def whole(self) -> NDArray[Any]:
+        """All rows in memory."""
+        return np.concatenate([*self.blocks()] or [np.zeros((0, 0), np.float32)])
+
+    def drop(self) -> None:
+        """Remove the files, after what was made of them has been written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def planned(folder: Path, count: int, *, key: str, size: int) -> Shards:
+    """The shards of some rows; ``key`` is a fingerprint of what decides the values."""
+    return Shards(folder / f"shards-{key}-{size}", count, size)
+
+
+def sharded(
+    shards: Shards,
+    compute: Callable[[int, int], NDArray[Any]],
+    *,
+    team: Team = ALONE,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Shards:
+    """Compute this rank's shards; finished ones survive a kill. The team meets afterwards.
+
+    Args:
+        shards: What to compute; folders of other keys beside it are removed.
+        compute: Rows begin to end.
+        team: The ranks that share the shards.
+        progress: Told the rows of shards that are there already; ``compute`` tells its own.
+    """
+    shards.folder.mkdir(parents=True, exist_ok=True)
+    if team.index == 0:
+        for old in shards.folder.parent.glob("shards-*"):
+            if old != shards.folder:
+                shutil.rmtree(old)
+    for begin, end, file in shards.parts(team):
+        if file.exists():
+            progress(end - begin)
+            continue
+        rows = compute(begin, end)
+        if len(rows) != end - begin:
+            raise RunError(f"{file}: got {len(rows)} rows, expected {end - begin}")
+        write_array(file, rows)
+    return shards
+
+
+def write_rows(path: Path, shape: tuple[int, ...], blocks: Iterable[NDArray[Any]]) -> None:
+    """Write a float32 ``.npy`` file from blocks of rows in order, whole or not at all.
+
+    Args:
+        path: The file.
+        shape: Of the array, (..., d).
+        blocks: (b, d) each; one is held at a time.
+    """
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    rows = 0
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in blocks:
+            if block.shape[1:] != shape[-1:]:
+                raise RunError(f"{path}: rows of shape {block.shape[1:]}, expected {shape[-1:]}")
+            file.write(np.ascontiguousarray(block, "<f4").data)
+            rows += len(block)
+        if rows * shape[-1] != np.prod(shape):
+            raise RunError(f"{path}: {rows} rows do not fill the shape {shape}")
+
+
+def chosen_rows(
+    array: NDArray[Any], rows: NDArray[np.int64], *, size: int = 4096
+) -> Iterator[NDArray[Any]]:
+    """Some rows of an array, in blocks."""
+    for begin in range(0, len(rows), size):
+        yield array[rows[begin : begin + size]]
+
+
+def wait_until(seen: Callable[[], bool], message: str) -> None:
+    """Until something that another rank wrote is seen here; hosts may see it late."""
+    until = time.monotonic() + PATIENCE
+    while not seen():
+        if time.monotonic() > until:
+            raise RunError(message, hint=NOT_SHARED)
+        time.sleep(0.2)

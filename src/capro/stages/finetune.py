@@ -1,0 +1,38 @@
+"""Step 3: the classifier alone, on the cleaned labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from capro.run.artefacts import CLEANED_LABELS, HISTORIES, STEP2, STEP3
+from capro.run.stage import Job
+from capro.stages.training import fit_step, parts_of, training_stage
+from capro.train.classifier_only import ClassifierOnly
+from capro.train.setup import load_net, net_state
+
+
+def _work(job: Job) -> dict[str, Any]:
+    settings, parts = job.settings, parts_of(job)
+    training, net = parts.training, parts.net
+    extra = load_net(job.run, STEP2, net)
+    labels = torch.from_numpy(np.array(job.read(CLEANED_LABELS)))
+    kept = torch.nonzero(~parts.task.out(labels)).flatten()
+    positions = training.positions[kept.numpy()]
+    objective = ClassifierOnly.by(
+        settings.finetune, net, parts.task, labels[kept].to(training.labels.device), job.ranks,
+        parts.inputs, positions,
+    )  # fmt: skip
+    history = fit_step(
+        job, objective, parts, positions, name="step 3: classifier", seed=settings.seed + 2
+    )
+    objective.finish()
+    if job.ranks.main:
+        job.write(STEP3, net_state(net, extra))
+        job.write(HISTORIES["finetune"], history)
+    return {"epochs": len(history), "samples": len(kept)}
+
+
+STAGE = training_stage("finetune", _work, summary="step 3", reads=lambda _: ["train", "clean"])

@@ -1,0 +1,180 @@
+"""Choose the anchors of each class by their enhanced texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from capro.data.manifest import manifest_of
+from capro.data.pixels import pixels_of
+from capro.evaluate.neighbourhood import lenders_of
+from capro.evaluate.truth import load_truth, membership, purity
+from capro.graph.smooth import enhance
+from capro.method.anchors import Anchors, match
+from capro.report.contact_sheet import contact_sheet
+from capro.run.artefacts import (
+    ADJACENCY,
+    ANCHOR_SHEET,
+    ANCHORS,
+    CLASS_TEXTS,
+    DISTANCES,
+    ENHANCED_TEXTS,
+    TEXTS,
+    VISUAL,
+    atomic_path,
+)
+from capro.run.directory import Run
+from capro.run.stage import Job, Stage
+from capro.text.cleaning import training_texts
+from capro.text.encoders import load_text_encoder
+from capro.train.setup import TrainingSet, training_set
+
+SHOWN = 5  # words named as evidence, classes in a warning
+
+
+def _match(run: Run, training: TrainingSet, texts: NDArray[Any], **changed: Any) -> Anchors:
+    """Anchors by the settings of the run, but for what is changed."""
+    chosen = run.settings.match
+    options: dict[str, Any] = {
+        "k": chosen.k,
+        "top_k": chosen.top_k,
+        "random_share": chosen.random_share,
+        "mode": chosen.anchors,
+        "seed": run.settings.seed,
+        "contrast": 0.0 if training.multi_label else chosen.contrast,
+        "exact_below": chosen.exact_below,
+    }
+    labels = training.labels.numpy()
+    prototypes = run.read(CLASS_TEXTS)
+    return match(texts, prototypes, labels, ids=training.row_ids, **(options | changed))
+
+
+def _work(job: Job) -> dict[str, Any]:
+    training = training_set(job.run)
+    with job.bar("matching texts", None):
+        anchors = _match(job.run, training, np.array(job.read(ENHANCED_TEXTS)))
+    ids = np.array(training.row_ids, dtype=object)
+    classes = np.array(training.classes, dtype=object)
+    gallery = anchors.gallery
+    distances = {
+        "id": ids[gallery.sample],
+        "class": classes[gallery.label],
+        "distance": gallery.distance,
+        "cosine_distance": gallery.cosine,
+    }
+    job.write(DISTANCES, pd.DataFrame(distances))
+    chosen = {
+        "class": classes[anchors.label],
+        "rank": anchors.rank,
+        "id": ids[anchors.sample],
+        "row": anchors.sample,
+        "class_index": anchors.label,
+        "distance": anchors.distance,
+        "cosine_distance": anchors.cosine,
+        "random": anchors.random,
+    }
+    found = pd.DataFrame(chosen)
+    found["words"], found["neighbors"] = _evidence(job.run, found, ids)
+    job.write(ANCHORS, found)
+    counts = np.bincount(anchors.label, minlength=len(classes))
+    short = (counts > 0) & (counts < job.settings.match.top_k)
+    return {
+        "anchors": len(found),
+        "recall": job.run.result("graph")["recall"],
+        "classes_below_k": classes[short].tolist(),
+        "classes_without_anchor": sorted(classes[counts == 0].tolist()),
+    }
+
+
+def _evidence(
+    run: Run, anchors: pd.DataFrame, ids: NDArray[np.object_]
+) -> tuple[list[list[str]], list[list[str]]]:
+    """For each anchor the words nearest to its class's text, and the neighbours whose texts were added."""
+    texts, graph = training_texts(manifest_of(run)), run.find(ADJACENCY)
+    lenders = [
+        [] if graph is None else lenders_of(graph, row).tolist() for row in anchors["row"].tolist()
+    ]
+    words = [
+        list(dict.fromkeys(" ".join([texts[row], *(texts[n] for n in others)]).split()))
+        for row, others in zip(anchors["row"], lenders, strict=True)
+    ]
+    vocabulary = sorted({word for found in words for word in found})
+    settings = run.settings.embed
+    encoder = load_text_encoder(settings.text_encoder, max_tokens=settings.max_tokens)
+    vectors = encoder.encode(vocabulary) if vocabulary else np.zeros((0, encoder.dim), np.float32)
+    scores = vectors @ np.asarray(run.read(CLASS_TEXTS)).T
+    place = {word: number for number, word in enumerate(vocabulary)}
+    best = [
+        sorted(found, key=lambda word, c=label: -scores[place[word], c])[:SHOWN]  # type: ignore[misc]
+        for found, label in zip(words, anchors["class_index"], strict=True)
+    ]
+    return best, [ids[others].tolist() for others in lenders]
+
+
+def _problems(run: Run) -> list[str]:
+    """Classes with few anchors or none."""
+    found = run.result("match")
+    texts = {
+        "classes_below_k": "classes have fewer than K samples and give them all",
+        "classes_without_anchor": "classes have no sample and so no anchor",
+    }
+    return [
+        f"{len(found[key])} {text}: {', '.join(found[key][:SHOWN])}"
+        for key, text in texts.items()
+        if found[key]
+    ]
+
+
+STAGE = Stage(
+    "match",
+    _work,
+    summary="text matching",
+    settings=lambda run: {"match": run.settings.match.model_dump(), "seed": run.settings.seed},
+    reads=["scan", "classes", "embed", "graph"],
+    check=_problems,
+)
+
+
+# --- looking at anchors ---------------------------------------------------------------------------
+
+
+def purity_by_enhancer(
+    run: Run, truth: Path, *, enhancers: Sequence[str] = ("random", "none", "knn", "reciprocal")
+) -> dict[str, NDArray[np.float64]]:
+    """Anchor purity of each class by enhancer, measured on true labels; trains and keeps nothing."""
+    settings = run.settings
+    training = training_set(run)
+    member = membership(load_truth(truth, manifest_of(run)), training.classes)
+    texts, found = run.read(TEXTS), {}
+    for name in enhancers:
+        enhanced = texts
+        if name in ("knn", "reciprocal"):
+            enhanced = enhance(
+                run.read(VISUAL), texts, enhancer=name, k=settings.match.k,  # type: ignore[arg-type]
+                exact_below=settings.match.exact_below, seed=settings.seed,
+            ).texts  # fmt: skip
+        mode = "random" if name == "random" else "text"
+        anchors = _match(run, training, enhanced, mode=mode, random_share=0.0)
+        found[name] = purity(anchors.sample, anchors.label, member)
+    return found
+
+
+def anchor_sheet(run: Run, *, columns: int = 12) -> Path:
+    """A picture of each class's first anchors, in the stage's folder."""
+    frame, train = run.read(ANCHORS), manifest_of(run).split("train")
+    images = pixels_of(run, 64)
+    rows = {
+        str(name): [
+            images.image(int(train[row])) for row in part.sort_values("rank")["row"][:columns]
+        ]
+        for name, part in frame.groupby("class")
+    }
+    path = run.folder("match") / ANCHOR_SHEET
+    with atomic_path(path) as temporary:
+        contact_sheet(rows).save(temporary)
+    return path

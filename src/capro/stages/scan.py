@@ -1,0 +1,76 @@
+"""From the source to a manifest in which every row is accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from capro.config import DataSettings
+from capro.data.manifest import Manifest
+from capro.data.readers import find
+from capro.data.readers.base import Reader
+from capro.data.scan import scan_sources
+from capro.data.summary import scan_problems
+from capro.errors import DataError
+from capro.run.artefacts import MANIFEST, PUBLISHED_CLASSES, SUMMARY
+from capro.run.directory import Run
+from capro.run.fingerprints import fingerprint
+from capro.run.stage import Job, Stage
+
+
+def find_sources(settings: DataSettings) -> list[Reader]:
+    """The readers of the source, and of the test source."""
+    if settings.source is None:
+        raise DataError("no data source", hint="give one: `capro run --data PATH`, or data.source")
+    found = find(settings, source=settings.source)
+    if settings.test is not None:
+        found += find(settings, source=settings.test, split="test")
+    return found
+
+
+def listing_fingerprint(sources: Sequence[Reader]) -> str:
+    """A hash over names, sizes and times of the source's files: a changed source is scanned again."""
+    listing: list[list[Any]] = []
+    for reader in sources:
+        listing.append([reader.source.kind, reader.source.root])
+        for path in sorted(reader.listing()):
+            if path.is_file():
+                stat = path.stat()
+                listing.append([str(path), stat.st_size, stat.st_mtime_ns])
+    return fingerprint(listing)
+
+
+def scan_into(job: Job, sources: Sequence[Reader]) -> None:
+    """Read sources into this stage's folder."""
+    counts = [reader.count() for reader in sources]
+    total = None if None in counts else sum(count or 0 for count in counts)
+    with job.bar("reading images", total) as step:
+        scan_sources(sources, job.folder, job.settings.scan, progress=step)
+
+
+def _work(job: Job) -> dict[str, str]:
+    sources = find_sources(job.settings.data)
+    scan_into(job, sources)
+    brought = next((hints for reader in sources if (hints := reader.classes())), [])
+    job.write(PUBLISHED_CLASSES, [asdict(hint) for hint in brought])
+    content = Manifest.load(job.file(MANIFEST)).content
+    return {"content": fingerprint([content, [asdict(hint) for hint in brought]])}
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {
+        "data": run.settings.data.model_dump(exclude={"classes"}),
+        "scan": run.settings.scan.model_dump(exclude={"workers"}),
+        "listing": listing_fingerprint(find_sources(run.settings.data)),
+    }
+
+
+STAGE = Stage(
+    "scan",
+    _work,
+    summary="reading and checking images",
+    settings=_settings,
+    command="scan SOURCE",
+    check=lambda run: scan_problems(run.read(SUMMARY)),
+)

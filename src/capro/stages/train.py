@@ -1,0 +1,96 @@
+"""Step 2: prototypes, bootstrapping, label correction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from capro.method.references import own_settings, provider
+from capro.method.text_evidence import TextEvidence
+from capro.run.artefacts import CLASS_TEXTS, ENHANCED_TEXTS, HISTORIES, STEP1, STEP2
+from capro.run.directory import Run
+from capro.run.stage import Job
+from capro.stages.training import Parts, deciding, fit_step, parts_of, training_stage
+from capro.train.judgement import Judge
+from capro.train.prototype_learning import PrototypeLearning
+from capro.train.setup import TrainingSet, anchored_of, load_net, net_state, new_heads
+from capro.train.tasks import Task
+from capro.train.web_labels import WebLabels
+
+
+def judge_of(run: Run, training: TrainingSet, task: Task) -> Judge:
+    """The label rule of a run, with the texts where they count in it."""
+    settings, texts = run.settings.train, None
+    if settings.text_weight and not training.multi_label:
+        labels = training.labels.cpu().numpy()
+        texts = TextEvidence.fitted(run.read(ENHANCED_TEXTS), run.read(CLASS_TEXTS), labels)
+    return Judge(task, settings, texts)
+
+
+def _work(job: Job) -> dict[str, Any]:
+    settings, parts = job.settings, parts_of(job)
+    training, net = parts.training, parts.net
+    anchored = anchored_of(job.run, training)
+    load_net(job.run, STEP1, net)
+    if settings.train.start == "anchors":
+        _train_on_anchors(job, parts, anchored)
+    net.reset_key()
+    reference = provider(
+        settings.train.reference,
+        tau=settings.net.tau,
+        alpha=settings.train.alpha,
+        to_classifier=settings.train.bts_classifier,
+        **settings.reference.model_dump(),
+    )
+    objective = PrototypeLearning(
+        net, judge_of(job.run, training, parts.task), reference, training.labels, anchored,
+        parts.inputs, training.positions, job.ranks, tau=settings.net.tau, seed=settings.seed,
+    )  # fmt: skip
+    history = fit_step(
+        job, objective, parts, training.positions, name="step 2: prototypes", seed=settings.seed + 1
+    )
+    if job.ranks.main:
+        job.write(STEP2, net_state(net, {"prototypes": objective.prototypes}))
+        job.write(HISTORIES["train"], history)
+    return {"epochs": len(history), "last": history[-1] if history else {}}
+
+
+def _train_on_anchors(job: Job, parts: Parts, anchored: Tensor) -> None:
+    """Fresh heads, trained on the anchors alone; the encoder stays as step 1 left it."""
+    settings, training, net = job.settings, parts.training, parts.net
+    heads = new_heads(settings, net.encoder.dim, training, name="anchors")
+    net.heads.load_state_dict(heads.state_dict())
+    member = anchored if not training.multi_label else anchored.any(dim=1)
+    rows = torch.nonzero(member).flatten()
+    objective = WebLabels(
+        net,
+        parts.task,
+        training.labels[rows],
+        job.ranks,
+        lambda_prj=settings.train.lambda_prj,
+        freeze=True,
+    )
+    schedule = settings.train.model_copy(
+        update={"epochs": settings.train.anchor_epochs, "warmup_epochs": 0}
+    )
+    fit_step(
+        job, objective, parts, training.positions[rows.cpu().numpy()], name="heads on anchors",
+        seed=settings.seed, schedule=schedule, within="anchors",  # a resumed run has them at once
+    )  # fmt: skip
+
+
+def _settings(run: Run) -> Mapping[str, Any]:
+    chosen = own_settings(run.settings.train.reference, run.settings.reference.model_dump())
+    return {**deciding("train")(run), **({"reference": chosen} if chosen else {})}
+
+
+STAGE = training_stage(
+    "train",
+    _work,
+    summary="step 2",
+    reads=lambda _: ["pretrain", "match"],
+    settings=_settings,
+)

@@ -1,0 +1,124 @@
+"""What the three trainings share: parts, fitting by the stage's schedule, checkpoints, what decides them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capro.config import Schedule, Settings
+from capro.nets.siamese import Siamese
+from capro.run.artefacts import NOT_FINITE
+from capro.run.directory import Run
+from capro.run.ranks import tracked
+from capro.run.stage import Job, Stage
+from capro.train.batches import Inputs
+from capro.train.checkpoints import Checkpoints
+from capro.train.loop import fit
+from capro.train.objective import Objective
+from capro.train.setup import TrainingSet, inputs_of, new_net, training_set
+from capro.train.tasks import Task
+
+Step = Literal["pretrain", "train", "finetune"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a step works on."""
+
+    training: TrainingSet
+    task: Task
+    net: Siamese
+    inputs: Inputs
+
+
+def parts_of(job: Job) -> Parts:
+    """Training set, task, new networks, and where their input is from, on this rank's device."""
+    device = job.ranks.accelerator.device
+    training = training_set(job.run, device)
+    net = new_net(job.run, training).to(device)
+    task = training.task(job.settings.net.tau)
+    return Parts(training, task, net, inputs_of(job.run, net.encoder))
+
+
+def fit_step(
+    job: Job,
+    objective: Objective,
+    parts: Parts,
+    positions: NDArray[np.int64],
+    *,
+    name: str,
+    seed: int,
+    schedule: Schedule | None = None,
+    within: str = "",
+) -> list[dict[str, float]]:
+    """Train an objective by the stage's schedule; returns the history.
+
+    Args:
+        job: The stage at work.
+        objective: What to train.
+        parts: Where views come from.
+        positions: Manifest position of each training row.
+        name: For messages.
+        seed: Of the order of samples.
+        schedule: Another schedule than the stage's.
+        within: Name of a training within the stage: its checkpoints stay apart.
+    """
+    settings, stage = job.settings, job.stage.name
+    with tracked(job.ranks, stage, settings, wanted=not within) as log:
+        return fit(
+            objective,
+            parts.inputs,
+            positions,
+            schedule or getattr(settings, stage),
+            name=name,
+            seed=seed,
+            ranks=job.ranks,
+            ids=parts.training.ids,
+            checkpoints=Checkpoints(job.folder.joinpath("checkpoints", within), job.key),
+            bar=job.bar,
+            checkpoint_minutes=settings.log.checkpoint_minutes,
+            log=log,
+        )
+
+
+def deciding(name: Step) -> Callable[[Run], Mapping[str, Any]]:
+    """The settings that decide a training."""
+
+    def settings(run: Run) -> Mapping[str, Any]:
+        given = run.settings
+        parts = {part: getattr(given, part).model_dump() for part in ("net", name)}
+        views = given.views.model_dump(exclude={"cache_gb"})
+        return {**parts, "views": views, "seed": given.seed}
+
+    return settings
+
+
+def training_stage(
+    name: Step,
+    work: Callable[[Job], Mapping[str, Any]],
+    *,
+    summary: str,
+    reads: Callable[[Settings], Sequence[str]],
+    settings: Callable[[Run], Mapping[str, Any]] | None = None,
+    uses: Sequence[str] = (),
+) -> Stage:
+    """A stage in which all ranks train; its checkpoints go when its result is there."""
+    return Stage(
+        name,
+        work,
+        summary=summary,
+        settings=settings or deciding(name),
+        reads=lambda given: ["scan", "classes", *reads(given)],
+        uses=uses,
+        ranks="train",
+        after=_clear,
+    )
+
+
+def _clear(job: Job) -> None:
+    Checkpoints(job.folder / "checkpoints", job.key).clear()
+    (job.folder / NOT_FINITE).unlink(missing_ok=True)  # of an attempt that failed

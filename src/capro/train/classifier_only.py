@@ -1,0 +1,128 @@
+"""Step 3: the classifier alone, on cleaned labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from capro.config import FinetuneSettings
+from capro.nets.siamese import Siamese
+from capro.run.ranks import Ranks
+from capro.train.batches import Batch, Inputs, plain_batches
+from capro.train.objective import EVAL_BATCH, clean_share, rows_of
+from capro.train.tasks import Task
+
+FRAMED_ON = 4096  # samples of which `Frame` takes the mean
+
+
+class Frame(NamedTuple):
+    """Coordinates in which a linear classifier on v is quick to train: W (v - center) + scale b.
+
+    Features after a ReLU have a large mean. A classifier on v itself learns its bias through that mean,
+    which keeps the rate low, and weight decay then holds the bias back. The scale lets the bias learn as
+    fast as the fastest direction of W, no faster, so the rate need not be lower for it.
+    """
+
+    center: Tensor  # (d_v,), mean of v
+    scale: Tensor  # (), largest standard deviation of v in any direction, 1 at least
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, net: Siamese, inputs: Inputs, positions: NDArray[np.int64], ranks: Ranks) -> Frame:
+        """Of unaugmented features of samples that are spread evenly over the set."""
+        net.eval()
+        chosen = np.linspace(0, len(positions) - 1, min(len(positions), FRAMED_ON)).astype(np.int64)
+        blocks = plain_batches(
+            inputs, positions[chosen], size=EVAL_BATCH, device=ranks.accelerator.device
+        )
+        v = torch.cat([net.encoder(x).float() for _, x in blocks])
+        center = v.mean(dim=0)
+        away = v - center
+        spread = torch.linalg.matrix_norm(away.T @ away / len(v), ord=2).sqrt()
+        frame = cls(center, spread.clamp(min=1))
+        ranks.align(frame)
+        return frame
+
+
+class ClassifierOnly:
+    """Step 3: L_cls on the cleaned labels; the encoder in eval mode, so that statistics stay.
+
+    Args:
+        net: Networks as step 2 left them.
+        task: One label or several.
+        labels: Cleaned labels of the training rows.
+        ranks: The ranks.
+        frame: Trains in these coordinates; `finish` brings the classifier back to v's.
+    """
+
+    keys = False
+    weights: Mapping[str, float] = {}
+
+    def __init__(
+        self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, frame: Frame | None = None
+    ) -> None:
+        self.net, self._task, self._labels, self._ranks = net, task, labels, ranks
+        self._frame = frame
+        if frame is not None:
+            classifier = net.heads.classifier
+            with torch.no_grad():
+                classifier.bias.add_(classifier.weight @ frame.center).div_(frame.scale)
+
+    @classmethod
+    def by(
+        cls, settings: FinetuneSettings, net: Siamese, task: Task, labels: Tensor, ranks: Ranks,
+        inputs: Inputs, positions: NDArray[np.int64],
+    ) -> ClassifierOnly:  # fmt: skip
+        """As the settings of step 3 say; ``positions`` are those of the labels in the manifest."""
+        centred = settings.centred and len(positions)
+        frame = Frame.of(net, inputs, positions, ranks) if centred else None
+        return cls(net, task.balanced(labels, settings.balance), labels, ranks, frame)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """After training: the classifier as a function of v again."""
+        if self._frame is not None:
+            classifier = self.net.heads.classifier
+            classifier.bias.mul_(self._frame.scale).sub_(classifier.weight @ self._frame.center)
+            self._frame = None
+
+    def parameters(self) -> list[nn.Parameter]:
+        return list(self.net.heads.classifier.parameters())
+
+    def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
+        del epoch, resumed
+        self.net.freeze_encoder(True)
+        self.net.eval()
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            v = self.net.encoder(batch.query)
+        y = rows_of(self._labels, batch.samples)
+        clean = clean_share(self._task, rows_of(self._labels, batch.everyone), self._ranks)
+        return {"cls": self._task.cls(self._logits(v), y, clean)}
+
+    def _logits(self, v: Tensor) -> Tensor:
+        classifier = self.net.heads.classifier
+        if self._frame is None:
+            logits: Tensor = classifier(v)
+            return logits
+        center, scale = self._frame
+        return functional.linear(v.float() - center, classifier.weight, scale * classifier.bias)
+
+    def after(self, batch: Batch) -> None:
+        del batch
+
+    def state(self) -> dict[str, Tensor]:
+        return {} if self._frame is None else self._frame._asdict()
+
+    def restored(self) -> None:
+        pass
+
+    def statistics(self) -> dict[str, float]:
+        return {}

@@ -1,0 +1,118 @@
+"""Score and rule, once: the fused score of a sample and what follows for its label (Eq. 6 and 7).
+
+Step 2 applies it to every batch, the offline pass to every training row, unaugmented and in eval mode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from capro.config import TrainSettings
+from capro.method.label_rule import fused_score, with_text
+from capro.method.text_evidence import TextEvidence
+from capro.nets.heads import HeadOutputs
+from capro.nets.siamese import Siamese
+from capro.train.batches import Inputs, plain_batches
+from capro.train.tasks import Task
+
+BLOCK = 256
+
+
+class Scores(NamedTuple):
+    """Beliefs about every class, (b, C) each."""
+
+    fused: Tensor  # o
+    classifier: Tensor  # p
+    similarity: Tensor  # r
+    text: Tensor | None  # t, where texts count in the rule
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The label rule under the settings of step 2.
+
+    Attributes:
+        task: One label or several.
+        settings: gamma, alpha, text_weight and policy.
+        texts: What the texts say of each training row, for a ``text_weight`` above 0.
+    """
+
+    task: Task
+    settings: TrainSettings
+    texts: TextEvidence | None = None
+
+    @property
+    def protects_anchors(self) -> bool:
+        """Whether anchors keep their label (policy ``capro``)."""
+        return self.settings.policy == "capro"
+
+    @torch.no_grad()
+    def scores(self, out: HeadOutputs, prototypes: Tensor, rows: NDArray[np.int64]) -> Scores:
+        """The fused score of training rows, and what it is made of."""
+        p = self.task.probabilities(out.p)
+        r = self.task.similarity(out.z, out.z_c, prototypes)
+        o = fused_score(p, r, alpha=self.settings.alpha)
+        if self.texts is None:
+            return Scores(o, p, r, None)
+        t = self.texts.of(rows).to(o)
+        return Scores(with_text(o, t, weight=self.settings.text_weight), p, r, t)
+
+    def decide(self, fused: Tensor, labels: Tensor, anchored: Tensor) -> tuple[Tensor, Tensor]:
+        """New labels and decisions, in the shape of the labels."""
+        return self.task.adjust(
+            fused, labels, anchored, gamma=self.settings.gamma, protect=self.protects_anchors
+        )
+
+    def unchanged(self, labels: Tensor, anchored: Tensor) -> Tensor:
+        """Decisions while the rule does not apply yet."""
+        return self.task.unchanged(labels, anchored, protect=self.protects_anchors)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the rule made of every training row, and the scores that it looked at."""
+
+    labels: NDArray[np.int64]  # (n,) or (n, C); -1: out
+    decisions: NDArray[np.int64]  # same shape, numbers of Task.names
+    fused: NDArray[np.float32]  # o, (n, C)
+    classifier: NDArray[np.float32]  # p, (n, C)
+    similarity: NDArray[np.float32]  # r, (n, C)
+    text: NDArray[np.float32] | None = None  # t, (n, C), where texts count
+
+
+@torch.no_grad()
+def judge_all(
+    judge: Judge,
+    net: Siamese,
+    prototypes: Tensor,
+    labels: Tensor,
+    anchored: Tensor,
+    inputs: Inputs,
+    positions: NDArray[np.int64],
+) -> Judged:
+    """The offline pass: apply the rule to every training row.
+
+    Args:
+        judge: The rule.
+        net: After step 2.
+        prototypes: After step 2.
+        labels: Web labels, (n,) or (n, C).
+        anchored: Same shape; protected under the policy ``capro``.
+        inputs: Where images or features come from.
+        positions: Manifest position of each row.
+    """
+    net.eval()
+    parts: list[tuple[Tensor, ...]] = []
+    for block, x in plain_batches(inputs, positions, size=BLOCK, device=labels.device):
+        rows = torch.from_numpy(block).to(labels.device)
+        scores = judge.scores(net(x).query, prototypes, block)
+        decided = judge.decide(scores.fused, labels[rows], anchored[rows])
+        parts.append((*decided, *(part for part in scores if part is not None)))
+    whole = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
+    return Judged(*whole)

@@ -1,0 +1,64 @@
+"""What the one loop trains: the interface of an objective, and what objectives share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from capro.nets.siamese import Siamese
+from capro.run.ranks import Ranks
+from capro.train.batches import Batch
+from capro.train.tasks import Task
+
+EVAL_BATCH = 256
+
+
+class Objective(Protocol):
+    """What the loop trains."""
+
+    net: Siamese
+    keys: bool  # whether batches need key views
+    weights: Mapping[str, float]  # lambda of each loss term
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the optimiser may change."""
+        ...
+
+    def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
+        """Called before an epoch, or where a run resumes within one."""
+        ...
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Loss terms of a batch."""
+        ...
+
+    def after(self, batch: Batch) -> None:
+        """Called after the optimiser's step."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything beside weights that a resumed run needs; the tensors themselves, to be filled."""
+        ...
+
+    def restored(self) -> None:
+        """Called after ``state`` was filled from a checkpoint."""
+        ...
+
+    def statistics(self) -> dict[str, float]:
+        """Numbers of the epoch that has ended."""
+        ...
+
+
+def clean_share(task: Task, everyones: Tensor, ranks: Ranks) -> Tensor:
+    """Samples per rank that are not out, of the labels of the global batch: the divisor of loss terms."""
+    return (~task.out(everyones)).sum() / ranks.count
+
+
+def rows_of(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    """Some rows of a tensor, by numpy's numbers."""
+    return values[torch.from_numpy(rows).to(values.device)]

@@ -1,0 +1,207 @@
+"""Step 2: prototypes, collective bootstrapping, label correction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from capro.method.losses import instance_loss
+from capro.method.prototypes import unit
+from capro.method.references import Mixture, Outputs, Provider
+from capro.nets.dictionary import Dictionary
+from capro.nets.siamese import Siamese
+from capro.run.fingerprints import seed_for
+from capro.run.ranks import Ranks
+from capro.train.batches import Batch, Inputs, plain_batches, slices
+from capro.train.judgement import Judge
+from capro.train.objective import EVAL_BATCH, clean_share, rows_of
+
+
+class PrototypeLearning:
+    """All loss terms and the label rule; prototypes are polished and keys enqueued after each step.
+
+    Args:
+        net: Networks as the start of step 2 left them.
+        judge: The label rule, with the task and the settings of step 2.
+        reference: Provides what predictions are regularised towards.
+        labels: Web labels of the training rows.
+        anchored: Who is an anchor (of which class).
+        inputs: For embedding anchors and filling the dictionary without augmentation.
+        positions: Manifest position of each training row.
+        ranks: The ranks.
+        tau: Temperature.
+        seed: Of the run.
+    """
+
+    keys = True
+
+    def __init__(
+        self, net: Siamese, judge: Judge, reference: Provider, labels: Tensor, anchored: Tensor,
+        inputs: Inputs, positions: NDArray[np.int64], ranks: Ranks, *, tau: float, seed: int,
+    ) -> None:  # fmt: skip
+        self.net, self._judge, self._reference, self._ranks = net, judge, reference, ranks
+        self._task, self._settings = judge.task, judge.settings
+        self._labels, self._anchored = labels, anchored
+        self._inputs, self._positions, self._tau = inputs, positions, tau
+        self._device = labels.device
+        self._seed = seed_for(seed, "mixup")
+        settings = judge.settings
+        self.weights: Mapping[str, float] = {
+            "bts": settings.lambda_bts,
+            "prj": settings.lambda_prj,
+            "pro": settings.lambda_pro,
+            "ins": settings.lambda_ins,
+        }
+        self._pseudo = labels.clone()  # the label that each sample last had
+        self._decisions = judge.unchanged(labels, anchored)
+        self._pending: tuple[Tensor, Tensor, Tensor] | None = None
+        net.eval()
+        self._prototypes = self._from_anchors()
+        size = min(settings.queue, len(labels))  # a set smaller than the dictionary fills it once
+        self._dictionary = Dictionary(size, net.heads.embedding_dim).to(self._device)
+        self._fill(seed)
+
+    @property
+    def prototypes(self) -> Tensor:
+        """(C, d_p), or (C, 2, d_p) for several labels."""
+        return self._prototypes
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self.net.encoder.parameters(), *self.net.heads.parameters()]
+
+    def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
+        if self._settings.update_every == 0 and not resumed:
+            self.net.eval()  # renewed from the anchors' latest embeddings, and from nobody else
+            self._prototypes.copy_(self._from_anchors())
+        self.net.freeze_encoder(epoch < self._settings.frozen_epochs)
+        self.net.train()
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        settings, task = self._settings, self._task
+        y, anchored = rows_of(self._labels, batch.samples), rows_of(self._anchored, batch.samples)
+        out, z_key = self.net(batch.query, batch.key)
+        sizes = [part.stop - part.start for part in slices(len(batch.everyone), self._ranks.count)]
+        shuffled = self._ranks.gather(z_key, sizes)  # row i is the key of key_order[i]
+        keys = torch.empty_like(shuffled)
+        keys[torch.from_numpy(batch.key_order).to(self._device)] = shuffled
+
+        labels, decisions = y, self._judge.unchanged(y, anchored)
+        if batch.epoch >= settings.correct_after:
+            scores = self._judge.scores(out, self._prototypes, batch.samples)
+            labels, decisions = self._judge.decide(scores.fused, y, anchored)
+        everyones = self._ranks.gather(labels, sizes)
+        clean = clean_share(task, everyones, self._ranks)
+        share = len(batch.everyone) / self._ranks.count
+
+        terms = {"cls": task.cls(out.p, labels, clean)}
+        if settings.lambda_prj:  # a term without weight costs nothing and can break nothing
+            terms["prj"] = task.prj(out, labels, clean, share)
+        if settings.lambda_pro:
+            terms["pro"] = task.pro(out, self._prototypes, labels, clean)
+        if settings.lambda_ins:
+            terms["ins"] = instance_loss(
+                out.z, keys[batch.mine], self._dictionary.keys, tau=self._tau, count=share
+            )
+        if settings.lambda_bts and settings.reference != "none":
+            terms["bts"] = self._reference_loss(batch, out, labels, clean)
+
+        embeddings = task.embeddings(out.z, out.z_c).detach()
+        rows = torch.from_numpy(batch.everyone).to(self._device)
+        self._pseudo[rows] = everyones
+        self._decisions[rows] = self._ranks.gather(decisions, sizes)
+        self._pending = (keys, self._ranks.gather(embeddings, sizes), everyones)
+        return terms
+
+    def _reference_loss(self, batch: Batch, out: Any, labels: Tensor, clean: Tensor) -> Tensor:
+        reference = self._reference
+        extra: dict[str, Any] = {}
+        if reference.uses_dictionary:
+            with torch.no_grad():
+                keys, heads = self._dictionary.keys, self.net.heads
+                extra["keys"] = keys
+                extra["q_keys"] = self._task.probabilities(heads.auxiliary(keys))
+                extra["r_keys"] = self._task.key_similarity(keys, heads, self._prototypes)
+        if reference.mixes:
+            generator = torch.Generator(self._device)
+            generator.manual_seed(seed_for(self._seed, batch.epoch, batch.step, self._ranks.index))
+            mixture: Mixture | None = reference.mix(len(batch.query), generator)
+            if mixture is not None:
+                mixed = self.net.encoder(mixture.inputs(batch.query))
+                extra |= {"mixture": mixture, "p_mixed_logits": self.net.heads.classifier(mixed)}
+        outputs = Outputs(
+            p_logits=out.p, q_logits=out.q, v=out.v, z=out.z, labels=labels,
+            pos_weight=getattr(self._task, "pos_weight", None), **extra,
+        )  # fmt: skip
+        return reference.loss(outputs, count=clean).loss
+
+    def after(self, batch: Batch) -> None:
+        settings = self._settings
+        if self._pending is None:
+            return
+        keys, embeddings, labels = self._pending
+        self._pending = None
+        self.net.update_key(settings.key_momentum)
+        self._dictionary.enqueue(keys)
+        every = settings.update_every
+        if every and (batch.epoch + 1) % every == 0:  # in each u-th epoch, the last of u
+            polished = self._task.polish(
+                self._prototypes, embeddings, labels, settings.prototype_momentum
+            )
+            self._prototypes.copy_(polished)
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            "prototypes": self._prototypes,
+            "pseudo": self._pseudo,
+            "decisions": self._decisions,
+            "anchored": self._anchored,
+            **{f"dictionary.{name}": t for name, t in self._dictionary.state_dict().items()},
+        }
+
+    def restored(self) -> None:
+        """The dictionary's counters follow its tensors."""
+        self._dictionary.load_state_dict(self._dictionary.state_dict())
+
+    def statistics(self) -> dict[str, float]:
+        """Share of labels by the rule's last decision on each."""
+        return self._task.shares(self._decisions, self._labels, self._pseudo)
+
+    @torch.no_grad()
+    def _from_anchors(self) -> Tensor:
+        """Prototypes from the anchors' key embeddings, unaugmented, eval mode."""
+        member = self._anchored if self._anchored.ndim == 1 else self._anchored.any(dim=1)
+        rows = torch.nonzero(member).flatten().cpu().numpy()
+        sums: Tensor | None = None
+        for block, x in self._plain(rows):
+            z = self.net.embed_key(x)
+            z_c = self.net.heads.subspaces(z) if self.net.heads.subspaces is not None else None
+            at = rows[block]
+            part = self._task.sums(z, z_c, rows_of(self._labels, at), rows_of(self._anchored, at))
+            sums = part if sums is None else sums + part
+        if sums is None:  # no anchor at all: every class is absent until samples polish it
+            width = self.net.heads.embedding_dim
+            shape = (
+                (self._task.classes, width)
+                if self._labels.ndim == 1
+                else (self._task.classes, 2, width)
+            )
+            return torch.zeros(shape, device=self._device)
+        return unit(sums)
+
+    @torch.no_grad()
+    def _fill(self, seed: int) -> None:
+        """Fill the dictionary with keys of real samples: random vectors would only add noise."""
+        rng = np.random.default_rng(seed_for(seed, "dictionary"))
+        rows = rng.permutation(len(self._labels))[: self._dictionary.size]
+        for _, x in self._plain(rows):
+            self._dictionary.enqueue(self.net.embed_key(x))
+
+    def _plain(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        return plain_batches(
+            self._inputs, self._positions[rows], size=EVAL_BATCH, device=self._device
+        )

@@ -1,0 +1,187 @@
+"""What every training starts from, built from a run directory: rows, labels, inputs, networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from capro.config import Settings
+from capro.data.labels import labels_of
+from capro.data.manifest import manifest_of
+from capro.data.pixels import pixels_of
+from capro.errors import DataError
+from capro.method.losses import positive_weights
+from capro.nets.backbones import Backbone, Cost, FeatureBackbone, cost, load_backbone
+from capro.nets.heads import Heads
+from capro.nets.siamese import Siamese
+from capro.run.artefacts import (
+    ANCHORS,
+    KEY_FEATURES,
+    PLAIN_FEATURES,
+    QUERY_FEATURES,
+    Artefact,
+)
+from capro.run.directory import Run
+from capro.run.fingerprints import seed_for
+from capro.text.classes import classes_of
+from capro.train.batches import FeatureInputs, ImageInputs, Inputs
+from capro.train.tasks import MultiLabel, SingleLabel, Task
+
+Weights = Artefact[dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The training rows: their manifest positions and labels."""
+
+    positions: NDArray[np.int64]  # (n,)
+    ids: list[str]  # of all samples, by manifest position
+    classes: list[str]
+    labels: Tensor  # (n,) or (n, C), see data/labels.py
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether samples carry any number of labels."""
+        return self.labels.ndim == 2
+
+    @property
+    def row_ids(self) -> list[str]:
+        """Sample ids by training row, (n,)."""
+        return [self.ids[position] for position in self.positions]
+
+    def task(self, tau: float) -> Task:
+        """Losses and rule that fit the labels."""
+        if not self.multi_label:
+            return SingleLabel(len(self.classes), tau)
+        counts = (self.labels > 0).sum(dim=0)
+        return MultiLabel(len(self.classes), tau, positive_weights(counts, len(self.labels)))
+
+
+def training_set(run: Run, device: torch.device | str = "cpu") -> TrainingSet:
+    """The rows of the train split with their web labels."""
+    manifest = manifest_of(run)
+    names = [spec.name for spec in classes_of(run)]
+    positions = manifest.split("train")
+    if not len(positions):
+        raise DataError(
+            "no training sample in the manifest", hint="check --split-column, or give train data"
+        )
+    labels = torch.from_numpy(labels_of(manifest, positions, names))
+    return TrainingSet(positions, manifest.samples["id"].tolist(), names, labels.to(device))
+
+
+def anchored_of(run: Run, training: TrainingSet) -> Tensor:
+    """Who is an anchor (of which class), in the shape of the labels."""
+    frame = run.read(ANCHORS)
+    anchored = torch.zeros_like(training.labels, dtype=torch.bool)
+    rows, columns = (
+        torch.from_numpy(frame[name].to_numpy(dtype=np.int64)).to(anchored.device)
+        for name in ("row", "class_index")
+    )
+    anchored[(rows, columns) if training.multi_label else (rows,)] = True
+    return anchored
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def pretrained(settings: Settings) -> Backbone:
+    """The backbone by name, with local weights where they are given; seeded where it is random."""
+    # a frozen encoder is data: its cached features serve trainings of any seed
+    seed = settings.seed if settings.net.mode == "full" else 0
+    torch.manual_seed(seed_for(seed, "backbone"))
+    weights = Path(settings.net.weights) if settings.net.weights else None
+    return load_backbone(settings.net.backbone, image_size=settings.views.size, weights=weights)
+
+
+def image_inputs(run: Run, backbone: Backbone, *, seed: int) -> ImageInputs:
+    """Images of a run as network input, at the size of the settings or the backbone's own."""
+    settings = run.settings
+    pixels = pixels_of(run, settings.views.size or backbone.size)
+    return ImageInputs(pixels, backbone, settings.views, seed=seed)
+
+
+def inputs_of(run: Run, backbone: Backbone) -> Inputs:
+    """Where network input comes from: cached features in frozen mode, else images."""
+    settings = run.settings
+    if settings.net.mode == "full":
+        return image_inputs(run, backbone, seed=settings.seed)
+    plain = run.read(PLAIN_FEATURES)
+    rows = np.full(len(plain), -1, dtype=np.int64)
+    train = manifest_of(run).split("train")
+    rows[train] = np.arange(len(train))
+    query, key = run.read(QUERY_FEATURES), run.read(KEY_FEATURES)
+    return FeatureInputs(plain, query, key, rows, seed=settings.seed)
+
+
+# --- networks -------------------------------------------------------------------------------------
+
+
+def new_heads(settings: Settings, feature_dim: int, training: TrainingSet, *, name: str) -> Heads:
+    """Fresh heads; the same for the same seed and name."""
+    torch.manual_seed(seed_for(settings.seed, "heads", name) % 2**63)
+    return Heads(
+        feature_dim,
+        settings.net.embedding_dim,
+        len(training.classes),
+        tau=settings.net.tau,
+        multi_label=training.multi_label,
+    )
+
+
+def new_net(run: Run, training: TrainingSet) -> Siamese:
+    """The networks as step 1 begins with them."""
+    settings = run.settings
+    backbone: Backbone
+    if settings.net.mode == "frozen":
+        backbone = FeatureBackbone(run.read(PLAIN_FEATURES).shape[1])
+    else:
+        backbone = pretrained(settings)
+    return Siamese(backbone, new_heads(settings, backbone.dim, training, name="step1"))
+
+
+def net_state(net: Siamese, extra: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Encoder and heads of the query branch, and extra tensors, by name: what a model file holds."""
+    parts = {"encoder": net.encoder, "heads": net.heads}
+    tensors = {
+        f"{part}.{name}": tensor
+        for part, module in parts.items()
+        for name, tensor in module.state_dict().items()
+    }
+    return tensors | (extra or {})
+
+
+def load_net(run: Run, model: Weights, net: Siamese) -> dict[str, Tensor]:
+    """Fill encoder and heads from a stage's model; the key branch follows. Returns the extra tensors."""
+    tensors = run.read(model)
+    for part, module in (("encoder", net.encoder), ("heads", net.heads)):
+        names = [name for name in tensors if name.startswith(f"{part}.")]
+        module.load_state_dict({name.removeprefix(f"{part}."): tensors.pop(name) for name in names})
+    net.reset_key()
+    return tensors
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+def encoder_cost(backbone: Backbone, size: int) -> dict[str, Any]:
+    """Name, parameters and multiply-adds of an image encoder, as stage.json keeps them."""
+    # two images: BatchNorm refuses one where only a pixel is left
+    found = cost(backbone, torch.zeros(2, 3, size, size))
+    return {"name": backbone.name, **found._asdict(), "at": f"{size} px"}
+
+
+def cost_line(kind: str, found: dict[str, Any]) -> str:
+    """A line for the reader.
+
+    >>> cost_line("encoder", {"name": "a", "parameters": 25_600_000, "gflops": 3.8, "at": "224 px"})
+    'encoder a: 25.6 M parameters, 3.80 GFLOPs at 224 px'
+    """
+    figures = Cost(found["parameters"], found["gflops"])
+    return f"{kind} {found['name']}: {figures} at {found['at']}"

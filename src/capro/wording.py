@@ -1,0 +1,62 @@
+"""Counts, shares and lists in sentences, and web text that is safe to print. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+CLIP = 280  # characters of a web text in the page
+# control characters, and those that turn the direction of the text around them
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+def plain(value: Any, clip: int = CLIP) -> str:
+    """A web text on one line, without hidden characters, clipped.
+
+    >>> plain("a\\n b\\u202ec"), plain(None), plain("x" * 9, clip=4)
+    ('a bc', '', 'xxx…')
+    """
+    if not isinstance(value, str):
+        return ""
+    text = " ".join(_HIDDEN.sub("", value).split())
+    return text if len(text) <= clip else text[: clip - 1] + "…"
+
+
+def many(count: int, one: str, more: str | None = None) -> str:
+    """A count with its noun.
+
+    >>> many(1, "image"), many(2400, "image"), many(3, "class", "classes")
+    ('1 image', '2,400 images', '3 classes')
+    """
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def share(part: float, whole: float) -> str:
+    """A share in per cent, never "0 %" of something that is there.
+
+    >>> share(1, 3), share(1, 4000), share(0, 0)
+    ('33\\xa0%', '0.03\\xa0%', '0\\xa0%')
+    """
+    value = 100 * part / whole if whole else 0.0
+    if not value or value >= 9.5:
+        return f"{value:.0f}\N{NO-BREAK SPACE}%"
+    return f"{value:.1f}\N{NO-BREAK SPACE}%" if value >= 0.95 else f"{value:.1g}\N{NO-BREAK SPACE}%"
+
+
+def signed(share: float) -> str:
+    """A difference of shares in points.
+
+    >>> signed(-0.125), signed(0.02)
+    ('\N{MINUS SIGN}12.5', '+2.0')
+    """
+    return f"{100 * share:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a list in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
