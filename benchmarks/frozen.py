@@ -16,24 +16,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from capro.pipeline.results import score
+from capro.train.steps import ClassifierOnly, Prototypes, WebLabels
 from torch import Tensor
 
-from capro import config, pipeline
-from capro.train import setup
-from capro.train.judgement import Verdicts, judge
+from capro import config
 from capro.config import Schedule, Settings, TrainSettings
+from capro.data.manifest import manifest_of
 from capro.evaluate.truth import load_truth, membership
 from capro.graph.smooth import enhance
 from capro.method.anchors import Anchors, match
+from capro.method.text_evidence import TextEvidence
 from capro.nets.backbones import FeatureBackbone
 from capro.nets.siamese import Siamese
-from capro.pipeline.results import score
 from capro.run.artefacts import read_array
 from capro.run.directory import Run
+from capro.run.ranks import ranks_of
+from capro.stages import PLAN
+from capro.text.classes import classes_of
+from capro.train import setup
 from capro.train.batches import FeatureInputs, plain_batches
+from capro.train.judgement import Verdicts, judge
 from capro.train.loop import fit
-from capro.train.steps import ClassifierOnly, Prototypes, WebLabels
-from capro.method.text_evidence import TextWitness
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 RUNS = Path(__file__).resolve().parents[1] / "runs"
@@ -66,11 +70,11 @@ class Bench:
         overrides = [f"data.source={source}", f"data.classes={source / 'classes.yaml'}"]
         settings = config.load(preset_name=self.preset, overrides=[*overrides, *self.overrides])
         run = Run.create(RUNS / f"bench-{self.name}", settings)
-        pipeline.scan(run)
-        pipeline.classes(run)
-        pipeline.pixels(run)
-        pipeline.features(run)
-        pipeline.embed(run)
+        PLAN.do(run, "scan")
+        PLAN.do(run, "classes")
+        PLAN.do(run, "pixels")
+        PLAN.do(run, "features")
+        PLAN.do(run, "embed")
         return run
 
     @property
@@ -79,11 +83,11 @@ class Bench:
 
     @cached_property
     def manifest(self) -> Any:
-        return setup.manifest_of(self.run)
+        return manifest_of(self.run)
 
     @cached_property
     def training(self) -> setup.TrainingSet:
-        return setup.training_set(self.run, self.manifest)
+        return setup.training_set(self.run)
 
     @cached_property
     def member(self) -> Any:
@@ -93,7 +97,7 @@ class Bench:
 
     @cached_property
     def ambiguous(self) -> Any:
-        return np.array([bool(spec.ambiguous) for spec in setup.classes_of(self.run)])
+        return np.array([bool(spec.ambiguous) for spec in classes_of(self.run)])
 
     @cached_property
     def test(self) -> tuple[Any, Any]:
@@ -122,11 +126,11 @@ class Bench:
         return enhance(self.embedded("visual"), texts, enhancer=enhancer, k=k).texts  # type: ignore[arg-type]
 
     @cached_property
-    def witness(self) -> TextWitness | None:
+    def witness(self) -> TextEvidence | None:
         """What the texts say in the label rule; None for several labels."""
         if self.training.multi_label:
             return None
-        return TextWitness.fitted(
+        return TextEvidence.fitted(
             self.enhanced(), self.embedded("prototypes"), self.training.labels.numpy()
         )
 
@@ -190,7 +194,7 @@ class HeldOut(Bench):
 
     @cached_property
     def whole(self) -> setup.TrainingSet:
-        return setup.training_set(self.run, self.manifest)
+        return setup.training_set(self.run)
 
     @cached_property
     def training(self) -> setup.TrainingSet:
@@ -218,7 +222,7 @@ class Trial:
         self.bench, self.seed = bench, seed
         self.settings = bench.settings.model_copy(update={"seed": seed})
         self.inputs = bench.inputs(seed)
-        self.ranks = setup.ranks_of(self.settings)
+        self.ranks = ranks_of(self.settings)
         self.training = bench.training
         self.task = self.training.task(self.settings.net.tau)
 

@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from capro.train.steps import Prototypes, WebLabels
 
-from capro.method import losses
-from capro.run.ranks import ranks_of
 from capro.config import Settings, TrainSettings
+from capro.method import losses
 from capro.method.losses import positive_weights
 from capro.nets.backbones import FeatureBackbone, load_backbone
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
+from capro.run.ranks import ranks_of
 from capro.train.batches import Batch
-from capro.train.steps import Prototypes, WebLabels
 from capro.train.tasks import MultiLabel, SingleLabel
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,25 @@ import pandas as pd
 import torch
 from PIL import Image
 
-from capro import config, pipeline
+from capro import config
 from capro.evaluate import verdicts
-from capro.train import setup
+from capro.evaluate.neighbourhood import neighbourhood
 from capro.graph.neighbors import nearest
 from capro.method.label_rule import adjust, adjust_binary
-from capro.run.artefacts import write_frame
-from capro.run.artefacts import write_array, write_json
+from capro.run.artefacts import (
+    CLEANED_LABELS,
+    SAMPLE_VERDICTS,
+    STEP1,
+    VERDICTS,
+    write_array,
+    write_table,
+    write_weights,
+)
 from capro.run.directory import Run
-from capro.text.classes import ClassSpec
+from capro.stages import PLAN
+from capro.train import setup
 from tests.data.corpus import encode, picture
+from tests.fakes import fake_stage
 
 CLASSES = ["tiger/cat", "tiger cat", "nut"]  # two of them share a safe name
 HOSTILE = [
@@ -58,31 +66,31 @@ def write_source(folder: Path, *, multi: bool = False, per_class: int = 8, test:
 def make_run(folder: Path, *, multi: bool = False, frozen: bool = False) -> Run:
     """A run with every stage that export and predict read."""
     source = write_source(folder / "data", multi=multi)
-    overrides = [f"data.source={source}", "net.backbone=small", "views.size=16", "scan.workers=1"]
+    classes = folder / "classes.yaml"
+    classes.write_text("".join(f"- {name}\n" for name in CLASSES), "utf-8")
+    overrides = [
+        f"data.source={source}",
+        f"data.classes={classes}",
+        "net.backbone=small",
+        "views.size=16",
+        "scan.workers=1",
+    ]
     overrides += [f"net.mode={'frozen' if frozen else 'full'}", "net.frozen_views=1"]
     overrides += [f"{step}.epochs=2" for step in ("pretrain", "train", "finetune")]
     run = Run.create(folder / "run", config.load(overrides=overrides))
-    pipeline.scan(run)
-    specs = [asdict(ClassSpec(name=name)) for name in CLASSES]
-    _stage(run, "classes", lambda here: write_json(here / "classes.json", specs))
-    pipeline.pixels(run)
-    if frozen:
-        pipeline.features(run)
-    manifest = setup.manifest_of(run)
-    training = setup.training_set(run, manifest)
+    PLAN.do(run, "scan")
+    PLAN.do(run, "classes", "pixels", *(["features"] if frozen else []))
+    training = setup.training_set(run)
     for number, name in enumerate(("pretrain", "finetune")):
         net = setup.new_net(run, training)
         torch.manual_seed(number)
         torch.nn.init.normal_(net.heads.classifier.weight, std=1.0)
-        _stage(run, name, lambda here, net=net: setup.save_net(here / "model.safetensors", net))
+        state = setup.net_state(net)
+        fake_stage(run, name, lambda here, state=state: write_weights(here / STEP1.file, state))
     judged = make_evidence(training)
-    _stage(run, "clean", lambda here: _write_verdicts(here, judged))
-    pipeline.evaluate(run)
+    fake_stage(run, "clean", lambda here: _write_verdicts(here, judged))
+    PLAN.do(run, "evaluate")
     return run
-
-
-def _stage(run: Run, name: str, work: Any) -> None:
-    run.stage(name, work, settings={})
 
 
 def make_evidence(training: setup.TrainingSet, seed: int = 0) -> verdicts.Evidence:
@@ -111,18 +119,18 @@ def make_evidence(training: setup.TrainingSet, seed: int = 0) -> verdicts.Eviden
         ids=ids, classes=names, given=labels.numpy(), corrected=corrected.numpy(),
         decisions=decisions.numpy(), anchored=anchored.numpy(), fused=o.numpy(), classifier=p,
         similarity=r, text_distance=distances,
-        pictures=verdicts.look_at_pictures(nearest(features, 4)),
-        spoke=[np.array([(row + 1) % n, (row + 2) % n]) for row in range(n)], gamma=0.6,
+        pictures=neighbourhood(nearest(features, 4)),
+        lenders=[np.array([(row + 1) % n, (row + 2) % n]) for row in range(n)], gamma=0.6,
     )  # fmt: skip
 
 
 def _write_verdicts(folder: Path, evidence: verdicts.Evidence) -> None:
-    write_array(folder / "labels.npy", evidence.corrected)
+    write_array(folder / CLEANED_LABELS.file, evidence.corrected)
     if evidence.given.ndim == 2:
-        write_frame(folder / "samples.parquet", verdicts.multi_label(evidence))
-        write_frame(folder / "verdicts.parquet", verdicts.pairs(evidence))
+        write_table(folder / SAMPLE_VERDICTS.file, verdicts.multi_label(evidence))
+        write_table(folder / VERDICTS.file, verdicts.pairs(evidence))
     else:
-        write_frame(folder / "verdicts.parquet", verdicts.single_label(evidence))
+        write_table(folder / VERDICTS.file, verdicts.single_label(evidence))
 
 
 class HashedWords:

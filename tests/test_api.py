@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from capro.pipeline import ingest, matching
 from PIL import Image
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -19,7 +20,6 @@ import capro
 from capro import CAPro
 from capro.data.readers.columns import records
 from capro.errors import CaproError, ConfigError
-from capro.pipeline import ingest, matching
 from tests.made_up import CLASSES, HashedWords, write_source
 
 QUICK = {

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from capro import config, pipeline
+from capro import config
 from capro.run.directory import Run
+from capro.stages import PLAN
 
 COLOURS = {"red": (220, 60, 60), "green": (60, 200, 60), "blue": (60, 60, 220)}
 FAST = [
@@ -77,14 +78,7 @@ def settings(data: Path, *overrides: str) -> config.Settings:
 
 def prepare(run: Run, **options: Any) -> None:
     """Every stage before step 2."""
-    pipeline.scan(run)
-    pipeline.classes(run)
-    pipeline.pixels(run)
-    if run.settings.net.mode == "frozen":
-        pipeline.features(run, **options)
-    pipeline.pretrain(run, **options)
-    pipeline.embed(run, **options)
-    pipeline.match(run)
+    PLAN.do(run, "scan", "pretrain", "embed", "match", **options)
 
 
 def copied(run: Run, target: Path, *overrides: str) -> Run:
@@ -106,7 +100,8 @@ def results(run: Run) -> dict[str, bytes]:
 def processes() -> Any:
     """Processes that fork from one which has imported everything and done nothing."""
     context = multiprocessing.get_context("forkserver")
-    ours = ["capro.cli.commands", "capro.pipeline", "capro.cli.commands.tables", "tests.tiny"]
+    ours = ["capro.cli", "capro.cli.tables", "capro.demo.run", "tests.tiny"]
+    ours += [f"capro.stages.{name}" for name in PLAN.names]
     slow = ["accelerate", "faiss", "kornia", "pyarrow", "rich", "torch._dynamo"]
     context.set_forkserver_preload([*ours, *slow])
     return context
@@ -145,7 +140,7 @@ def work(path: str, stages: Sequence[str], die: str = "", at: int = -1) -> None:
 
     Args:
         path: Run directory.
-        stages: Functions of capro.pipeline.
+        stages: Their names.
         die: See ``fatal``, as for ``at``.
         at: Which call.
     """
@@ -154,5 +149,4 @@ def work(path: str, stages: Sequence[str], die: str = "", at: int = -1) -> None:
         fatal(die, at)
     run = Run.open(Path(path))
     for stage in stages:
-        function: Callable[[Run], Any] = getattr(pipeline, stage)
-        function(run)
+        PLAN.do(run, stage)

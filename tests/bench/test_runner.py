@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from capro import pipeline
 from capro.bench import Bench, bench
 from capro.bench.runner import pipeline as used
 from capro.bench.store import SharedRun, only_one
 from capro.errors import ConfigError, DataError, RunError
 from capro.run.directory import Run
+from capro.stages import PLAN
 from tests import squares as tiny
 
 
@@ -138,11 +138,11 @@ def test_several_labels(tmp_path: Path) -> None:
 
 def test_stages_of_a_given_run_are_taken(done: Bench, data: Path, tmp_path: Path) -> None:
     elsewhere = Run.create(tmp_path / "elsewhere", done.settings)
-    pipeline.scan(elsewhere)
+    PLAN.do(elsewhere, "scan")
     run = SharedRun.make(
         tmp_path / "run", done.settings, store=tmp_path / "store", given=[elsewhere.path]
     )
-    pipeline.scan(run)
+    PLAN.do(run, "scan")
     assert events(tmp_path / "run", "taken") == {"scan": 1}
     assert not events(tmp_path / "run", "started")
     assert run.need("scan") == elsewhere.need("scan")

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capro import config
-from capro.bench.baselines import BASELINES
 from capro.bench import figure, summary
+from capro.bench.baselines import BASELINES
 from capro.bench.cost import Part
 from capro.bench.cost import comma_separated as cost_csv
 from capro.bench.cost import markdown as cost_markdown

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from capro.config import DataSettings, ScanSettings
 from capro.data import readers
+from capro.data.image_bytes import ImageStore
 from capro.data.images import REASONS
 from capro.data.manifest import ROW_REASONS, Manifest, Source, write_manifest
 from capro.data.scan import explain, scan
-from capro.data.image_bytes import ImageStore
 from capro.errors import DataError
 from tests.data.corpus import BAD_IMAGES, jpeg, png
 

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import capro.data.views
-from capro.data.views import COLOUR, KEY, QUERY, KeyAugment, center, crop, crop_box, normalise, view_rng
+from capro.data.views import (
+    COLOUR,
+    KEY,
+    QUERY,
+    KeyAugment,
+    center,
+    crop,
+    crop_box,
+    normalise,
+    view_rng,
+)
 from capro.errors import ConfigError
 
 sides = st.one_of(st.just(1), st.integers(1, 3000))

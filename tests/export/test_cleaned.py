@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from capro import config, pipeline
+from capro import config
 from capro.data.manifest import Manifest
 from capro.errors import CaproError
 from capro.export import FORMATS, export_data
 from capro.export.cleaned import cleaned_table
 from capro.export.folders import safe_name, safe_names
 from capro.run.directory import Run
+from capro.stages import PLAN
 from tests.made_up import CLASSES, make_run
 
 
@@ -38,7 +39,7 @@ def rescan(note: dict[str, Any], out: Path, folder: Path) -> Manifest:
     overrides = [f"data.source={words[2]}", "scan.workers=1"]
     overrides += [f"data.image_root={words[4]}"] if len(words) > 3 else []
     run = Run.create(folder, config.load(overrides=overrides))
-    pipeline.scan(run)
+    PLAN.do(run, "scan")
     return Manifest.load(folder / "scan" / "manifest.parquet")
 
 

@@ -10,23 +10,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from capro import pipeline
-from capro.train.setup import manifest_of
 from capro.data.image_bytes import ImageStore
+from capro.data.manifest import manifest_of
 from capro.errors import CaproError
 from capro.export import export_model
 from capro.export.card import _plain
+from capro.export.predictor import Predictor
 from capro.nets.backbones import load_backbone
 from capro.nets.deployed import Deployed, describe, rebuild
-from capro.export.predictor import Predictor
 from capro.run.directory import Run
+from capro.stages.threshold import threshold
 from tests.made_up import CLASSES, make_run
 
 
 @pytest.mark.parametrize("kind", ["single", "multi", "frozen"])
 def test_predictions_are_those_of_evaluate(kind: str, tmp_path: Path) -> None:
     run = make_run(tmp_path, multi=kind == "multi", frozen=kind == "frozen")
-    export_model(run, tmp_path / "model", open_set=pipeline.threshold(run))
+    export_model(run, tmp_path / "model", open_set=threshold(run))
     predictor = Predictor.load(tmp_path / "model")
     manifest = manifest_of(run)
     store = ImageStore(manifest)
@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def model(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("model") / "m"
-    export_model(run, out, open_set=pipeline.threshold(run))
+    export_model(run, out, open_set=threshold(run))
     return out
 
 
@@ -84,7 +84,7 @@ def test_card_has_data_settings_and_results(run: Run, model: Path) -> None:
 def test_onnx_equals_pytorch(run: Run, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    config = export_model(run, tmp_path / "m", open_set=pipeline.threshold(run), onnx=True)
+    config = export_model(run, tmp_path / "m", open_set=threshold(run), onnx=True)
     assert config["onnx"]["largest_difference"] <= 1e-4
     session = runtime.InferenceSession(str(tmp_path / "m" / "model.onnx"))
     x = torch.rand(5, 3, 16, 16)

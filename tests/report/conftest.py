@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from capro.demo import run
-from capro.run import progress
 from capro.demo.composition import write_demo
+from capro.run import progress
 from tests.report.made import HOSTILE
 
 FEW = [

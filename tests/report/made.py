@@ -12,9 +12,11 @@ import pandas as pd
 import yaml
 from PIL import Image
 
-from capro import config, pipeline
+from capro import config
 from capro.run.artefacts import write_array, write_json
 from capro.run.directory import Run
+from capro.stages import PLAN
+from tests.fakes import fake_stage
 
 HOSTILE = (
     '<img src=x onerror="window.hacked=1">',
@@ -46,15 +48,15 @@ def make_run(
     classes.write_text(yaml.safe_dump(specs))
     overrides = [f"data.source={source}", f"data.classes={classes}", "train.correct_after=0"]
     run = Run.create(path / "run", config.load(preset_name="demo", overrides=overrides))
-    pipeline.scan(run)
+    PLAN.do(run, "scan")
     manifest = pd.read_parquet(run.folder("scan") / "manifest.parquet")
     if upto == "scan":
         return run
     for name in STAGES[: STAGES.index(upto) + 1]:
         if name == "classes":
-            pipeline.classes(run)
+            PLAN.do(run, "classes")
         else:
-            run.stage(name, _writer(name, manifest, rng, multi=multi), settings={})
+            fake_stage(run, name, _writer(name, manifest, rng, multi=multi))
     return run
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from capro import pipeline
+from capro.stages.report import report
 from tests.report.made import HELD_OUT, HOSTILE, make_run
 
 CHROMIUM = shutil.which("chromium")
@@ -32,7 +32,7 @@ def made_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a made-up run: also the names of classes and the title are hostile."""
     run = make_run(tmp_path_factory.mktemp("browser"))
     run.stage("threshold/capro", lambda _: HELD_OUT, settings={})
-    return pipeline.report(run, title=HOSTILE[1]).resolve()
+    return report(run, title=HOSTILE[1]).resolve()
 
 
 @pytest.fixture(params=["made_report", "demo_report"])
@@ -186,7 +186,7 @@ def test_nothing_is_wider_than_the_screen_and_both_themes_differ(
 def test_other_runs_open_without_a_complaint(
     browser: Any, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    made = Watched(browser, pipeline.report(make_run(tmp_path, **options)).resolve())
+    made = Watched(browser, report(make_run(tmp_path, **options)).resolve())
     assert made.complaints == []
     assert made.page.evaluate("window.hacked") is None
     assert made.page.locator("h1").count() == 1

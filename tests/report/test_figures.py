@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from capro.report.figures import KINDS
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, f1_score, precision_score, recall_score
 
 from capro.report import figures
-from capro.report.figures import KINDS
 
 C = 4
 label_lists = st.lists(

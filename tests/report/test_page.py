@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capro import pipeline
 from capro.errors import RunError
-from capro.report import galleries, page, thumbnails, sentences
+from capro.report import galleries, page, sentences, thumbnails
 from capro.report.collect import collect
 from capro.run.artefacts import write_array
 from capro.run.directory import Run
+from capro.stages.report import report
 from tests.report.made import HELD_OUT, HOSTILE, NAMES, SIZE, make_run
 
 
@@ -180,26 +180,26 @@ def test_pictures_that_are_gone_are_counted(tmp_path: Path) -> None:
 
 def test_the_stage_is_skipped_when_fresh_and_copied_out(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    path = pipeline.report(run)
+    path = report(run)
     assert path == run.folder("report") / "report.html"
     before = path.stat().st_mtime_ns
-    out = pipeline.report(run, out=tmp_path / "there" / "copy.html")
+    out = report(run, out=tmp_path / "there" / "copy.html")
     assert path.stat().st_mtime_ns == before
     assert out.read_text() == path.read_text()
-    pipeline.report(run, title="Another")
+    report(run, title="Another")
     assert "Another" in path.read_text()
 
 
 def test_the_threshold_of_held_out_data_is_shown_while_it_fits_the_model(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    path = pipeline.report(run)
+    path = report(run)
     assert collect(run)["held_out"] is None
     run.stage("threshold/capro", lambda _: HELD_OUT, settings={})
     told = collect(run)["held_out"]
     assert told["threshold"] == 0.37
     assert "1,200 samples: the val split; no test image" in told["text"]
     before = path.read_text("utf-8")
-    assert pipeline.report(run).read_text("utf-8") != before  # not skipped as fresh
+    assert report(run).read_text("utf-8") != before  # not skipped as fresh
     run.stage("finetune", lambda _: None, settings={"another": "model"})
     assert collect(run)["held_out"] is None
     nothing = {**HELD_OUT, "threshold": None}
@@ -208,9 +208,8 @@ def test_the_threshold_of_held_out_data_is_shown_while_it_fits_the_model(tmp_pat
 
 
 def test_the_command_prints_the_path(run: Run, tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
     from capro.cli.commands import app
+    from typer.testing import CliRunner
 
     out = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["report", str(run.path), "--out", str(out), "--title", "T < U"])
@@ -221,7 +220,7 @@ def test_the_command_prints_the_path(run: Run, tmp_path: Path) -> None:
 
 def test_a_run_without_a_scan_is_an_error(tmp_path: Path, run: Run) -> None:
     with pytest.raises(RunError, match="the scan stage has not finished"):
-        pipeline.report(Run.create(tmp_path / "new", run.settings))
+        report(Run.create(tmp_path / "new", run.settings))
 
 
 def test_evidence_of_the_verdicts_wins_over_ours(run: Run) -> None:

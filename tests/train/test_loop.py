@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from capro.train.steps import ClassifierOnly, WebLabels
 from safetensors.torch import load_file
 
 from capro.config import Schedule
@@ -15,7 +16,6 @@ from capro.errors import RunError
 from capro.train import loop
 from capro.train.batches import FeatureInputs
 from capro.train.checkpoints import Checkpoints
-from capro.train.steps import ClassifierOnly, WebLabels
 from tests.train.toys import Toy, everything, one_rank, same
 
 

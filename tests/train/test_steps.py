@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from capro.train.steps import ClassifierOnly, Frame, WebLabels
 from torch.nn import functional as F
 
 from capro import config
@@ -17,7 +18,6 @@ from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
 from capro.train.batches import FeatureInputs, Plan, load_batches
 from capro.train.loop import fit
-from capro.train.steps import ClassifierOnly, Frame, WebLabels
 from capro.train.tasks import MultiLabel
 from tests.train.toys import TAU, Toy, everything, one_rank
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from capro.train.steps import Prototypes
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,10 +17,9 @@ from capro.method.losses import positive_weights
 from capro.nets.backbones import Backbone, FeatureBackbone, SmallResNet
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
+from capro.run.ranks import Ranks
 from capro.train.batches import FeatureInputs, ImageInputs, Inputs
 from capro.train.loop import fit
-from capro.run.ranks import Ranks
-from capro.train.steps import Prototypes
 from capro.train.tasks import MultiLabel, SingleLabel, Task
 
 WIDTH, EMBEDDING, TAU = 8, 6, 0.2

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from capro.train import setup
 from capro.config import Settings
 from capro.errors import CaproError
+from capro.run.ranks import Ranks, ranks_of
 from capro.train.checkpoints import Checkpoints
-from capro.run.ranks import Ranks
 from tests.train.toys import Toy
 
 # n is odd, so that ranks have different numbers of samples; drop and relabel happen
@@ -38,7 +37,7 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    ranks = setup.ranks_of(Settings())
+    ranks = ranks_of(Settings())
     for name, toy in TOYS.items():
         write(folder / f"{name}{ranks.index}.safetensors", toy.trained(ranks))
     write(folder / f"statistics{ranks.index}.safetensors", STATISTICS.trained(ranks))

@@ -25,8 +25,10 @@ from capro.run.artefacts import (
     FUSED_SCORES,
     HISTORIES,
     MODELS,
+    SAMPLE_VERDICTS,
     SUMMARY,
     TEXTS,
+    VERDICTS,
     VISUAL,
     Artefact,
 )
@@ -139,8 +141,11 @@ def load(run: Run, plan: Plan, *, held_out: str) -> Loaded:
 
 
 def _evidence(run: Run) -> dict[str, str]:
-    frame = run.issues()
-    return dict(zip(frame["id"], frame["evidence"], strict=True)) if "evidence" in frame else {}
+    for table in (SAMPLE_VERDICTS, VERDICTS):
+        frame = run.find(table)
+        if frame is not None and "evidence" in frame:
+            return dict(zip(frame["id"], frame["evidence"], strict=True))
+    return {}
 
 
 def _results(done: dict[str, Any] | None) -> dict[str, dict[str, float]]:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from capro import config, pipeline
+from capro import config
 from capro.run.directory import Run
+from capro.stages import PLAN
 from tests.data.published import CONCEPTS, NAMES, nuswide, webvision
 
 
@@ -19,12 +20,12 @@ def test_the_preset_and_the_folder_are_enough(tmp_path: Path, preset: str) -> No
         root = webvision(tmp_path / "data")
     settings = config.load(preset_name=preset, overrides=[f"data.source={root}"])
     run = Run.create(tmp_path / "run", settings)
-    summary = pipeline.scan(run)
+    summary = PLAN.do(run, "scan")
     assert summary["quarantined"] == 0
     told: list[str] = []
-    specs = pipeline.classes(run, warn=told.append)
+    specs = PLAN.do(run, "classes", warn=told.append)
     assert [spec.name for spec in specs] == (CONCEPTS if preset == "nuswide" else NAMES)
     assert all(spec.sense for spec in specs)
     assert told == []  # nothing was guessed, no class is empty
-    again = pipeline.scan(run)
+    again = PLAN.do(run, "scan")
     assert again == summary

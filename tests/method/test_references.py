@@ -11,7 +11,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from capro.errors import ConfigError, RunError
-from capro.method.losses import bootstrap_loss, bootstrap_loss_binary, classification_loss, classification_loss_binary, collective_target
+from capro.method.losses import (
+    bootstrap_loss,
+    bootstrap_loss_binary,
+    classification_loss,
+    classification_loss_binary,
+    collective_target,
+)
 from capro.method.references import PROVIDERS, Mixture, Outputs, provider
 
 B, C, D, Q = 6, 4, 3, 7

@@ -16,16 +16,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from capro.pipeline import ingest, matching, training
 from safetensors.torch import load_file
 
-from capro import config, pipeline
+from capro import config
+from capro.data.manifest import manifest_of
+from capro.errors import ConfigError, DataError
 from capro.evaluate import verdicts
 from capro.run import progress
-from capro.train import setup
-from capro.errors import ConfigError, DataError
-from capro.pipeline import ingest, matching, training
 from capro.run.artefacts import read_array, read_json
 from capro.run.directory import Run
+from capro.run.ranks import ranks_of
+from capro.stages import PLAN, run_all
+from capro.stages.assess import assess
+from capro.train import setup
 from tests import squares, tiny
 
 ON_ANCHORS = "train.start=anchors"
@@ -52,14 +56,14 @@ def data(tmp_path_factory):
 def prepared(tmp_path_factory, data, name, *overrides) -> tuple[Run, list[str]]:
     said: list[str] = []
     run = Run.create(tmp_path_factory.mktemp(name) / "run", tiny.settings(data, *overrides))
-    pipeline.scan(run)
-    pipeline.classes(run)
-    pipeline.pixels(run)
+    PLAN.do(run, "scan")
+    PLAN.do(run, "classes")
+    PLAN.do(run, "pixels")
     if run.settings.net.mode == "frozen":
-        pipeline.features(run, say=said.append)
-    pipeline.pretrain(run, say=said.append)
-    pipeline.embed(run, say=said.append)
-    pipeline.match(run)
+        PLAN.do(run, "features", say=said.append)
+    PLAN.do(run, "pretrain", say=said.append)
+    PLAN.do(run, "embed", say=said.append)
+    PLAN.do(run, "match")
     return run, said
 
 
@@ -80,9 +84,9 @@ def multi(tmp_path_factory):
 
 
 def finish(run: Run) -> dict[str, bytes]:
-    pipeline.train(run)
-    pipeline.clean(run)
-    pipeline.finetune(run)
+    PLAN.do(run, "train")
+    PLAN.do(run, "clean")
+    PLAN.do(run, "finetune")
     return tiny.results(run)
 
 
@@ -165,7 +169,7 @@ def test_step_one_killed_ends_bit_identical(full, tmp_path, processes):
     killed(processes, run, ["pretrain"], RATE, 3)
     assert len(list((run.folder("pretrain") / "checkpoints").iterdir())) == 2
     killed(processes, run, ["pretrain"], SAVE, 1)
-    pipeline.pretrain(run)
+    PLAN.do(run, "pretrain")
     name = "pretrain/model.safetensors"
     assert (run.path / name).read_bytes() == (base.path / name).read_bytes()
 
@@ -183,8 +187,8 @@ def test_the_command_killed_from_outside_goes_on(frozen, tmp_path):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (run.folder("train") / "stage.json").exists()
-    pipeline.train(run)
-    pipeline.train(whole)
+    PLAN.do(run, "train")
+    PLAN.do(whole, "train")
     assert tiny.results(run) == tiny.results(whole)
     events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events if event.get("stage") == "train"] == [
@@ -215,7 +219,7 @@ def test_a_resumed_run_does_not_repeat_the_heads_on_anchors(
         loop, "learning_rate", lambda *a, **k: steps.append(a) or real_rate(*a, **k)
     )
     monkeypatch.setattr(training, "fit", fit)
-    pipeline.train(run)
+    PLAN.do(run, "train")
     assert rates == [("heads on anchors", 5), ("step 2: prototypes", 3)]
     assert len(steps) == 6  # two epochs of step 2 were left
 
@@ -252,7 +256,7 @@ def test_step_two_starts_where_it_is_told(frozen, tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(training, "fit", fit)
-            pipeline.train(run)
+            PLAN.do(run, "train")
     step1 = load_file(frozen[0].folder("pretrain") / "model.safetensors")
     for start, state in begun.items():
         same = all(torch.equal(state[name], value) for name, value in step1.items())
@@ -265,18 +269,18 @@ def test_step_two_starts_where_it_is_told(frozen, tmp_path, monkeypatch):
 def test_no_epochs_at_all_still_give_every_artefact(frozen, tmp_path):
     none = ["pretrain.epochs=0", "train.epochs=0", "finetune.epochs=0"]
     run = tiny.copied(frozen[0], tmp_path / "run", *none)
-    found = pipeline.run_all(run)
+    found = run_all(run)
     assert set(found) == {"vanilla", "capro"}
     assert read_json(run.folder("train") / "history.json") == []
 
 
 def test_everyone_dropped_leaves_step_three_nothing(frozen, tmp_path, monkeypatch):
     run = tiny.copied(frozen[0], tmp_path / "run")
-    pipeline.train(run)
-    pipeline.clean(run)
+    PLAN.do(run, "train")
+    PLAN.do(run, "clean")
     labels = run.folder("clean") / "labels.npy"
     np.save(labels, np.full_like(read_array(labels), -1))
-    pipeline.finetune(run)
+    PLAN.do(run, "finetune")
     assert run.finished("finetune")["result"] == {"epochs": 0, "samples": 0}
 
 
@@ -298,7 +302,7 @@ def test_verdicts_carry_their_evidence(frozen, tmp_path):
 
 def test_multi_label_runs_to_the_end(multi, tmp_path):
     run = tiny.copied(multi[0], tmp_path / "run", "train.gamma=0.7")
-    found = pipeline.run_all(run)
+    found = run_all(run)
     assert set(found) == {"vanilla", "capro"}
     assert all(math.isfinite(value) for row in found.values() for value in row.values())
     labels = read_array(run.folder("clean") / "labels.npy")
@@ -314,14 +318,14 @@ def test_a_low_threshold_for_several_labels_is_warned_of(multi, tmp_path):
     for gamma, warned in (("0.6", True), ("0.9", False)):
         run = tiny.copied(multi[0], tmp_path / gamma, f"train.gamma={gamma}")
         told: list[str] = []
-        pipeline.classes(run, warn=told.append)
+        PLAN.do(run, "classes", warn=told.append)
         assert any(f"train.gamma {gamma}" in line for line in told) == warned
 
 
 @pytest.mark.parametrize("reference", ["none", "bootstrap", "smoothing", "scc", "cb+mixup"])
 def test_every_reference_trains_several_labels(multi, tmp_path, reference):
     run = tiny.copied(multi[0], tmp_path / "run", f"train.reference={reference}", "train.epochs=1")
-    pipeline.train(run)
+    PLAN.do(run, "train")
     (row,) = read_json(run.folder("train") / "history.json")
     assert all(math.isfinite(value) for value in row.values())
 
@@ -338,7 +342,7 @@ def test_few_samples_and_few_classes(tmp_path, names, per_class):
     big = ["train.queue=8192", "train.batch_size=256", "pretrain.batch_size=256", "match.top_k=50"]
     run = Run.create(tmp_path / "run", tiny.settings(data, *big, ON_ANCHORS))
     warned: list[str] = []
-    found = pipeline.run_all(run, watch=progress.Lines(warned.append))
+    found = run_all(run, watch=progress.Lines(warned.append))
     assert all(math.isfinite(value) for row in found.values() for value in row.values())
     assert any("nobody" in line for line in warned)
     result = run.finished("match")["result"]
@@ -351,9 +355,9 @@ def test_few_samples_and_few_classes(tmp_path, names, per_class):
 def test_labels_outside_the_class_list_are_refused(data, tmp_path):
     (tmp_path / "few.yaml").write_text("- {name: red, definition: a colour}\n")
     run = Run.create(tmp_path / "run", tiny.settings(data, f"data.classes={tmp_path / 'few.yaml'}"))
-    pipeline.scan(run)
+    PLAN.do(run, "scan")
     with pytest.raises(DataError, match="2 labels are not in the class list, for example 'blue'"):
-        pipeline.classes(run)
+        PLAN.do(run, "classes")
 
 
 def test_texts_are_heard_where_the_settings_say_so(frozen, multi, tmp_path):
@@ -374,13 +378,13 @@ def test_step_three_obeys_its_settings(frozen, multi, tmp_path):
         values = "balance=null", "balance=0", "balance=1", "centred=true"
         runs = [tiny.copied(base, tmp_path / name / value, f"finetune.{value}") for value in values]
         for run in runs:  # classes of different size, so that there is something to balance
-            pipeline.train(run)
-            pipeline.clean(run)
+            PLAN.do(run, "train")
+            PLAN.do(run, "clean")
             path = run.folder("clean") / "labels.npy"
             labels = np.load(path)
             labels[::2] = labels[0]
             np.save(path, labels)
-            pipeline.finetune(run)
+            PLAN.do(run, "finetune")
         unset, *found = [
             (run.folder("finetune") / "model.safetensors").read_bytes() for run in runs
         ]
@@ -391,8 +395,8 @@ def test_step_three_obeys_its_settings(frozen, multi, tmp_path):
 
 def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
     run = tiny.copied(frozen[0], tmp_path / "run")
-    pipeline.train(run)
-    training_set = setup.training_set(run, setup.manifest_of(run))
+    PLAN.do(run, "train")
+    training_set = setup.training_set(run(run))
     training_set.labels[3] = -1
     scores = np.random.default_rng(0).random((27, 3), dtype=np.float32)
 
@@ -430,7 +434,7 @@ def test_costs_of_encoders_are_told_and_kept(frozen, full):
 def test_cost_of_a_backbone_for_the_graph_alone(frozen, tmp_path):
     run = tiny.copied(frozen[0], tmp_path / "run", "embed.visual=resnet18")
     said: list[str] = []
-    pipeline.embed(run, say=said.append)
+    PLAN.do(run, "embed", say=said.append)
     assert run.finished("embed")["result"]["encoder"]["name"] == "resnet18"
     assert said[-1].startswith("encoder resnet18: 11.2 M parameters")
 
@@ -439,7 +443,7 @@ def test_fp16_without_a_gpu_is_refused(data):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ConfigError, match="fp16 needs a GPU"):
-        setup.ranks_of(tiny.settings(data, "net.precision=fp16"))
+        ranks_of(tiny.settings(data, "net.precision=fp16"))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -447,7 +451,7 @@ def test_tensorboard_writes_into_the_run(frozen, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = tiny.copied(frozen[0], tmp_path / "run", "log.tracker=tensorboard")
-    pipeline.run_all(run)
+    run_all(run)
     for stage in ("train", "finetune"):  # step 1 was fresh
         folder = run.folder("log") / stage
         events = EventAccumulator(str(folder)).Reload()
@@ -465,7 +469,7 @@ def test_a_missing_tracker_is_an_error_before_any_work(data, tmp_path, tracker, 
     monkeypatch.setattr(accelerate.tracking, "get_available_trackers", list)
     run = Run.create(tmp_path / "run", tiny.settings(data, f"log.tracker={tracker}"))
     with pytest.raises(ConfigError, match=f"'{tracker}' is not installed") as caught:
-        pipeline.run_all(run)
+        run_all(run)
     assert f"pip install '{tracker}'" in caught.value.hint
     assert run.finished("scan") is None
     with pytest.raises(ConfigError, match="should be 'none'"):
@@ -496,9 +500,9 @@ def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
     runs = []
     for multi in (False, True):
         run = Run.create(tmp_path / str(multi), squares.settings(data, *longer, multi=multi))
-        pipeline.run_all(run)
+        run_all(run)
         runs.append(run)
-    assert [setup.manifest_of(run).task for run in runs] == ["single", "multi"]
+    assert [manifest_of(run).task for run in runs] == ["single", "multi"]
     anchors = [
         pd.read_parquet(run.folder("match") / "anchors.parquet")[["row", "class_index"]]
         for run in runs
@@ -509,14 +513,12 @@ def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
     assert np.ptp(scores[1].sum(axis=1)) > 1e-3  # three answers, each of its own
     assert (scores[0].argmax(axis=1) == scores[1].argmax(axis=1)).mean() > 0.9
     before, after = [np.load(run.folder("clean") / "labels.npy") for run in runs]
-    found = [pipeline.assess(run, truth=truth)["truth"] for run in runs]
+    found = [assess(run, truth=truth)["truth"] for run in runs]
     for told in found:
         assert told["web_label_accuracy"] < told["cleaned_label_accuracy"]
         assert told["noise_detection"]["precision"] > 0.9
     # where one label is replaced, several add the right one, and remove the wrong one only if sure
-    replaced = np.flatnonzero(
-        before != setup.training_set(runs[0], setup.manifest_of(runs[0])).labels
-    )
+    replaced = np.flatnonzero(before != setup.training_set(runs[0], manifest_of(runs[0])).labels)
     assert len(replaced)
     assert after[replaced, before[replaced]].mean() > 0.9
     assert (after > 0).sum(axis=1).max() > 1

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capro.evaluate import verdicts
-from capro.train.setup import TrainingSet
 from capro.graph.neighbors import nearest
 from capro.method.label_rule import Decision
+from capro.train.setup import TrainingSet
 from tests.made_up import CLASSES, make_evidence
 
 

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from capro import config, pipeline
+from capro import config
 from capro.cli import commands
 from capro.data.manifest import Manifest
 from capro.errors import RankError
 from capro.run.directory import Run
+from capro.stages import PLAN
 from tests.data.corpus import png
 
 CAPRO = [sys.executable, "-m", "capro"]
@@ -101,7 +102,7 @@ def test_a_copied_source_is_scanned_again_and_nothing_behind_it(
         done = capro("scan", source, "--run", run)
         assert done.returncode == 0, done.stderr
         opened = Run.open(run)
-        pipeline.pixels(opened)
+        PLAN.do(opened, "pixels")
         lines = [json.loads(line) for line in events.read_text().splitlines()]
         return [line["stage"] for line in lines if line["event"] == "finished"]
 
@@ -279,7 +280,6 @@ def test_nothing_is_written_for_a_source_that_is_not_there(
 def test_a_stage_says_whether_it_worked(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from capro import pipeline
     from capro.cli import commands
     from capro.config import load
     from capro.run.directory import Run
@@ -287,7 +287,7 @@ def test_a_stage_says_whether_it_worked(
     run = Run.create(tmp_path / "r", load(overrides=[f"data.source={folder}"]))
     for words in ("scan: done in", "scan: fresh"):
         with commands.told(run, "scan"):
-            pipeline.scan(run)
+            PLAN.do(run, "scan")
         assert words in capsys.readouterr().err
 
 

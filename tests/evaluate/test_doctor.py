@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro import config, pipeline
+from capro import config
 from capro.cli import evaluation_tables
 from capro.evaluate import doctor
 from capro.evaluate.doctor import Facts, diagnose, noise_from_anchors
 from capro.run.directory import Run
+from capro.stages import PLAN, run_all
+from capro.stages.assess import assess
 from tests import squares as tiny
 
 FACTS = Facts("single", {"a": 300, "b": 400}, 700, 0.1, test_samples=50, classes_known=True)
@@ -178,12 +180,12 @@ def test_run_and_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     data = tiny.write_data(tmp_path / "data")
     shutil.copy(data / "train" / "lime-000.png", data / "test" / "lime-000.png")
     run = Run.create(tmp_path / "run", tiny.settings(data))
-    pipeline.scan(run)
+    PLAN.do(run, "scan")
     early = doctor.report(run)
     assert early["facts"]["noise"] is None
     assert not early["facts"]["classes_known"]
-    pipeline.run_all(run)
-    pipeline.assess(run)
+    run_all(run)
+    assess(run)
     found = doctor.report(run)
     json.dumps(found, allow_nan=False)
     assert found["facts"]["ambiguous"] == ["lime"]

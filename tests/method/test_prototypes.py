@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from capro.method.prototypes import class_sums, class_sums_binary, polish, polish_binary, present, similarity, similarity_binary, start, start_binary, unit
+from capro.method.prototypes import (
+    class_sums,
+    class_sums_binary,
+    polish,
+    polish_binary,
+    present,
+    similarity,
+    similarity_binary,
+    start,
+    start_binary,
+    unit,
+)
 
 C, D = 4, 3
 

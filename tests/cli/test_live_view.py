@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 
 import pytest
+from capro.pipeline import ingest, matching
 from rich.cells import cell_len
 from rich.console import Console
 
-from capro import pipeline
 from capro.cli import commands
-from capro.run import processes, progress
 from capro.cli.live_view import Dashboard
-from capro.pipeline import ingest, matching
-from capro.run.progress import Figures, Lines
+from capro.run import processes, progress
 from capro.run.directory import Run
+from capro.run.progress import Figures, Lines
+from capro.stages import run_all
 from tests import tiny
 
 STAGES = ["scan", "classes", "pixels", "pretrain", "embed", "match", "train", "clean", "evaluate"]
@@ -177,7 +177,7 @@ def test_a_run_tells_its_stages_figures_and_warnings(run: Run) -> None:
     said: list[str] = []
     console = screen(100, 40)
     with Watching("capro run", console=console) as watch:
-        pipeline.run_all(run, watch=watch)
+        run_all(run, watch=watch)
     text = console.export_text()
     last = text[text.rindex("✓ scan") :]
     assert [word for word in last.split() if word.isalpha() and len(word) > 3] == [
@@ -191,11 +191,11 @@ def test_a_run_tells_its_stages_figures_and_warnings(run: Run) -> None:
     assert trained[-1].epochs == run.settings.train.epochs
 
     with Watching("capro run", console=(again := screen(100, 40))) as watch:
-        pipeline.run_all(run, watch=watch)
+        run_all(run, watch=watch)
     text = again.export_text()
     assert text[text.rindex("✓ scan") :].count("fresh") == 11
 
-    pipeline.run_all(run, watch=Lines(said.append))
+    run_all(run, watch=Lines(said.append))
     assert [line for line in said if line.startswith("[")][-1] == "[11/11] evaluate"
     assert "warning: 1 classes have no training sample: nobody" in said
 

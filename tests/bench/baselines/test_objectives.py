@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from capro.train.steps import WebLabels
 
 from capro.bench.baselines.objectives import SmallLoss, sample_losses, smallest
 from capro.config import PretrainSettings
@@ -13,7 +14,6 @@ from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
 from capro.train.batches import Batch, FeatureInputs
 from capro.train.loop import fit
-from capro.train.steps import WebLabels
 from capro.train.tasks import SingleLabel
 from tests.train.toys import one_rank
 

@@ -11,7 +11,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from capro.errors import ConfigError
-from capro.method.losses import bootstrap_loss, bootstrap_loss_binary, class_offsets, classification_loss, classification_loss_binary, collective_target, instance_loss, positive_weights, projection_loss, projection_loss_binary, prototype_loss, prototype_loss_binary, reconstruction_loss, total
+from capro.method.losses import (
+    bootstrap_loss,
+    bootstrap_loss_binary,
+    class_offsets,
+    classification_loss,
+    classification_loss_binary,
+    collective_target,
+    instance_loss,
+    positive_weights,
+    projection_loss,
+    projection_loss_binary,
+    prototype_loss,
+    prototype_loss_binary,
+    reconstruction_loss,
+    total,
+)
 
 B, C, D, Q = 6, 4, 3, 7
 seeds = st.integers(0, 10_000)

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from capro.errors import CaproError
+from capro.export.predictor import FORMAT, Item, Predictor, find_images, save_rows, write_rows
 from capro.nets.backbones import load_backbone
 from capro.nets.deployed import Deployed, describe
-from capro.export.predictor import FORMAT, Item, Predictor, find_images, save_rows, write_rows
 from tests.data.corpus import BAD_IMAGES, jpeg, png
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capro import pipeline
 from capro.evaluate import open_set
 from capro.run.artefacts import read_array
 from capro.run.directory import Run
+from capro.stages.threshold import threshold
 from tests.made_up import make_run
 
-module = importlib.import_module("capro.pipeline.threshold")
+module = importlib.import_module("capro.threshold")
 
 
 @pytest.fixture(params=["one label", "several labels", "full"])
@@ -46,7 +46,7 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
 
     monkeypatch.setattr(module, "_train", training)
     monkeypatch.setattr(module, "_judge", judging)
-    found = pipeline.threshold(run, method)
+    found = threshold(run, method)
     labels = read_array(run.folder("clean") / "labels.npy")
     known = open_set.is_known(np.array(labels)).sum() if method == "capro" else len(labels)
     assert found["known"]["samples"] == known
@@ -56,7 +56,7 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
         assert not set(taught) & set(asked)
         assert len(taught) + len(asked) == known
     assert len(judged) == module.FOLDS
-    pipeline.threshold(run, method)
+    threshold(run, method)
     assert len(judged) == module.FOLDS  # fresh: nothing is done again
 
 
@@ -66,4 +66,4 @@ def test_large_sets_stop_when_enough_is_held_out(
     made = make_run(tmp_path, frozen=True)
     monkeypatch.setattr(module, "ENOUGH", 6)
     monkeypatch.setattr(module, "MOST", 20)
-    assert pipeline.threshold(made, "vanilla")["known"]["samples"] == 8  # two folds of 20
+    assert threshold(made, "vanilla")["known"]["samples"] == 8  # two folds of 20

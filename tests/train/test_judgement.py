@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from capro.train.judgement import BLOCK, Verdicts, judge
 from capro.method.label_rule import NULL, Decision
-from capro.method.text_evidence import TextWitness
+from capro.method.text_evidence import TextEvidence
+from capro.train.judgement import BLOCK, Verdicts, judge
 from tests.train.toys import TAU, Toy
 
 
@@ -58,7 +58,7 @@ def test_texts_are_heard_where_there_are_any():
     rng = np.random.default_rng(0)
     texts, class_texts = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(3, 6))
     texts[::4] = 0
-    witness = TextWitness.fitted(texts, class_texts, toy.labels.numpy())
+    witness = TextEvidence.fitted(texts, class_texts, toy.labels.numpy())
     witness = replace(witness, tau=0.1)  # random texts would not be heard
     objective = toy.objective(witness=witness)
     toy.fit(objective)

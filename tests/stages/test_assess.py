@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from capro.pipeline.assessment import compare, jsonable
 
-from capro import pipeline
 from capro.cli import evaluation_tables
 from capro.data.manifest import Manifest
 from capro.errors import DataError
-from capro.pipeline.assessment import compare, jsonable
 from capro.run.artefacts import read_array
 from capro.run.directory import Run
+from capro.stages import run_all
+from capro.stages.assess import assess
 from tests import squares as tiny
 from tests.data.corpus import jpeg
 from tests.data.published import NAMES, SYNSETS, put, webvision
@@ -25,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     base = tmp_path_factory.mktemp("assess")
     data = tiny.write_data(base / "data", val=4, novel=True)
     made = Run.create(base / "run", tiny.settings(data))
-    pipeline.run_all(made)
+    run_all(made)
     return made
 
 
@@ -34,9 +35,9 @@ def data_of(run: Run) -> Path:
 
 
 def test_own_test_split(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    found = pipeline.assess(run, truth=data_of(run) / "train_truth.csv", open_set=True)
+    found = assess(run, truth=data_of(run) / "train_truth.csv", open_set=True)
     json.dumps(found, allow_nan=False)
-    stored = (run.finished("evaluate") or {})["result"]
+    stored = run.result("evaluate")
     assert set(stored) == {"vanilla", "capro"}
     for name in stored:
         assert found["methods"][name]["top1"] == stored[name]["top1"]
@@ -53,7 +54,7 @@ def test_own_test_split(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_open_set_has_curve_and_threshold_from_val(run: Run) -> None:
-    found = pipeline.assess(run, open_set=True)["open_set"]
+    found = assess(run, open_set=True)["open_set"]
     assert found["novel"] == ["gold"]
     assert found["held_out"]["capro"]["known"]["samples"] == 12
     assert "val split" in found["held_out"]["vanilla"]["known"]["from"]
@@ -63,17 +64,17 @@ def test_open_set_has_curve_and_threshold_from_val(run: Run) -> None:
 
 
 def test_truth_counts_what_cleaning_did(run: Run) -> None:
-    found = pipeline.assess(run, truth=data_of(run) / "train_truth.csv")["truth"]
+    found = assess(run, truth=data_of(run) / "train_truth.csv")["truth"]
     assert found["web_label_accuracy"] == pytest.approx(0.75)
     assert found["noise_detection"]["noise"] == pytest.approx(0.25)
-    before = {row["class"] for row in pipeline.assess(run)["classes"]}
+    before = {row["class"] for row in assess(run)["classes"]}
     assert set(found["purity_by_class"]) == before
 
 
 def test_another_source_gives_the_same_figures_and_touches_no_stage(run: Run) -> None:
-    here = pipeline.assess(run, open_set=True)
+    here = assess(run, open_set=True)
     prints = {name: run.need(name) for name in ("scan", "features", "evaluate")}
-    there = pipeline.assess(run, on=str(data_of(run)), open_set=True)
+    there = assess(run, on=str(data_of(run)), open_set=True)
     assert there["samples"] == here["samples"]
     assert there["methods"]["capro"]["top1"] == here["methods"]["capro"]["top1"]
     assert prints == {name: run.need(name) for name in prints}
@@ -86,17 +87,17 @@ def test_another_source_gives_the_same_figures_and_touches_no_stage(run: Run) ->
 
 def test_unknown_labels_of_another_source_are_told(run: Run) -> None:
     with pytest.raises(DataError, match=r"6 samples .* 'gold'") as error:
-        pipeline.assess(run, on=str(data_of(run) / "test"))
+        assess(run, on=str(data_of(run) / "test"))
     assert "--open-set" in error.value.hint
 
 
 def test_class_list_limits_the_open_class(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "novel.txt"
     file.write_text("gold\n")
-    assert pipeline.assess(run, open_set=True, novel=file)["open_set"]["novel"] == ["gold"]
+    assert assess(run, open_set=True, novel=file)["open_set"]["novel"] == ["gold"]
     file.write_text("lime\n")
     with pytest.raises(DataError, match="'gold' is neither"):
-        pipeline.assess(run, open_set=True, novel=file)
+        assess(run, open_set=True, novel=file)
 
 
 def test_compare_several_labels() -> None:
@@ -118,12 +119,12 @@ def test_jsonable_has_no_nan() -> None:
 def test_without_a_test_split_truth_is_still_measured(tmp_path: Path) -> None:
     data = tiny.write_data(tmp_path / "data", train=8, test=0)
     bare = Run.create(tmp_path / "run", tiny.settings(data))
-    pipeline.run_all(bare)
-    found = pipeline.assess(bare, truth=data / "train_truth.csv")
+    run_all(bare)
+    found = assess(bare, truth=data / "train_truth.csv")
     assert "methods" not in found
     assert found["truth"]["web_label_accuracy"] == 0.5
     with pytest.raises(DataError, match="no test split"):
-        pipeline.assess(bare)
+        assess(bare)
 
 
 def test_imagenet_is_scored_apart_from_webvision(tmp_path: Path) -> None:
@@ -137,17 +138,17 @@ def test_imagenet_is_scored_apart_from_webvision(tmp_path: Path) -> None:
     put(tmp_path / "flat" / "val.txt", listed)
     given = ["data.classes=null", "embed.max_tokens=16", "pretrain.epochs=1", "train.epochs=1"]
     made = Run.create(tmp_path / "run", tiny.settings(tree, *given))
-    pipeline.run_all(made)
+    run_all(made)
     before = {name: made.need(name) for name in ("scan", "evaluate")}
     for layout in ("flat", "folders"):
-        found = pipeline.assess(made, on=str(tmp_path / layout))
+        found = assess(made, on=str(tmp_path / layout))
         assert (found["samples"], found["open"]) == (4, 0)
         folder = next((made.path / "on").glob(f"{layout}-*"))
         rows = Manifest.load(folder / "scan" / "manifest.parquet").samples
         assert [labels[0] for labels in rows["labels"]] == NAMES
-    own = pipeline.assess(made)
+    own = assess(made)
     assert own["samples"] == 8
     assert {name: made.need(name) for name in before} == before
-    again = pipeline.assess(made, on=str(tree))  # the authors' own validation images
+    again = assess(made, on=str(tree))  # the authors' own validation images
     assert again["samples"] == 8
     assert again["methods"]["capro"]["top1"] == own["methods"]["capro"]["top1"]

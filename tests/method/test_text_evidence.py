@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from capro.method.text_evidence import FITTED_ON, RIDGE, TextWitness
+from capro.method.text_evidence import FITTED_ON, RIDGE, TextEvidence
 
 
 def made(n: int = 300, c: int = 4, noise: float = 0.5, seed: int = 0):
@@ -36,7 +36,7 @@ def slow_belief(text, prototypes, tau, bias):
 def test_belief_is_a_softmax_of_cosines_and_zero_without_text():
     texts, prototypes, labels = made()
     texts[7] = 0
-    witness = TextWitness.fitted(texts, prototypes, labels)
+    witness = TextEvidence.fitted(texts, prototypes, labels)
     rows = np.array([3, 7, 200])
     slow = [slow_belief(texts[row], prototypes, witness.tau, witness.bias) for row in rows]
     np.testing.assert_allclose(witness.of(rows).numpy(), slow, atol=1e-5)
@@ -46,7 +46,7 @@ def test_the_fit_is_scipys():
     texts, prototypes, labels = made()
     texts[:20] = 0  # missing texts say nothing about it
     labels[20:40] = -1  # nor do missing labels
-    fitted = TextWitness.fitted(texts, prototypes, labels)
+    fitted = TextEvidence.fitted(texts, prototypes, labels)
 
     def unlikely(x):
         beliefs = [
@@ -62,8 +62,8 @@ def test_the_fit_is_scipys():
 def test_texts_that_do_not_fit_the_labels_are_hardly_heard():
     texts, prototypes, labels = made()
     shuffled = np.random.default_rng(1).permutation(labels)
-    useful = TextWitness.fitted(texts, prototypes, labels)
-    useless = TextWitness.fitted(texts, prototypes, shuffled)
+    useful = TextEvidence.fitted(texts, prototypes, labels)
+    useless = TextEvidence.fitted(texts, prototypes, shuffled)
     everyone = np.arange(len(texts))
     assert useless.of(everyone).max() < 0.4
     assert useful.of(everyone).max(dim=1).values.mean() > 0.6
@@ -71,7 +71,7 @@ def test_texts_that_do_not_fit_the_labels_are_hardly_heard():
 
 def test_texts_that_contradict_the_labels_say_nothing():
     texts, prototypes, labels = made(noise=0.1)
-    liars = TextWitness.fitted(-texts, prototypes, labels)
+    liars = TextEvidence.fitted(-texts, prototypes, labels)
     assert liars.tau == np.inf
     np.testing.assert_allclose(liars.of(np.arange(5)).numpy(), 1 / 4)
 
@@ -79,8 +79,8 @@ def test_texts_that_contradict_the_labels_say_nothing():
 def test_a_class_text_that_is_too_near_to_everyone_is_mended():
     texts, prototypes, labels = made(noise=0.3)
     prototypes[1:] += 2 * prototypes[0]  # three class texts that speak of the first class, too
-    plain = replace(TextWitness.fitted(texts, prototypes, labels), bias=torch.zeros(4))
-    mended = TextWitness.fitted(texts, prototypes, labels)
+    plain = replace(TextEvidence.fitted(texts, prototypes, labels), bias=torch.zeros(4))
+    mended = TextEvidence.fitted(texts, prototypes, labels)
     everyone = np.arange(len(texts))
     right = [(w.of(everyone).argmax(dim=1).numpy() == labels).mean() for w in (plain, mended)]
     assert right[1] > right[0] + 0.02
@@ -90,13 +90,13 @@ def test_a_class_text_that_is_too_near_to_everyone_is_mended():
 def test_without_texts_or_labels_there_is_nothing_to_fit(gone):
     texts, prototypes, labels = made(n=5)
     texts, labels = (texts * 0, labels) if gone == "texts" else (texts, labels * 0 - 1)
-    assert TextWitness.fitted(texts, prototypes, labels).tau == np.inf
+    assert TextEvidence.fitted(texts, prototypes, labels).tau == np.inf
 
 
 def test_a_class_without_samples_keeps_the_fit_finite():
     texts, prototypes, labels = made()
     labels[labels == 2] = -1
-    witness = TextWitness.fitted(texts, prototypes, labels)
+    witness = TextEvidence.fitted(texts, prototypes, labels)
     assert witness.bias.isfinite().all()
     assert witness.of(np.arange(300))[:, 2].mean() < 0.02
 
@@ -110,8 +110,8 @@ def test_a_large_set_is_fitted_on_a_part_of_it():
             asked.append(np.size(key))
             return np.asarray(super().__getitem__(key))
 
-    whole = TextWitness.fitted(texts[:FITTED_ON], prototypes, labels[:FITTED_ON]).tau
-    found = TextWitness.fitted(texts.view(Counted), prototypes, labels)
+    whole = TextEvidence.fitted(texts[:FITTED_ON], prototypes, labels[:FITTED_ON]).tau
+    found = TextEvidence.fitted(texts.view(Counted), prototypes, labels)
     assert asked == [FITTED_ON]
     assert found.tau == pytest.approx(whole, rel=0.05)
 
@@ -119,7 +119,7 @@ def test_a_large_set_is_fitted_on_a_part_of_it():
 @given(st.integers(0, 100), st.floats(0.05, 3))
 def test_beliefs_do_not_depend_on_the_length_of_texts(seed, factor):
     texts, prototypes, labels = made(n=20, seed=seed)
-    a = TextWitness.fitted(texts, prototypes, labels)
-    b = TextWitness.fitted(texts * np.float32(factor), prototypes, labels)
+    a = TextEvidence.fitted(texts, prototypes, labels)
+    b = TextEvidence.fitted(texts * np.float32(factor), prototypes, labels)
     rows = np.arange(20)
     torch.testing.assert_close(a.of(rows), b.of(rows), atol=1e-3, rtol=1e-3)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro.run import shards as module
 from capro.errors import RunError
+from capro.run import shards as module
 from capro.run.shards import chosen_rows, planned, sharded, wait_until, write_rows
 from tests.teams import teams
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from capro import pipeline
 from capro.cli import commands
 from capro.run.directory import Run
+from capro.stages import run_all
 from tests import squares as tiny
 
 
@@ -19,7 +19,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     base = tmp_path_factory.mktemp("cli")
     data = tiny.write_data(base / "data", train=8, test=3, noise=2)
     made = Run.create(base / "run", tiny.settings(data))
-    pipeline.run_all(made)
+    run_all(made)
     return made
 
 

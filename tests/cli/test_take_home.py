@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from capro.cli.commands import app
+
 from capro.errors import CaproError
 from tests.made_up import CLASSES, make_run
 

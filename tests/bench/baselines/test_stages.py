@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro import pipeline
 from capro.bench.baselines import BASELINES, baseline, selection
 from capro.bench.baselines.objectives import sample_losses, smallest
 from capro.errors import ConfigError
 from capro.run.directory import Run
+from capro.stages import PLAN
 from capro.train.tasks import MultiLabel, SingleLabel
 from tests import squares as tiny
 
@@ -23,11 +23,11 @@ from tests import squares as tiny
 def prepare(base: Path, *, multi: bool) -> Run:
     data = tiny.write_data(base / "data", multi=multi)
     run = Run.create(base / "run", tiny.settings(data, "pretrain.epochs=12", multi=multi))
-    pipeline.scan(run)
-    pipeline.classes(run)
-    pipeline.pixels(run)
-    pipeline.features(run)
-    pipeline.pretrain(run)
+    PLAN.do(run, "scan")
+    PLAN.do(run, "classes")
+    PLAN.do(run, "pixels")
+    PLAN.do(run, "features")
+    PLAN.do(run, "pretrain")
     return run
 
 

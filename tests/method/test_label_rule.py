@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from capro.method.label_rule import NULL, Decision, PairDecision, adjust, adjust_binary, fused_score, with_text
+from capro.method.label_rule import (
+    NULL,
+    Decision,
+    PairDecision,
+    adjust,
+    adjust_binary,
+    fused_score,
+    with_text,
+)
 
 # Sixteenths: sums and thresholds are exact, so that equalities really are equalities.
 sixteenths = st.integers(0, 16).map(lambda n: n / 16)

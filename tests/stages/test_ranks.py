@@ -55,10 +55,11 @@ def rank_main(
     os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
     for number in (1, 2):
         os.dup2(os.open(f"{log}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    from capro.pipeline import ingest, matching
+
     from capro.cli import commands
     from capro.errors import DataError
     from capro.graph import neighbors
-    from capro.pipeline import ingest, matching
 
     torch.set_num_threads(1)
     os.fsync = lambda _descriptor: None  # type: ignore[assignment]
