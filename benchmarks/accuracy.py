@@ -51,9 +51,7 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
         found = _capro(trial, start, text, settings, balance, 0.0)
         rows[f"CAPro from {name}"], rows[f"CAPro from {name}, balance 0 in step 3"] = found
         heard = settings.model_copy(update={"text_weight": 1.0})
-        [rows[f"CAPro from {name}, texts in the label rule"]] = _capro(
-            trial, start, text, heard, balance
-        )
+        [rows[f"CAPro from {name}, texts in the label rule"]] = _capro(trial, start, text, heard, balance)
     return rows | _oracles(trial, {"clean subset": False, "true labels": True})
 
 
@@ -78,9 +76,7 @@ def _as_long(trial: Trial) -> dict[str, float]:
     return trial.test(trial.web(schedule=steps.pretrain.model_copy(update={"epochs": epochs})))
 
 
-def _step3(
-    trial: Trial, net: Siamese, labels: torch.Tensor, **changed: float | None
-) -> dict[str, float]:
+def _step3(trial: Trial, net: Siamese, labels: torch.Tensor, **changed: float | None) -> dict[str, float]:
     """Figures after step 3; the net given stays as it is."""
     net = copy.deepcopy(net)
     trial.finetune(net, labels, **changed)
@@ -125,9 +121,7 @@ def _paired(results: list[dict[str, dict[str, float]]], row: str, metric: str) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", default="queryweb32", choices=["queryweb32", "shopweb64", "cococap64"]
-    )
+    parser.add_argument("--data", default="queryweb32", choices=["queryweb32", "shopweb64", "cococap64"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], help="override a setting")
     args = parser.parse_args()
@@ -143,9 +137,7 @@ def main() -> None:
         cells = ""
         for name in metrics + extra:
             values = [100 * result[row][name] for result in results if name in result[row]]
-            cells += (
-                f"{np.mean(values):>9.1f} ± {np.std(values):.1f}" + "   " if values else " " * 16
-            )
+            cells += f"{np.mean(values):>9.1f} ± {np.std(values):.1f}" + "   " if values else " " * 16
         print(f"{row:<46}{cells}")
     name = metrics[0]
     mean = {row: np.mean([result[row][name] for result in results]) for row in results[0]}
@@ -154,8 +146,7 @@ def main() -> None:
         told = ", ".join(_paired(results, row, metric) for metric in metrics) + " over vanilla"
         if row.startswith("CAPro"):
             shares = [
-                (value - mean[f"vanilla{after}"])
-                / (mean[f"{oracle}{after}"] - mean[f"vanilla{after}"])
+                (value - mean[f"vanilla{after}"]) / (mean[f"{oracle}{after}"] - mean[f"vanilla{after}"])
                 for after in ("", ", then step 3")
             ]
             told += f", {shares[0]:.0%} of the gap from vanilla to the oracle"

@@ -37,14 +37,11 @@ def main() -> None:
             cells = {}
             for top in TOPS:
                 values = [
-                    measured(bench, method, top, seed)
-                    for seed in range(10 if method == "random" else 1)
+                    measured(bench, method, top, seed) for seed in range(10 if method == "random" else 1)
                 ]
                 cells[top] = np.nanmean(values, axis=0)  # (C,)
             by_class[method] = cells[50]
-            row = "".join(
-                f"{np.nanmean(cells[k][g]):>18.3f}" for g in groups.values() for k in TOPS
-            )
+            row = "".join(f"{np.nanmean(cells[k][g]):>18.3f}" for g in groups.values() for k in TOPS)
             print(f"{method:<14}{row}")
         if args.classes or name == "shopweb64":
             print("\nby class, K = 50:")

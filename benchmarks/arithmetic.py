@@ -26,9 +26,7 @@ from capro.text.encoders import TextEncoder, load_text_encoder
 TOKENS = 32  # of a web text: a title and a few tags
 DECODE = 2.8e-3  # CPU seconds of an image and its two views, docs/performance.md
 JPEG = 40e3  # bytes of an image whose shorter side is 256 pixels
-WORDS = (
-    "tench fish caught in a quiet lake near the old mill on a summer evening photo print".split()
-)
+WORDS = "tench fish caught in a quiet lake near the old mill on a summer evening photo print".split()
 
 
 def seconds(work: Callable[[], object], least: float = 3.0) -> float:

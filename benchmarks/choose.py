@@ -38,28 +38,19 @@ def held_out(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", default="queryweb32", choices=["queryweb32", "shopweb64", "cococap64"]
-    )
+    parser.add_argument("--data", default="queryweb32", choices=["queryweb32", "shopweb64", "cococap64"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--folds", type=int, default=1, choices=[1, 2, 3], help="held out in turn")
     parser.add_argument("--pool", default="agree", choices=["agree", "fit"], help="one label only")
-    parser.add_argument(
-        "--thin", type=float, default=0.0, help="several labels: share to take away"
-    )
-    parser.add_argument(
-        "--rows", nargs="+", default=["vanilla", "CAPro"], choices=["vanilla", "CAPro"]
-    )
+    parser.add_argument("--thin", type=float, default=0.0, help="several labels: share to take away")
+    parser.add_argument("--rows", nargs="+", default=["vanilla", "CAPro"], choices=["vanilla", "CAPro"])
     parser.add_argument("--vary", nargs="+", default=[], help="name=value,value,...")
     a = parser.parse_args()
-    benches = [
-        HeldOut(a.data, (), preset_for(a.data), a.pool, fold, a.thin) for fold in range(a.folds)
-    ]
+    benches = [HeldOut(a.data, (), preset_for(a.data), a.pool, fold, a.thin) for fold in range(a.folds)]
     if a.thin and not benches[0].training.multi_label:
         parser.error("--thin needs several labels: cococap64")
     axes = [
-        [f"{name}={value}" for value in values.split(",")]
-        for name, values in (v.split("=") for v in a.vary)
+        [f"{name}={value}" for value in values.split(",")] for name, values in (v.split("=") for v in a.vary)
     ]
     metrics = ["C-F1", "O-F1", "mAP"] if benches[0].training.multi_label else ["top1", "macro"]
     for overrides in itertools.product(*axes):

@@ -111,9 +111,7 @@ class Bench:
         rows = np.full(len(self.manifest.samples), -1, dtype=np.int64)
         train = self.manifest.split("train")
         rows[train] = np.arange(len(train))
-        arrays = (
-            np.array(read_array(folder / f"{name}.npy")) for name in ("plain", "query", "key")
-        )
+        arrays = (np.array(read_array(folder / f"{name}.npy")) for name in ("plain", "query", "key"))
         return FeatureInputs(*arrays, rows, seed=seed)
 
     def embedded(self, name: str) -> Any:
@@ -130,9 +128,7 @@ class Bench:
         """What the texts say in the label rule; None for several labels."""
         if self.training.multi_label:
             return None
-        return TextEvidence.fitted(
-            self.enhanced(), self.embedded("prototypes"), self.training.labels.numpy()
-        )
+        return TextEvidence.fitted(self.enhanced(), self.embedded("prototypes"), self.training.labels.numpy())
 
     def anchors(self, *, seed: int = 0, mode: str = "text", enhancer: str = "reciprocal",
                 top_k: int | None = None, contrast: float | None = None) -> Anchors:  # fmt: skip
@@ -228,9 +224,7 @@ class Trial:
 
     def net(self, name: str = "step1") -> Siamese:
         dim = self.bench.embedded("visual").shape[1]
-        return Siamese(
-            FeatureBackbone(dim), setup.new_heads(self.settings, dim, self.training, name=name)
-        )
+        return Siamese(FeatureBackbone(dim), setup.new_heads(self.settings, dim, self.training, name=name))
 
     def fit(self, objective: Any, rows: Any, schedule: Schedule, name: str) -> Any:
         return fit(
@@ -252,9 +246,7 @@ class Trial:
     def anchor_heads(self, anchored: Tensor, train: TrainSettings) -> Siamese:
         """Heads trained on the anchors alone."""
         member = anchored if anchored.ndim == 1 else anchored.any(dim=1)
-        labels = torch.where(
-            member if anchored.ndim == 1 else member[:, None], self.training.labels, -1
-        )
+        labels = torch.where(member if anchored.ndim == 1 else member[:, None], self.training.labels, -1)
         schedule = train.model_copy(update={"epochs": train.anchor_epochs, "warmup_epochs": 0})
         return self.web(labels, schedule, name="anchors")
 
@@ -264,9 +256,7 @@ class Trial:
         self.finetune(net, torch.from_numpy(verdicts.labels))
         return net
 
-    def step2(
-        self, start: Siamese, anchored: Tensor, train: TrainSettings
-    ) -> tuple[Siamese, Verdicts]:
+    def step2(self, start: Siamese, anchored: Tensor, train: TrainSettings) -> tuple[Siamese, Verdicts]:
         """Step 2 from given heads, and what it makes of the labels."""
         net = self.net()
         net.heads.load_state_dict(start.heads.state_dict())

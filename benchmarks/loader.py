@@ -128,12 +128,8 @@ def main() -> int:
             rates["bare Pillow"].append(bare(files))
             for name, inputs in sources.items():
                 rates[name].append(read_views(inputs, a.images, number))
-    timed = {
-        name: [rate for rate, _ in found[1:]] for name, found in rates.items()
-    }  # after warming up
-    print(
-        f"{a.images} JPEGs of {WIDTH} x {HEIGHT}, {workers(1)} workers, median of {a.rounds} rounds"
-    )
+    timed = {name: [rate for rate, _ in found[1:]] for name, found in rates.items()}  # after warming up
+    print(f"{a.images} JPEGs of {WIDTH} x {HEIGHT}, {workers(1)} workers, median of {a.rounds} rounds")
     for name, found in timed.items():
         spread = ", ".join(f"{value:.0f}" for value in found)
         cpu = statistics.median(seconds for _, seconds in rates[name][1:])

@@ -86,9 +86,7 @@ def main() -> int:
         memory.start()
         budget = Budget(int(a.memory * 2**30) - start, root / "scratch")  # imports count as well
         with clock.part("k-NN"):
-            pool = nearest(
-                visual, 4 * a.k, exact_below=1, seed=a.seed, budget=budget, index_kind=a.index
-            )
+            pool = nearest(visual, 4 * a.k, exact_below=1, seed=a.seed, budget=budget, index_kind=a.index)
         with clock.part("recall"):
             recall = recall_at(pool, visual, budget, a.seed)
         with clock.part("re-rank"):
@@ -104,9 +102,7 @@ def main() -> int:
         peak = memory.beyond_start() + start
         pure = float((truth[anchors.sample] == anchors.label).mean())
     total = sum(clock.seconds.values())
-    print(
-        f"{a.nodes} samples, {a.classes} classes, k = {a.k}, budget {a.memory} GB, {a.index} index"
-    )
+    print(f"{a.nodes} samples, {a.classes} classes, k = {a.k}, budget {a.memory} GB, {a.index} index")
     for name, seconds in clock.seconds.items():
         print(f"  {name:<10}{seconds:>9.1f} s  {1e6 * seconds / a.nodes:>9.1f} µs per sample")
     print(f"  {'total':<10}{total:>9.1f} s")

@@ -40,13 +40,9 @@ class Noise:
 
     def raw(self, positions: Any, *, epoch: int, view: int) -> Any:
         del epoch, view
-        return (
-            np.random.default_rng(0).normal(size=(len(positions), *self._shape)).astype(np.float32)
-        )
+        return np.random.default_rng(0).normal(size=(len(positions), *self._shape)).astype(np.float32)
 
-    def ready(
-        self, raw: Any, positions: Any, *, epoch: int, view: int, device: Any
-    ) -> torch.Tensor:
+    def ready(self, raw: Any, positions: Any, *, epoch: int, view: int, device: Any) -> torch.Tensor:
         del positions, epoch, view
         return torch.from_numpy(raw).to(device)
 
@@ -104,9 +100,7 @@ def main() -> None:
         heads = Heads(backbone.dim, 128, classes, tau=0.1, multi_label=args.multi_label)
         net = Siamese(backbone, heads)
         one = WebLabels(net, task, labels, ranks, lambda_prj=1.0)
-        two = Prototypes(
-            net, task, labels, anchored, noise, np.arange(n), train, ranks, tau=0.1, seed=0
-        )
+        two = Prototypes(net, task, labels, anchored, noise, np.arange(n), train, ranks, tau=0.1, seed=0)
         return one, two, noise
 
     one, two, images = objectives(False)
@@ -159,9 +153,7 @@ def main() -> None:
             begin = time.perf_counter()
             part()
             times[name].append(time.perf_counter() - begin)
-    median = {
-        name: statistics.median(values[1:]) for name, values in times.items()
-    }  # first warms up
+    median = {name: statistics.median(values[1:]) for name, values in times.items()}  # first warms up
     kind = "multi-label" if args.multi_label else "single label"
     print(f"{kind}, C = {classes}, Q = {queue}, batch {args.batch}, small ResNet at 64 px, "
           f"{torch.get_num_threads()} threads")  # fmt: skip

@@ -239,9 +239,7 @@ def check_capro(words: list[str]) -> Iterator[str]:
     options = {"--help": True, "--version": True, "--install-completion": True}
     if not words or words[0] in options or words[0] == "COMMAND":
         return
-    name = next(
-        (found for n in (2, 1) if (found := " ".join(["capro", *words[:n]])) in known), None
-    )
+    name = next((found for n in (2, 1) if (found := " ".join(["capro", *words[:n]])) in known), None)
     if name is None:
         groups = {each.rsplit(" ", 1)[0] for each in known if each.count(" ") > 1}
         if f"capro {words[0]}" not in groups or len(words) > 1:

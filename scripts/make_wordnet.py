@@ -77,9 +77,7 @@ def licence(source: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--source", type=Path, default=Path("/usr/share/wordnet"))
-    parser.add_argument(
-        "--target", type=Path, default=Path(__file__).parents[1] / "src" / "capro" / "text"
-    )
+    parser.add_argument("--target", type=Path, default=Path(__file__).parents[1] / "src" / "capro" / "text")
     args = parser.parse_args()
     table = args.target / "wordnet.txt.xz"
     table.write_bytes(lzma.compress(build(args.source).encode(), preset=9 | lzma.PRESET_EXTREME))

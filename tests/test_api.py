@@ -110,9 +110,7 @@ def test_open_set_gives_none(fitted: CAPro, source: Path) -> None:
 
 def test_a_data_frame_with_paths_texts_and_test_rows(source: Path, tmp_path: Path) -> None:
     train, test = frame(source), frame(source, "test")
-    estimator = model(run=tmp_path / "run").fit(
-        train, test=test, classes=source.parent / "classes.yaml"
-    )
+    estimator = model(run=tmp_path / "run").fit(train, test=test, classes=source.parent / "classes.yaml")
     assert len(estimator.issues()) == len(train)
     assert estimator.predict(test).shape == (len(test),)
     assert estimator.results_["capro"]
@@ -166,9 +164,7 @@ def test_save_and_load(fitted: CAPro, source: Path, tmp_path: Path) -> None:
     fitted.save(tmp_path / "model")
     loaded = CAPro.load(tmp_path / "model")
     images = source / "test" / "images"
-    np.testing.assert_allclose(
-        loaded.predict_proba(images), fitted.predict_proba(images), atol=1e-6
-    )
+    np.testing.assert_allclose(loaded.predict_proba(images), fitted.predict_proba(images), atol=1e-6)
     assert loaded.get_params() == fitted.get_params() | {"run": None}
     assert loaded.issues()["evidence"].tolist() == fitted.issues()["evidence"].tolist()
     assert loaded.classes_.tolist() == CLASSES

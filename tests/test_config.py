@@ -43,9 +43,7 @@ PAPER = [
 
 
 @pytest.mark.parametrize(("name", "webvision", "google", "nuswide"), PAPER)
-def test_presets_are_the_papers_table(
-    name: str, webvision: float, google: float, nuswide: float
-) -> None:
+def test_presets_are_the_papers_table(name: str, webvision: float, google: float, nuswide: float) -> None:
     stage, key = name.split(".")
     for preset, value in (("webvision1k", webvision), ("google500", google), ("nuswide", nuswide)):
         assert config.preset(preset)[stage][key] == value, preset

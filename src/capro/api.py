@@ -149,9 +149,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # lives as long as we do
         return Path(folder) / "run"
 
-    def _intake(
-        self, data: Any, y: Sequence[Any] | None, test: Any, folder: Path
-    ) -> dict[str, Any]:
+    def _intake(self, data: Any, y: Sequence[Any] | None, test: Any, folder: Path) -> dict[str, Any]:
         """Settings of ``data`` for whatever was given; data in memory is written to ``folder``."""
         if isinstance(data, str | Path):
             if y is not None:
@@ -295,9 +293,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fitted(self) -> Predictor:
         if not self.__sklearn_is_fitted__():
-            raise NotFittedError(
-                "this CAPro is not fitted yet: call fit(data), or CAPro.load(path)"
-            )
+            raise NotFittedError("this CAPro is not fitted yet: call fit(data), or CAPro.load(path)")
         return self._predictor
 
 

@@ -49,9 +49,7 @@ class DataSettings(Section):
     subset: Literal["all", "google", "mini"] = setting(
         "all", "WebVision: google leaves Flickr out; mini is Google's first 50 classes"
     )
-    class_list: str | None = setting(
-        None, "WebVision: file with one WordNet id, class or label per line"
-    )
+    class_list: str | None = setting(None, "WebVision: file with one WordNet id, class or label per line")
     classes: str | None = setting(None, "classes.yaml with senses or definitions")
     image_root: str | None = setting(None, "folder of a table's paths; the table's own if unset")
     image_column: str | None = setting(None, "column with paths or image bytes; guessed if unset")
@@ -75,9 +73,7 @@ class ScanSettings(Section):
 class ViewSettings(Section):
     """Augmentation and the decoded cache."""
 
-    size: Positive | None = setting(
-        None, "side of the network's input in pixels; backbone's if unset"
-    )
+    size: Positive | None = setting(None, "side of the network's input in pixels; backbone's if unset")
     crop_scale: Share = setting(0.2, "smallest share of the area a random crop keeps (MoCo)")
     flip: Share = setting(0.5, "probability of a horizontal flip")
     jitter: Share = setting(0.4, "strength of colour jitter in the key view (MoCo)")
@@ -91,9 +87,7 @@ class NetSettings(Section):
 
     backbone: str = setting("resnet50", "small, resnet18, resnet50, lite0, or a Hugging Face model")
     weights: str | None = setting(None, "safetensors file with the backbone's weights")
-    mode: Literal["full", "frozen"] = setting(
-        "full", "full: the encoder learns; frozen: heads only"
-    )
+    mode: Literal["full", "frozen"] = setting("full", "full: the encoder learns; frozen: heads only")
     frozen_views: Positive = setting(3, "augmented views per sample whose features are cached")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto", "auto: half precision only where the hardware is fast at it"
@@ -132,9 +126,7 @@ class EmbedSettings(Section):
 class MatchSettings(Section):
     """Text enhancement and matching."""
 
-    enhancer: Literal["none", "knn", "reciprocal"] = setting(
-        "reciprocal", "knn: VSGraph; reciprocal: ours"
-    )
+    enhancer: Literal["none", "knn", "reciprocal"] = setting("reciprocal", "knn: VSGraph; reciprocal: ours")
     k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
     exact_below: Positive = setting(200_000, "more samples are searched by IVF")
     memory_gb: Weight = setting(0.0, "memory the graph keeps to, the rest on disk; 0: no limit")
@@ -154,27 +146,21 @@ class TrainSettings(Schedule):
     """Step 2: prototypes, bootstrapping, label correction."""
 
     epochs: Count = setting(60, "in total")
-    start: Literal["web", "anchors"] = setting(
-        "web", "heads of step 1, or trained on anchors first"
-    )
+    start: Literal["web", "anchors"] = setting("web", "heads of step 1, or trained on anchors first")
     anchor_epochs: Count = setting(20, "passes over the anchors where start is anchors")
     frozen_epochs: Count = setting(5, "epochs with the encoder frozen, Tab. hyper-parameters")
     correct_after: Count = setting(5, "epochs before labels are corrected")
     policy: Literal["capro", "mopro"] = setting("capro", "capro: anchors keep their label (Eq. 7)")
     gamma: Share = setting(0.6, "threshold of the label rule, Tab. hyper-parameters")
     alpha: Share = setting(0.5, "classifier against prototypes, Tab. hyper-parameters")
-    text_weight: Weight = setting(
-        0.0, "weight of the texts in the fused score (one label only); 0: Eq. 6"
-    )
-    update_every: Count = setting(
-        1, "epochs per prototype update; 0: renewed from the anchors alone"
-    )
+    text_weight: Weight = setting(0.0, "weight of the texts in the fused score (one label only); 0: Eq. 6")
+    update_every: Count = setting(1, "epochs per prototype update; 0: renewed from the anchors alone")
     prototype_momentum: Share = setting(0.999, "m_p, Tab. hyper-parameters")
     key_momentum: Share = setting(0.999, "of the key branch (MoCo)")
     queue: Positive = setting(8192, "Q, Tab. hyper-parameters")
-    reference: Literal[
-        "none", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb", "cb+mixup"
-    ] = setting("cb", "who provides label references; their own settings are under reference")
+    reference: Literal["none", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb", "cb+mixup"] = setting(
+        "cb", "who provides label references; their own settings are under reference"
+    )
     bts_classifier: bool = setting(
         False, "bootstrap p beside q; with a frozen encoder nothing of L_bts reaches p otherwise"
     )
@@ -188,9 +174,7 @@ class ReferenceSettings(Section):
     """What each reference provider of train.reference has of its own."""
 
     smoothing: Share = setting(0.1, "smoothing: mass that is spread evenly over the classes")
-    bootstrap_beta: Share = setting(
-        0.95, "bootstrap: weight of the label (Reed: 0.95 soft, 0.8 hard)"
-    )
+    bootstrap_beta: Share = setting(0.95, "bootstrap: weight of the label (Reed: 0.95 soft, 0.8 hard)")
     bootstrap_hard: bool = setting(False, "bootstrap: the decision instead of the belief")
     neighbours: Positive = setting(10, "ncr: nearest others in the batch")
     ncr_temperature: Rate = setting(2.0, "ncr: temperature of the predictions that are compared")
@@ -214,12 +198,8 @@ class FinetuneSettings(Schedule):
 class LogSettings(Section):
     """What a run writes down while it works."""
 
-    tracker: Literal["none", "tensorboard", "wandb", "mlflow"] = setting(
-        "none", "accelerate's trackers"
-    )
-    checkpoint_minutes: Rate = setting(
-        10.0, "a checkpoint at least this often, besides every epoch"
-    )
+    tracker: Literal["none", "tensorboard", "wandb", "mlflow"] = setting("none", "accelerate's trackers")
+    checkpoint_minutes: Rate = setting(10.0, "a checkpoint at least this often, besides every epoch")
 
 
 class Settings(Section):
@@ -249,9 +229,7 @@ def preset_names() -> list[str]:
     ['demo', 'google500', 'nuswide', 'small', 'small-multi', 'webvision1k']
     """
     folder = resources.files("capro") / "presets"
-    return sorted(
-        f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")
-    )
+    return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml"))
 
 
 @cache
@@ -351,9 +329,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _parse_override(text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(
-            f"--set {text!r}: not of the form name=value", hint="--set train.gamma=0.4"
-        )
+        raise ConfigError(f"--set {text!r}: not of the form name=value", hint="--set train.gamma=0.4")
     try:
         nested: Any = yaml.safe_load(value)
     except yaml.YAMLError:
@@ -395,9 +371,9 @@ def _suggest(path: list[str]) -> str:
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
         for key in field.annotation.model_fields
     }
-    siblings = {
-        name for name in everywhere if len(path) > 1 and name.startswith(f"{path[0]}.")
-    } or (everywhere | set(Settings.model_fields))
+    siblings = {name for name in everywhere if len(path) > 1 and name.startswith(f"{path[0]}.")} or (
+        everywhere | set(Settings.model_fields)
+    )
     hint = did_you_mean(".".join(path), siblings)
     if hint.startswith("did you mean"):
         return hint

@@ -139,9 +139,7 @@ def test_several_labels(tmp_path: Path) -> None:
 def test_stages_of_a_given_run_are_taken(done: Bench, data: Path, tmp_path: Path) -> None:
     elsewhere = Run.create(tmp_path / "elsewhere", done.settings)
     PLAN.do(elsewhere, "scan")
-    run = SharedRun.make(
-        tmp_path / "run", done.settings, store=tmp_path / "store", given=[elsewhere.path]
-    )
+    run = SharedRun.make(tmp_path / "run", done.settings, store=tmp_path / "store", given=[elsewhere.path])
     PLAN.do(run, "scan")
     assert events(tmp_path / "run", "taken") == {"scan": 1}
     assert not events(tmp_path / "run", "started")

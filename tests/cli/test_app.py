@@ -91,9 +91,7 @@ def test_scan_again_when_a_file_changes(folder: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["samples"] == 7
 
 
-def test_a_copied_source_is_scanned_again_and_nothing_behind_it(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_copied_source_is_scanned_again_and_nothing_behind_it(folder: Path, tmp_path: Path) -> None:
     run, copy = tmp_path / "run", tmp_path / "elsewhere"
 
     def stages(source: Path) -> list[str]:
@@ -145,9 +143,7 @@ def test_a_copied_source_is_scanned_again_and_nothing_behind_it(
         (["scan", "data", "--run", "data"], "not empty and not a run directory", "new folder"),
     ],
 )
-def test_mistakes_exit_with_2_and_a_hint(
-    folder: Path, args: list[str], message: str, hint: str
-) -> None:
+def test_mistakes_exit_with_2_and_a_hint(folder: Path, args: list[str], message: str, hint: str) -> None:
     done = capro(*args, cwd=folder.parent)
     assert done.returncode == 2
     lines = done.stderr.splitlines()

@@ -266,9 +266,7 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean(data: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("kind", "there"), [("xterm", True), ("dumb", False)])
-def test_lines_where_nothing_can_be_redrawn(
-    monkeypatch: pytest.MonkeyPatch, kind: str, there: bool
-) -> None:
+def test_lines_where_nothing_can_be_redrawn(monkeypatch: pytest.MonkeyPatch, kind: str, there: bool) -> None:
     monkeypatch.setenv("TERM", kind)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert isinstance(commands.watching("capro run"), Dashboard if there else Lines)

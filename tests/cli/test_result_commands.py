@@ -62,9 +62,7 @@ def test_bench(run: Run, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
     data = run.settings.data
     words = ["--data", data.source, "--run", tmp_path / "out", "--seeds", 1, "--from", run.path]
     (tmp_path / "tiny.yaml").write_text(
-        "\n".join(
-            f"{name}: {json.dumps(value)}" for name, value in run.settings.model_dump().items()
-        )
+        "\n".join(f"{name}: {json.dumps(value)}" for name, value in run.settings.model_dump().items())
     )
     words += ["--config", tmp_path / "tiny.yaml"]
     assert call(monkeypatch, "bench", "main", "--row", "k-NN label vote", *words) == 0

@@ -69,9 +69,7 @@ def test_cached_and_decoded_images_give_the_same_views(pixels: Pixels, tmp_path:
     for view in (QUERY, KEY, PLAIN):
         one, other = (
             inputs.ready(inputs.raw(at, epoch=1, view=view), at, epoch=1, view=view, device=cpu)
-            for inputs in (
-                ImageInputs(source, shape, ViewSettings(), seed=3) for source in (pixels, cached)
-            )
+            for inputs in (ImageInputs(source, shape, ViewSettings(), seed=3) for source in (pixels, cached))
         )
         assert torch.equal(one, other)
 
@@ -85,12 +83,8 @@ def test_reused_buffers_change_no_batch(pixels: Pixels) -> None:
     )
     for batch in list(batches):  # all of them are made before the first is looked at
         at, key_at = rows[batch.everyone], rows[batch.everyone[batch.key_order]]
-        query = inputs.ready(
-            inputs.raw(at, epoch=1, view=QUERY), at, epoch=1, view=QUERY, device=cpu
-        )
-        key = inputs.ready(
-            inputs.raw(key_at, epoch=1, view=KEY), key_at, epoch=1, view=KEY, device=cpu
-        )
+        query = inputs.ready(inputs.raw(at, epoch=1, view=QUERY), at, epoch=1, view=QUERY, device=cpu)
+        key = inputs.ready(inputs.raw(key_at, epoch=1, view=KEY), key_at, epoch=1, view=KEY, device=cpu)
         assert torch.equal(batch.query, query)
         assert batch.key is not None
         assert torch.equal(batch.key, key)

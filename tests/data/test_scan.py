@@ -75,8 +75,7 @@ def test_every_bad_image_is_quarantined_with_its_reason(tmp_path: Path) -> None:
         put(tmp_path / "data" / "cat" / f"bad{number:02d}.jpg", data)
     manifest, summary = scan_it(tmp_path / "data", tmp_path / "out")
     expected = {
-        f"train/cat/bad{number:02d}.jpg": reason
-        for number, (_, reason) in enumerate(BAD_IMAGES.values())
+        f"train/cat/bad{number:02d}.jpg": reason for number, (_, reason) in enumerate(BAD_IMAGES.values())
     }
     assert reasons(manifest) == expected
     assert summary["samples"] == 1
@@ -168,9 +167,7 @@ def test_ids_splits_and_duplicates(tmp_path: Path) -> None:
         columns=["key", "path", "label", "part"],
     )  # fmt: skip
     frame.to_csv(tmp_path / "t.csv", index=False)
-    manifest, summary = scan_it(
-        tmp_path / "t.csv", tmp_path / "out", id_column="key", split_column="part"
-    )
+    manifest, summary = scan_it(tmp_path / "t.csv", tmp_path / "out", id_column="key", split_column="part")
     assert manifest.samples["id"].tolist() == ["x", "y", "z"]
     assert summary["quarantined_by"] == {"duplicate-id": 1, "bad-split": 1}
     found = summary["duplicates"]
@@ -326,9 +323,7 @@ def test_truncated_shard_keeps_whole_members(tmp_path_factory: Any, cut: int) ->
 def write_parquet(path: Path, count: int, *, start: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     images = [{"bytes": png(i), "path": f"{i}.png"} for i in range(start, start + count)]
-    table = pa.table(
-        {"image": images, "caption": [f"c{i}" for i in range(count)], "label": ["cat"] * count}
-    )
+    table = pa.table({"image": images, "caption": [f"c{i}" for i in range(count)], "label": ["cat"] * count})
     pq.write_table(table, path, row_group_size=2)
 
 
@@ -369,9 +364,7 @@ def test_unknown_hub_name_is_an_error_with_a_hint(tmp_path: Path) -> None:
 
 def test_class_label_numbers_become_names(tmp_path: Path) -> None:
     info = {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
-    table = pa.table(
-        {"image": pa.array([png(1), png(2), png(3)], pa.binary()), "label": [1, 0, -1]}
-    )
+    table = pa.table({"image": pa.array([png(1), png(2), png(3)], pa.binary()), "label": [1, 0, -1]})
     table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
     pq.write_table(table, tmp_path / "t.parquet")
     manifest, summary = scan_it(tmp_path / "t.parquet", tmp_path / "out")
@@ -444,9 +437,7 @@ def test_a_vanished_image_is_told_with_its_sample(tmp_path: Path) -> None:
     [("queryweb32/train", 9846, 33), ("cococap64", 10_000, 17), ("shopweb64/train", 7401, 24)],
 )
 def test_real_data_sets(shared: Path, tmp_path: Path, name: str, rows: int, classes: int) -> None:
-    summary = scan(
-        readers.find(DataSettings(), source=str(shared / name)), tmp_path, ScanSettings(workers=2)
-    )
+    summary = scan(readers.find(DataSettings(), source=str(shared / name)), tmp_path, ScanSettings(workers=2))
     assert summary["rows"] == summary["samples"] == rows
     assert summary["quarantined"] == 0
     assert len(summary["classes"]) == classes

@@ -71,16 +71,12 @@ def test_first_numbers_of_neighbouring_samples_are_uniform() -> None:
 # ---- crops ---------------------------------------------------------------------------------------
 
 
-@given(
-    sides, sides, st.integers(0, 10**6), st.floats(0.01, 1), st.floats(0.05, 1), st.floats(1, 20)
-)
+@given(sides, sides, st.integers(0, 10**6), st.floats(0.01, 1), st.floats(0.05, 1), st.floats(1, 20))
 def test_box_lies_within_any_image(
     width: int, height: int, index: int, smallest: float, low: float, high: float
 ) -> None:
     rng = view_rng(0, 0, index, QUERY)
-    left, top, right, bottom = crop_box(
-        width, height, rng, scale=(smallest, 1.0), ratio=(low, high)
-    )
+    left, top, right, bottom = crop_box(width, height, rng, scale=(smallest, 1.0), ratio=(low, high))
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
     assert low * (1 - 1e-6) <= (right - left) / (bottom - top) <= high * (1 + 1e-6)
@@ -115,9 +111,7 @@ def test_box_equals_the_slow_reference(
     width: int, height: int, index: int, scale: float, ratio: float
 ) -> None:
     u = view_rng(0, 0, index, QUERY).random(2).tolist()
-    box = crop_box(
-        width, height, view_rng(0, 0, index, QUERY), scale=(scale, scale), ratio=(ratio, ratio)
-    )
+    box = crop_box(width, height, view_rng(0, 0, index, QUERY), scale=(scale, scale), ratio=(ratio, ratio))
     assert box == pytest.approx(slow_box(width, height, u, scale, ratio), rel=1e-6, abs=1e-6)
 
 

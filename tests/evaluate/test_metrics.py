@@ -81,16 +81,10 @@ def test_average_precisions_equal_scikit_learn(case) -> None:
     micro = theirs.average_precision_score(y, scores, average="micro")
     assert released["mAP-micro"] == pytest.approx(micro)
     predicted = ours.top_decisions(scores)
-    p, r, f, _ = theirs.precision_recall_fscore_support(
-        y, predicted, average="samples", zero_division=0
-    )
-    assert (released["P-image"], released["R-image"], released["F1-image"]) == pytest.approx(
-        (p, r, f)
-    )
+    p, r, f, _ = theirs.precision_recall_fscore_support(y, predicted, average="samples", zero_division=0)
+    assert (released["P-image"], released["R-image"], released["F1-image"]) == pytest.approx((p, r, f))
     whole = y.any(axis=1)
-    reference = np.mean(
-        [theirs.average_precision_score(y[i], scores[i]) for i in np.flatnonzero(whole)]
-    )
+    reference = np.mean([theirs.average_precision_score(y[i], scores[i]) for i in np.flatnonzero(whole)])
     assert released["mAP-image"] == pytest.approx(reference)
 
 

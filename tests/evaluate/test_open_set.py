@@ -25,9 +25,7 @@ def test_curve_equals_brute_force(seed: int, n: int, c: int, coarse: bool) -> No
     for number in rng.choice(101, 8, replace=False):
         t = open_set.THRESHOLDS[number]
         taken = np.array([row.argmax() if row.max() >= t else -1 for row in scores])
-        p, r, *_ = precision_recall_fscore_support(
-            y, taken, labels=labels, average="macro", zero_division=0
-        )
+        p, r, *_ = precision_recall_fscore_support(y, taken, labels=labels, average="macro", zero_division=0)
         assert found.precision[number] == pytest.approx(p)
         assert found.recall[number] == pytest.approx(r)
         assert found.f1[number] == pytest.approx(2 * p * r / (p + r) if p + r else 0)
@@ -75,9 +73,7 @@ def slow_threshold(scores: np.ndarray, y: np.ndarray) -> float:
         said = [(true, c if sure >= t else -1) for true, c, sure in answers]
         classes = sorted({true for true, _ in said})
         hits = [sum(a == b == c for a, b in said) for c in classes]
-        p = np.mean(
-            [h / max(1, sum(b == c for _, b in said)) for h, c in zip(hits, classes, strict=True)]
-        )
+        p = np.mean([h / max(1, sum(b == c for _, b in said)) for h, c in zip(hits, classes, strict=True)])
         r = np.mean([h / sum(a == c for a, _ in said) for h, c in zip(hits, classes, strict=True)])
         f1 = 2 * p * r / (p + r) if p + r else 0.0
         if f1 > best + 1e-12:

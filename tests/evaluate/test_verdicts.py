@@ -95,9 +95,7 @@ def test_texts_that_were_heard_are_told() -> None:
 
 def test_keep_without_proof_says_so() -> None:
     p = np.array([[0.4, 0.5, 0.1]] * 4, np.float32)
-    changed = evidence(
-        fused=p, decisions=np.full(4, int(Decision.KEEP)), corrected=np.zeros(4, int)
-    )
+    changed = evidence(fused=p, decisions=np.full(4, int(Decision.KEEP)), corrected=np.zeros(4, int))
     assert "for want of proof" in verdicts.single_label(changed)["evidence"][0]
 
 
@@ -190,9 +188,7 @@ def both() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
     score = torch.from_numpy(p)
     from capro.method.label_rule import adjust
 
-    corrected, decisions = adjust(
-        score, torch.from_numpy(web), torch.zeros(n, dtype=torch.bool), gamma=0.6
-    )
+    corrected, decisions = adjust(score, torch.from_numpy(web), torch.zeros(n, dtype=torch.bool), gamma=0.6)
     ours = verdicts.single_label(
         verdicts.Evidence(
             ids=np.array([str(i) for i in range(n)], dtype=object), classes=classes, given=web,

@@ -50,9 +50,7 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("to", "images", "task"), cases())
-def test_round_trip(
-    to: str, images: str | None, task: str, single: Run, multi: Run, tmp_path: Path
-) -> None:
+def test_round_trip(to: str, images: str | None, task: str, single: Run, multi: Run, tmp_path: Path) -> None:
     run = single if task == "single" else multi
     note = export_data(run, tmp_path / "out", to=to, images=images)
     again = rescan(note, tmp_path / "out", tmp_path / "again")

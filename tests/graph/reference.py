@@ -60,11 +60,7 @@ def refined(index, similarity, k):
     """{j: d*(i, j)} for the pool of each i."""
     V = encoding(index, similarity, k)
     return [
-        {
-            j: (1 - float(similarity[i, place]) + jaccard(V, i, j)) / 2
-            for place, j in enumerate(row)
-            if j >= 0
-        }
+        {j: (1 - float(similarity[i, place]) + jaccard(V, i, j)) / 2 for place, j in enumerate(row) if j >= 0}
         for i, row in enumerate(index.tolist())
     ]
 

@@ -26,9 +26,7 @@ def loop(x, k):
     """The k nearest others by a stable sort of all of them."""
     index, similarity = [], []
     for i in range(len(x)):
-        others = [
-            (cosine(x[i], x[j]), j) for j in range(len(x)) if j != i and x[i].any() and x[j].any()
-        ]
+        others = [(cosine(x[i], x[j]), j) for j in range(len(x)) if j != i and x[i].any() and x[j].any()]
         best = sorted(others, key=lambda pair: (-round(pair[0], 6), pair[1]))[:k]
         fill = k - len(best)
         index.append([j for _, j in best] + [-1] * fill)

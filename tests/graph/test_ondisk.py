@@ -96,9 +96,7 @@ def test_indexes_on_disk_reach_the_recall_and_say_so(budget: Budget, kind: str) 
 def test_a_higher_recall_searches_more_cells(budget: Budget) -> None:
     x = np.random.default_rng(0).standard_normal((3000, 16)).astype(np.float32)  # no clusters
     reader = Reader(unit_rows(x), budget)
-    low, high = (
-        ondisk.index_search(reader, 9, budget, kind="ivf", recall=share)[1] for share in (0.3, 0.99)
-    )
+    low, high = (ondisk.index_search(reader, 9, budget, kind="ivf", recall=share)[1] for share in (0.3, 0.99))
     assert 0.3 <= low < 0.99 <= high
 
 
@@ -119,9 +117,7 @@ def test_enhanced_texts_are_the_same_within_a_budget(budget: Budget, enhancer: s
     assert isinstance(blocked.texts, np.memmap)
 
 
-def test_smoothing_reads_mapped_texts_by_block(
-    budget: Budget, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_smoothing_reads_mapped_texts_by_block(budget: Budget, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capro.graph.smooth.ROWS", 16)
     rng = np.random.default_rng(0)
     dense = np.triu(rng.random((90, 90)) < 0.1, 1) * rng.random((90, 90))

@@ -42,9 +42,7 @@ def test_reciprocal_equals_a_loop(x, k):
 def test_encoding_equals_a_loop(x, k):
     near = nearest(x, 4 * k)
     V = encoding(near, k)
-    np.testing.assert_allclose(
-        V.toarray(), reference.encoding(near.index, near.similarity, k), atol=1e-5
-    )
+    np.testing.assert_allclose(V.toarray(), reference.encoding(near.index, near.similarity, k), atol=1e-5)
     assert (V != V.T).nnz == 0
     assert (V != 0).toarray().tolist() == reciprocal(near, k).toarray().tolist()
 

@@ -45,9 +45,7 @@ def loop_enhance(x, texts, enhancer, k):
 def test_a_hand_value():
     A = csr_array(np.array([[0, 3, 0], [3, 0, 0], [0, 0, 0]], np.float32))
     operator = smoothing_operator(A)
-    np.testing.assert_allclose(
-        operator.toarray(), [[0.25, 0.75, 0], [0.75, 0.25, 0], [0, 0, 1]], atol=1e-6
-    )
+    np.testing.assert_allclose(operator.toarray(), [[0.25, 0.75, 0], [0.75, 0.25, 0], [0, 0, 1]], atol=1e-6)
     out = smooth(operator, np.array([[1, 0], [0, 1], [0, 0]]))
     np.testing.assert_allclose(out[0], np.array([1, 3]) / 10**0.5, atol=1e-6)
     assert out[2].tolist() == [0, 0]
@@ -131,9 +129,7 @@ def test_neighbours_can_be_given_once_for_all_enhancers():
     pool = nearest(x, pool_width("reciprocal", 3))
     for enhancer in ("knn", "reciprocal"):
         given_lists = enhance(None, texts, enhancer=enhancer, k=3, neighbors=pool)
-        np.testing.assert_array_equal(
-            given_lists.texts, enhance(x, texts, enhancer=enhancer, k=3).texts
-        )
+        np.testing.assert_array_equal(given_lists.texts, enhance(x, texts, enhancer=enhancer, k=3).texts)
 
 
 def test_approximate_search_passes_its_recall_on():

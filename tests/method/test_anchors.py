@@ -104,9 +104,7 @@ def test_anchors_are_those_of_their_gallery_rows():
         assert table[key] == values
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"random_share": 0.4}, {"mode": "random"}, {"rerank": False}]
-)
+@pytest.mark.parametrize("settings", [{}, {"random_share": 0.4}, {"mode": "random"}, {"rerank": False}])
 def test_a_permutation_of_samples_changes_nothing(settings):
     texts, prototypes, labels = problem()
     texts[40:80] = texts[:40]  # copies: ties
@@ -299,11 +297,7 @@ def test_rivalry_equals_a_loop(n: int, classes: int, seed: int) -> None:
             max(
                 [
                     0.0,
-                    *(
-                        float(t @ prototypes[o] - t @ prototypes[c])
-                        for o in range(classes)
-                        if o != c
-                    ),
+                    *(float(t @ prototypes[o] - t @ prototypes[c]) for o in range(classes) if o != c),
                 ]
             )
             for t in texts
@@ -313,12 +307,8 @@ def test_rivalry_equals_a_loop(n: int, classes: int, seed: int) -> None:
 
 def test_contrast_puts_a_text_of_another_class_last() -> None:
     prototypes = np.array([[1, 0, 0], [0, 1, 0]], np.float32)
-    texts = np.array(
-        [[0.6, 0.8, 0], [0.55, 0, 0.83]], np.float32
-    )  # nearer to class 0, but a rival's
+    texts = np.array([[0.6, 0.8, 0], [0.55, 0, 0.83]], np.float32)  # nearer to class 0, but a rival's
     found = match(texts, prototypes, [0, 0], k=1, top_k=1, ids=["a", "b"], rerank=False)
     assert found.sample.tolist() == [0]
-    found = match(
-        texts, prototypes, [0, 0], k=1, top_k=1, ids=["a", "b"], rerank=False, contrast=1.0
-    )
+    found = match(texts, prototypes, [0, 0], k=1, top_k=1, ids=["a", "b"], rerank=False, contrast=1.0)
     assert found.sample.tolist() == [1]

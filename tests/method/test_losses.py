@@ -86,10 +86,7 @@ def test_soft_targets_equal_loops(seed):
     x = Batch(seed)
     x.target[0] = -1  # out
     wanted = mean(
-        [
-            sum(float(x.target[i, c]) * cross_entropy(x.logits[i], c) for c in range(C))
-            for i in range(1, B)
-        ]
+        [sum(float(x.target[i, c]) * cross_entropy(x.logits[i], c) for c in range(C)) for i in range(1, B)]
     )
     assert float(classification_loss(x.logits, x.target)) == pytest.approx(wanted)
 
@@ -169,9 +166,7 @@ def test_binary_classification_equals_loops(seed):
     wanted = []
     for i in range(B):
         pairs = [
-            binary_cross_entropy(
-                float(x.logits[i, c]), float(x.labels[i, c]), float(x.pos_weight[c])
-            )
+            binary_cross_entropy(float(x.logits[i, c]), float(x.labels[i, c]), float(x.pos_weight[c]))
             for c in range(C)
             if x.labels[i, c] >= 0
         ]
@@ -346,8 +341,7 @@ def test_the_mean_of_two_ranks_is_the_global_loss(seed, cut):
     whole = classification_loss(x.logits, x.y)
     count = (x.y >= 0).sum() / 2  # per rank
     ranks = [
-        classification_loss(x.logits[part], x.y[part], count=count)
-        for part in (slice(0, cut), slice(cut, B))
+        classification_loss(x.logits[part], x.y[part], count=count) for part in (slice(0, cut), slice(cut, B))
     ]
     torch.testing.assert_close((ranks[0] + ranks[1]) / 2, whole)
 

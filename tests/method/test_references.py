@@ -125,9 +125,7 @@ def test_soft_bootstrap_is_more_than_a_scaled_cross_entropy(multi):
     scheme = provider("bootstrap", bootstrap_beta=0.0)
     (gradient,) = torch.autograd.grad(scheme.loss(out).loss, logits)
     assert gradient.abs().max() > 1e-3
-    assert torch.autograd.gradcheck(
-        lambda x: scheme.loss(outputs(multi=multi, p_logits=x)).loss, logits
-    )
+    assert torch.autograd.gradcheck(lambda x: scheme.loss(outputs(multi=multi, p_logits=x)).loss, logits)
     assert not scheme.loss(out).target.requires_grad
 
 
@@ -165,9 +163,7 @@ def test_ncr_equals_loops(multi, k):
     terms = []
     for i in range(B):
         cosine = {
-            j: float(out.v[i] @ out.v[j] / out.v[i].norm() / out.v[j].norm())
-            for j in range(B)
-            if j != i
+            j: float(out.v[i] @ out.v[j] / out.v[i].norm() / out.v[j].norm()) for j in range(B) if j != i
         }
         nearest = sorted(cosine, key=lambda j, cosine=cosine: -cosine[j])[:k]
         w = {j: max(cosine[j], 0.0) for j in nearest}

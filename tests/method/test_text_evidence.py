@@ -26,9 +26,7 @@ def made(n: int = 300, c: int = 4, noise: float = 0.5, seed: int = 0):
 def slow_belief(text, prototypes, tau, bias):
     if not text.any():
         return np.zeros(len(prototypes))
-    cosines = [
-        float(text @ p) / float(np.linalg.norm(text)) / float(np.linalg.norm(p)) for p in prototypes
-    ]
+    cosines = [float(text @ p) / float(np.linalg.norm(text)) / float(np.linalg.norm(p)) for p in prototypes]
     weights = [np.exp(cosine / tau + float(b)) for cosine, b in zip(cosines, bias, strict=True)]
     return np.array(weights) / sum(weights)
 
@@ -49,9 +47,7 @@ def test_the_fit_is_scipys():
     fitted = TextEvidence.fitted(texts, prototypes, labels)
 
     def unlikely(x):
-        beliefs = [
-            slow_belief(texts[i], prototypes, 1 / x[0], x[1:])[labels[i]] for i in range(40, 300)
-        ]
+        beliefs = [slow_belief(texts[i], prototypes, 1 / x[0], x[1:])[labels[i]] for i in range(40, 300)]
         return -np.log(beliefs).mean() + RIDGE * np.mean(x[1:] ** 2)
 
     best = minimize(unlikely, np.array([5.0, 0, 0, 0, 0]), method="L-BFGS-B").x

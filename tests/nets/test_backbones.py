@@ -139,9 +139,7 @@ def vit(**changes: int) -> object:
     from transformers import ViTConfig
 
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return ViTConfig(
-        **{**shape, "intermediate_size": 16, "image_size": 32, "patch_size": 8, **changes}
-    )
+    return ViTConfig(**{**shape, "intermediate_size": 16, "image_size": 32, "patch_size": 8, **changes})
 
 
 def test_vit_folder_at_another_size(tmp_path: Path) -> None:
@@ -245,9 +243,7 @@ def test_wrong_weights_are_named(tmp_path: Path) -> None:
 
     state = {**backbone.state_dict(), "body.stem.weight": torch.zeros(4, 3, 3, 3)}
     save_file(state, path)
-    with pytest.raises(
-        ConfigError, match=r"body\.stem\.weight is \(4, 3, 3, 3\), expected \(32, 3"
-    ):
+    with pytest.raises(ConfigError, match=r"body\.stem\.weight is \(4, 3, 3, 3\), expected \(32, 3"):
         load_weights(backbone, path)
 
     state = backbone.state_dict()

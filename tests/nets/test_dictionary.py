@@ -17,9 +17,7 @@ def test_after_any_pushes_it_holds_the_last_q(size: int, batches: list[int]) -> 
     queue = Dictionary(size, 2)
     pushed: list[list[float]] = []  # the slow reference: a plain list
     for b in batches:
-        keys = torch.arange(len(pushed), len(pushed) + b).float()[:, None] * torch.tensor(
-            [1.0, 2.0]
-        )
+        keys = torch.arange(len(pushed), len(pushed) + b).float()[:, None] * torch.tensor([1.0, 2.0])
         queue.enqueue(keys)
         pushed += keys.tolist()
         last = pushed[-size:]

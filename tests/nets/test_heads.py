@@ -45,9 +45,7 @@ def test_embeddings_have_unit_norm(seed: int, scale: float) -> None:
 def test_a_zero_vector_stays_finite_also_in_half_precision(dtype: torch.dtype) -> None:
     x = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
     y = unit(x)
-    assert torch.equal(
-        y, torch.zeros_like(y)
-    )  # 0 / 0 with an epsilon that half precision cannot hold
+    assert torch.equal(y, torch.zeros_like(y))  # 0 / 0 with an epsilon that half precision cannot hold
     if dtype != torch.float16:  # a slope of 1 / epsilon
         y.sum().backward()
         assert x.grad is not None

@@ -97,9 +97,7 @@ def _writer(
     def work(folder: Path) -> dict[str, Any]:
         if name in ("pretrain", "train", "finetune"):
             shares = {"keep": 0.5, "relabel": 0.3, "drop": 0.2} if name == "train" else {}
-            rows = [
-                {"epoch": float(e), "lr": 0.1, "loss": 2 - e, "cls": 1.0, **shares} for e in (0, 1)
-            ]
+            rows = [{"epoch": float(e), "lr": 0.1, "loss": 2 - e, "cls": 1.0, **shares} for e in (0, 1)]
             write_json(folder / "history.json", rows)
         elif name == "embed":
             write_array(folder / "visual.npy", _near(first, c, rng))

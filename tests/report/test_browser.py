@@ -13,9 +13,7 @@ from capro.stages.report import report
 from tests.report.made import HELD_OUT, HOSTILE, make_run
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="chromium is not installed (apt: chromium)"
-)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt: chromium)")
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +164,7 @@ def test_nothing_is_wider_than_the_screen_and_both_themes_differ(
 ) -> None:
     paints = set()
     for scheme in ("light", "dark"):
-        made = Watched(
-            browser, report, viewport={"width": width, "height": 800}, color_scheme=scheme
-        )
+        made = Watched(browser, report, viewport={"width": width, "height": 800}, color_scheme=scheme)
         assert made.page.evaluate("document.documentElement.scrollWidth") <= width
         paint = "getComputedStyle(document.body).backgroundColor"
         paints.add(made.page.evaluate(paint))
@@ -180,12 +176,8 @@ def test_nothing_is_wider_than_the_screen_and_both_themes_differ(
     assert len(paints) == 2
 
 
-@pytest.mark.parametrize(
-    "options", [{"multi": True}, {"upto": "scan"}, {"upto": "match"}, {"test": False}]
-)
-def test_other_runs_open_without_a_complaint(
-    browser: Any, tmp_path: Path, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("options", [{"multi": True}, {"upto": "scan"}, {"upto": "match"}, {"test": False}])
+def test_other_runs_open_without_a_complaint(browser: Any, tmp_path: Path, options: dict[str, Any]) -> None:
     made = Watched(browser, report(make_run(tmp_path, **options)).resolve())
     assert made.complaints == []
     assert made.page.evaluate("window.hacked") is None

@@ -43,8 +43,6 @@ def test_several_labels_have_settings_of_their_own(
     weight: float,
 ) -> None:
     monkeypatch.setattr(run.pipeline, "perform", lambda *_: {})
-    demo = run.perform(
-        tmp_path / "run", multi_label=multi_label, overrides=overrides, watch=progress.Watch()
-    )
+    demo = run.perform(tmp_path / "run", multi_label=multi_label, overrides=overrides, watch=progress.Watch())
     train = demo.run.settings.train
     assert (train.gamma, train.lambda_ins) == (gamma, weight)

@@ -70,18 +70,14 @@ def test_galleries_say_how_many_of_how_many(run: Run, monkeypatch: pytest.Monkey
     assert "Up to 3 images of each kind" in text
 
 
-def test_many_classes_leave_out_those_with_least_change(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_classes_leave_out_those_with_least_change(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(galleries, "GALLERY_BUDGET", 2 * 5 * galleries.LEAST)
     data = collect(run)
     assert len(data["galleries"]["classes"]) == 2
     assert "The 2 classes of 4 with most change" in page.render(data)
 
 
-def test_too_many_samples_for_a_graph_of_the_report(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_samples_for_a_graph_of_the_report(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(galleries, "GRAPH_LIMIT", 10)
     data = collect(run)
     assert data["matches"]["columns"] == ["text"]

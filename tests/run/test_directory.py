@@ -21,9 +21,7 @@ from capro.run.fingerprints import fingerprint, seed_for
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
 
@@ -86,9 +84,7 @@ def test_a_missing_input_is_told(tmp_path: Path) -> None:
     assert "capro scan" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    "name", ["scan", "classes", "pixels", "features", "graph", "match", "clean"]
-)
+@pytest.mark.parametrize("name", ["scan", "classes", "pixels", "features", "graph", "match", "clean"])
 def test_the_hint_names_a_command_that_exists(tmp_path: Path, name: str) -> None:
     with pytest.raises(RunError) as caught:
         make(tmp_path).need(name)

@@ -41,9 +41,7 @@ def words():
     patch = pytest.MonkeyPatch()
     for module in (ingest, matching):
         patch.setattr(module, "load_text_encoder", lambda *_args, **_options: tiny.WordEncoder())
-    patch.setattr(
-        os, "fsync", lambda _descriptor: None
-    )  # no power is cut here, processes are killed
+    patch.setattr(os, "fsync", lambda _descriptor: None)  # no power is cut here, processes are killed
     yield
     patch.undo()
 
@@ -196,9 +194,7 @@ def test_the_command_killed_from_outside_goes_on(frozen, tmp_path):
     ]  # fmt: skip
 
 
-def test_a_resumed_run_does_not_repeat_the_heads_on_anchors(
-    frozen, tmp_path, processes, monkeypatch
-):
+def test_a_resumed_run_does_not_repeat_the_heads_on_anchors(frozen, tmp_path, processes, monkeypatch):
     base, _ = frozen
     run = tiny.copied(base, tmp_path / "run", ON_ANCHORS, "train.anchor_epochs=5")
     # 5 epochs of 2 batches on 12 anchors, then an epoch of step 2
@@ -215,9 +211,7 @@ def test_a_resumed_run_does_not_repeat_the_heads_on_anchors(
 
     steps = []
     real_rate = loop.learning_rate
-    monkeypatch.setattr(
-        loop, "learning_rate", lambda *a, **k: steps.append(a) or real_rate(*a, **k)
-    )
+    monkeypatch.setattr(loop, "learning_rate", lambda *a, **k: steps.append(a) or real_rate(*a, **k))
     monkeypatch.setattr(training, "fit", fit)
     PLAN.do(run, "train")
     assert rates == [("heads on anchors", 5), ("step 2: prototypes", 3)]
@@ -385,9 +379,7 @@ def test_step_three_obeys_its_settings(frozen, multi, tmp_path):
             labels[::2] = labels[0]
             np.save(path, labels)
             PLAN.do(run, "finetune")
-        unset, *found = [
-            (run.folder("finetune") / "model.safetensors").read_bytes() for run in runs
-        ]
+        unset, *found = [(run.folder("finetune") / "model.safetensors").read_bytes() for run in runs]
         assert len(set(found)) == 3
         assert (unset == found[0]) == (name == "one")  # several labels have pos_weight in all steps
         assert len({json.dumps(run.need("train")) for run in runs}) == 1  # steps before it stay
@@ -423,9 +415,7 @@ def test_costs_of_encoders_are_told_and_kept(frozen, full):
         assert encoder["name"] == "small"
         assert encoder["parameters"] == pytest.approx(1.2e6, rel=0.05)
         assert encoder["gflops"] > 0
-        assert (
-            said[0] == f"encoder small: 1.2 M parameters, {encoder['gflops']:.2f} GFLOPs at 16 px"
-        )
+        assert said[0] == f"encoder small: 1.2 M parameters, {encoder['gflops']:.2f} GFLOPs at 16 px"
         text = run.finished("embed")["result"]["text_encoder"]
         assert text == {"name": "words", "parameters": 1000, "gflops": 0.256, "at": "256 tokens"}
         assert said[-1].startswith("text encoder words: ")
@@ -504,8 +494,7 @@ def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
         runs.append(run)
     assert [manifest_of(run).task for run in runs] == ["single", "multi"]
     anchors = [
-        pd.read_parquet(run.folder("match") / "anchors.parquet")[["row", "class_index"]]
-        for run in runs
+        pd.read_parquet(run.folder("match") / "anchors.parquet")[["row", "class_index"]] for run in runs
     ]
     pd.testing.assert_frame_equal(*anchors)  # step 1's labels do not change frozen features
     scores = [np.load(run.folder("evaluate") / "capro.npy") for run in runs]

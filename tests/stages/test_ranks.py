@@ -187,9 +187,7 @@ def test_two_ranks_write_what_one_writes(launch: Launcher, pair: Path, tmp_path:
     assert_tidy(pair)
 
 
-def test_a_killed_rank_stops_all_and_the_run_goes_on(
-    launch: Launcher, pair: Path, tmp_path: Path
-) -> None:
+def test_a_killed_rank_stops_all_and_the_run_goes_on(launch: Launcher, pair: Path, tmp_path: Path) -> None:
     """Killed while it embeds, searches and trains, each time in a new start; then left in peace."""
     run = tmp_path / "run"
     kills = [
@@ -271,9 +269,7 @@ def namespaces() -> Iterator[tuple[str, str]]:
             _ip("netns", "delete", name)
 
 
-def test_two_hosts(
-    launch: Launcher, pair: Path, namespaces: tuple[str, str], tmp_path: Path
-) -> None:
+def test_two_hosts(launch: Launcher, pair: Path, namespaces: tuple[str, str], tmp_path: Path) -> None:
     run = tmp_path / "run"
     ended = launch(run, host="10.123.45.1", namespaces=namespaces)
     assert ended.codes == [0, 0], ended.errors

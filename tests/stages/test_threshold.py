@@ -20,9 +20,7 @@ module = importlib.import_module("capro.threshold")
 
 @pytest.fixture(params=["one label", "several labels", "full"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    return make_run(
-        tmp_path, multi=request.param == "several labels", frozen=request.param != "full"
-    )
+    return make_run(tmp_path, multi=request.param == "several labels", frozen=request.param != "full")
 
 
 @pytest.mark.parametrize("method", ["vanilla", "capro"])
@@ -33,9 +31,7 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
     judged: list[np.ndarray] = []
     train, judge = module._train, module._judge
 
-    def training(
-        run: Run, net: Any, ts: Any, labels: Any, inputs: Any, at: Any, *rest: Any
-    ) -> None:
+    def training(run: Run, net: Any, ts: Any, labels: Any, inputs: Any, at: Any, *rest: Any) -> None:
         seen.append(at)
         assert len(labels) == len(at)
         train(run, net, ts, labels, inputs, at, *rest)
@@ -60,9 +56,7 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
     assert len(judged) == module.FOLDS  # fresh: nothing is done again
 
 
-def test_large_sets_stop_when_enough_is_held_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_sets_stop_when_enough_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_run(tmp_path, frozen=True)
     monkeypatch.setattr(module, "ENOUGH", 6)
     monkeypatch.setattr(module, "MOST", 20)

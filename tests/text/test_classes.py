@@ -151,9 +151,7 @@ def test_class_text():
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(
-    ("name", "count"), [("queryweb32", 33), ("cococap64", 17), ("shopweb64", 24)]
-)
+@pytest.mark.parametrize(("name", "count"), [("queryweb32", 33), ("cococap64", 17), ("shopweb64", 24)])
 def test_the_shared_files_load(shared, name, count):
     specs = load_classes(shared / name / "classes.yaml")
     assert len(specs) == count

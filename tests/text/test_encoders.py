@@ -43,9 +43,7 @@ def save_tokenizer(folder, template=None, **special):
         tokenizer.post_processor = processors.TemplateProcessing(
             single=template, special_tokens=[("<sep>", 2), ("<cls>", 3)]
         )
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", **special
-    ).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", **special).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
@@ -215,9 +213,7 @@ def gpt_neo_encoder(gpt_neo):
 def test_pooling_by_hand(mode, expected):
     hidden = torch.tensor([[[2.0], [4.0], [9.0]], [[9.0], [2.0], [4.0]], [[1.0], [1.0], [1.0]]])
     mask = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 0, 0]])  # padded right, left, and nothing
-    torch.testing.assert_close(
-        pool(hidden, mask, mode).squeeze(1), torch.tensor([expected, expected, 0.0])
-    )
+    torch.testing.assert_close(pool(hidden, mask, mode).squeeze(1), torch.tensor([expected, expected, 0.0]))
 
 
 @pytest.mark.parametrize("new_style", [True, False])

@@ -48,9 +48,7 @@ def test_hyponyms_and_sense_order_equal_princetons_files():
             fields = line.split(" | ")[0].split()
             pointers = fields[4 + 2 * int(fields[3], 16) + 1 :]
             hyponyms[int(fields[0])] = tuple(
-                int(pointers[at + 1])
-                for at in range(0, len(pointers), 4)
-                if pointers[at] in ("~", "~i")
+                int(pointers[at + 1]) for at in range(0, len(pointers), 4) if pointers[at] in ("~", "~i")
             )
     for line in (DEBIAN / "index.noun").read_text().splitlines():
         if not line.startswith(" "):

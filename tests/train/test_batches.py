@@ -43,9 +43,7 @@ def test_key_order_is_a_permutation_of_its_own(size, step):
 
 
 def test_epochs_and_seeds_have_different_orders():
-    orders = [
-        np.concatenate(Plan(50, 10, seed).batches(epoch)) for seed in (0, 1) for epoch in (0, 1)
-    ]
+    orders = [np.concatenate(Plan(50, 10, seed).batches(epoch)) for seed in (0, 1) for epoch in (0, 1)]
     for a in range(4):
         for b in range(a):
             assert not np.array_equal(orders[a], orders[b])

@@ -102,9 +102,7 @@ def test_the_whole_pipeline_runs_under_two_ranks(tmp_path):
     options = ["--data", str(data), "--run", str(path), "--json"]
     for override in (*tiny.FAST, "net.mode=frozen", f"data.classes={data / 'classes.yaml'}"):
         options += ["--set", override]
-    done = launch(
-        "-m", "--", "capro", "run", *options
-    )  # `--run` is short for an option of torchrun
+    done = launch("-m", "--", "capro", "run", *options)  # `--run` is short for an option of torchrun
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert set(found) == {"vanilla", "capro"}

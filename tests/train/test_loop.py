@@ -325,7 +325,5 @@ def test_half_precision_runs():
 def test_a_schedule_alone_decides_the_rate():
     toy = Toy()
     objective = WebLabels(toy.net(), toy.task, toy.labels, one_rank(), lambda_prj=1.0)
-    history = toy.fit(
-        objective, schedule=Schedule(epochs=4, lr=1e-3, warmup_epochs=2, batch_size=8)
-    )
+    history = toy.fit(objective, schedule=Schedule(epochs=4, lr=1e-3, warmup_epochs=2, batch_size=8))
     assert [row["lr"] for row in history][:2] == pytest.approx([5e-4, 1e-3])

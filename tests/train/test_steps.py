@@ -33,9 +33,7 @@ def batches(toy: Toy, epoch: int, keys: bool = True):
     )  # fmt: skip
 
 
-def slow_rule(
-    o: torch.Tensor, y: torch.Tensor, anchored: torch.Tensor, gamma: float, protect: bool
-):
+def slow_rule(o: torch.Tensor, y: torch.Tensor, anchored: torch.Tensor, gamma: float, protect: bool):
     found = []
     for row, label, anchor in zip(o, y.tolist(), anchored.tolist(), strict=True):
         if anchor and protect:
@@ -177,9 +175,7 @@ def all_out(objective):
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "reference", ["cb", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb+mixup"]
-)
+@pytest.mark.parametrize("reference", ["cb", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb+mixup"])
 @pytest.mark.parametrize("multi", [False, True])
 def test_a_batch_without_a_clean_sample_is_a_zero_not_a_nan(multi, reference):
     toy = Toy(multi=multi, settings={"reference": reference})
@@ -364,9 +360,7 @@ def test_step_three_makes_up_for_rare_classes_as_far_as_it_is_told():
         objective = ClassifierOnly(net, toy.task.balanced(labels, balance), labels, one_rank())
         slow = []
         for logits, i in zip(p.tolist(), rows, strict=True):
-            weights = [
-                math.exp(logits[c]) * (sizes[c] / sum(sizes)) ** balance for c in range(toy.classes)
-            ]
+            weights = [math.exp(logits[c]) * (sizes[c] / sum(sizes)) ** balance for c in range(toy.classes)]
             slow.append(-math.log(weights[int(labels[i])] / sum(weights)))
         assert objective.terms(batch)["cls"].item() == pytest.approx(np.mean(slow), rel=1e-4)
 

@@ -81,15 +81,11 @@ def test_multi_label_prototypes_of_anchors_by_hand():
     sums = toy.task.sums(z, z_c, toy.labels, toy.anchored)
     for c in range(3):
         positive = sum(z_c[i, c] for i in range(toy.n) if toy.anchored[i, c])
-        negative = sum(
-            z_c[i, c] for i in range(toy.n) if toy.anchored[i].any() and not toy.labels[i, c]
-        )
+        negative = sum(z_c[i, c] for i in range(toy.n) if toy.anchored[i].any() and not toy.labels[i, c])
         assert torch.allclose(sums[c, 1], positive, atol=1e-6)
         assert torch.allclose(sums[c, 0], negative, atol=1e-6)
     keys = toy.task.key_similarity(z, heads, torch.nn.functional.normalize(sums, dim=2))
-    assert torch.allclose(
-        keys, toy.task.similarity(z, z_c, torch.nn.functional.normalize(sums, dim=2))
-    )
+    assert torch.allclose(keys, toy.task.similarity(z, z_c, torch.nn.functional.normalize(sums, dim=2)))
 
 
 def test_multi_label_heads_must_have_subspaces():

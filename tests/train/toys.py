@@ -123,9 +123,7 @@ class Toy:
         heads = Heads(WIDTH, EMBEDDING, self.classes, tau=TAU, multi_label=self.multi)
         return Siamese(backbone, heads)
 
-    def objective(
-        self, ranks: Ranks | None = None, net: Siamese | None = None, **options: Any
-    ) -> Prototypes:
+    def objective(self, ranks: Ranks | None = None, net: Siamese | None = None, **options: Any) -> Prototypes:
         return Prototypes(
             net or self.net(), self.task, self.labels, self.anchored, self.inputs(),
             self.positions, self.train, ranks or one_rank(), tau=TAU, seed=0, **options,
@@ -157,6 +155,5 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     if a.keys() != b.keys():
         return False
     return all(
-        torch.equal(a[name], b[name]) if isinstance(a[name], Tensor) else a[name] == b[name]
-        for name in a
+        torch.equal(a[name], b[name]) if isinstance(a[name], Tensor) else a[name] == b[name] for name in a
     )

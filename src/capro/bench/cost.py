@@ -77,9 +77,7 @@ def markdown(title: str, parts: Sequence[Part], samples: int, command: str) -> s
         millions = "" if part.parameters is None else f"{part.parameters / 1e6:.1f} M"
         flops = "" if part.gflops is None else f"{part.gflops:.3g}"
         seconds = "" if part.seconds is None else f"{part.seconds:.1f}"
-        each = (
-            "" if not part.epochs or part.seconds is None else f"{part.seconds / part.epochs:.2f}"
-        )
+        each = "" if not part.epochs or part.seconds is None else f"{part.seconds / part.epochs:.2f}"
         lines.append(f"| {part.name} | {millions} | {flops} | {seconds} | {each} |")
     lines += [
         "",

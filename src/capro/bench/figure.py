@@ -127,8 +127,7 @@ def bars(title: str, rows: Sequence[tuple[str, float]], unit: str) -> str:
         length = value / high * (WIDTH - LEFT - RIGHT - 30)
         parts.append(_text(LEFT - 10, y + 17, _short(label), anchor="end"))
         parts.append(
-            f'<rect x="{LEFT}" y="{y + 5}" width="{length:.1f}" height="{STEP - 10}" '
-            f'fill="{COLOURS[0]}"/>'
+            f'<rect x="{LEFT}" y="{y + 5}" width="{length:.1f}" height="{STEP - 10}" fill="{COLOURS[0]}"/>'
         )
         parts.append(_text(LEFT + length + 8, y + 17, f"{value:,.2f} {unit}"))
     return _svg(height, parts)
@@ -190,10 +189,7 @@ def _title(text: str) -> str:
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", colour: str = "#1f2328") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">'
-        f"{escape(text)}</text>"
-    )
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
 
 
 def _dot(x: float, y: float, radius: float, colour: str, opacity: float = 1.0) -> str:
@@ -209,7 +205,5 @@ def _svg(height: float, parts: Sequence[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
         f'width="{WIDTH}" height="{height:.0f}" font-family="sans-serif" font-size="12">\n'
-        f'<rect width="{WIDTH}" height="{height:.0f}" fill="white"/>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
+        f'<rect width="{WIDTH}" height="{height:.0f}" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )

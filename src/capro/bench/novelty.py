@@ -136,9 +136,7 @@ def open_figures(run: Run, row: Row) -> tuple[dict[str, float], open_set.Curve]:
 
 def mean_curve(curves: Sequence[open_set.Curve]) -> open_set.Curve:
     """The mean over seeds at each threshold."""
-    return open_set.Curve(
-        *(np.mean(np.stack(values), axis=0) for values in zip(*curves, strict=True))
-    )
+    return open_set.Curve(*(np.mean(np.stack(values), axis=0) for values in zip(*curves, strict=True)))
 
 
 def curves_csv(curves: Mapping[str, open_set.Curve]) -> str:

@@ -164,9 +164,7 @@ def _write(
     return {
         "table": table.name,
         "files": [str(base.with_suffix(end)) for end in (".md", ".csv", ".svg")],
-        "rows": {
-            row.label: {"figures": row.figures, "problem": row.problem} for row in result.rows
-        },
+        "rows": {row.label: {"figures": row.figures, "problem": row.problem} for row in result.rows},
     }
 
 
@@ -198,9 +196,7 @@ def _known(work: Bench, names: list[str]) -> list[str]:
         novel = read_class_list(work.novel, names)
         known = [name for name in names if name not in novel]
         if len(known) < 2:
-            raise DataError(
-                f"{work.novel}: leaves {len(known)} known classes", hint="leave 2 or more"
-            )
+            raise DataError(f"{work.novel}: leaves {len(known)} known classes", hint="leave 2 or more")
     else:
         known, novel = split_classes(names, seed=work.settings.seed)
     for word, listed in (("known", known), ("novel", novel)):

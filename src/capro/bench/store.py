@@ -38,9 +38,7 @@ class SharedRun(Run):
     given: tuple[Path, ...] = ()
 
     @staticmethod
-    def make(
-        path: Path, settings: Settings, *, store: Path, given: Sequence[Path] = ()
-    ) -> SharedRun:
+    def make(path: Path, settings: Settings, *, store: Path, given: Sequence[Path] = ()) -> SharedRun:
         """Make or reopen the run directory of a variant."""
         run = SharedRun(path, settings, store, tuple(given))
         path.mkdir(parents=True, exist_ok=True)

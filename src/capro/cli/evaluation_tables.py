@@ -18,9 +18,7 @@ def assessment(found: Mapping[str, Any]) -> None:
     """What `capro evaluate` tells: the whole first, then where it hurt."""
     out = console()
     opened = f", {found['open']:,} of them of no known class" if found["open"] else ""
-    out.print(
-        f"[bold]{found['samples']:,} samples[/] of {escape(found['on'])}{opened}", soft_wrap=True
-    )
+    out.print(f"[bold]{found['samples']:,} samples[/] of {escape(found['on'])}{opened}", soft_wrap=True)
     if "methods" in found:
         _metrics(out, found)
         _classes(out, found)
@@ -121,8 +119,7 @@ def _calibration(out: Console, found: Mapping[str, Any]) -> None:
 
 def _open_set(out: Console, found: Mapping[str, Any]) -> None:
     out.print(
-        f"[bold]open set[/]: {found['known']} known classes, {len(found['novel'])} others as one "
-        "open class"
+        f"[bold]open set[/]: {found['known']} known classes, {len(found['novel'])} others as one open class"
     )
     made = table("C-F1, %", ">mean over thresholds", ">best", ">at t", ">held-out t", ">at t")
     for name, row in found["methods"].items():
@@ -185,8 +182,6 @@ def findings(found: Mapping[str, Any]) -> None:
     colours = {"warning": "red", "advice": "yellow", "fine": "green"}
     for finding in found["findings"]:
         level = finding["level"]
-        out.print(
-            f"[{colours[level]}]{level}[/]: [bold]{finding['topic']}[/]: {escape(finding['text'])}"
-        )
+        out.print(f"[{colours[level]}]{level}[/]: [bold]{finding['topic']}[/]: {escape(finding['text'])}")
         if finding["action"]:
             out.print(f"    do: {escape(finding['action'])}")

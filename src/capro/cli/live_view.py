@@ -150,9 +150,7 @@ class LiveView(Watch):
         for text in self._warnings:
             self._console.print(Text(f"warning: {text}", "yellow"), soft_wrap=True)
         if not any(error):  # what stays of a run that ended well: the time of each stage
-            lines = self._in_a_line(
-                0.0, self._console.width, plain=self._console.options.ascii_only
-            )
+            lines = self._in_a_line(0.0, self._console.width, plain=self._console.options.ascii_only)
             self._console.print(*lines, sep="\n")
 
     # --- what stages tell -------------------------------------------------------------------------
@@ -345,9 +343,7 @@ class LiveView(Watch):
             for name, share in self._labels[-1].items():
                 past = [row[name] for row in self._labels]
                 colour = COLOURS.get(name, "white")
-                right.append(
-                    _series(name, f"{share:.0%}", past, (0.0, top), colour, half, plain=plain)
-                )
+                right.append(_series(name, f"{share:.0%}", past, (0.0, top), colour, half, plain=plain))
         if not left and not right:
             return made
         grid = Table.grid(padding=(0, 2, 0, 0))
@@ -365,9 +361,7 @@ class LiveView(Watch):
     def _warned(self) -> list[RenderableType]:
         shown = self._warnings[-WARNINGS:]
         hidden = len(self._warnings) - len(shown)
-        made = [
-            Text(f"! {' '.join(text.split())}", "yellow", overflow="ellipsis") for text in shown
-        ]
+        made = [Text(f"! {' '.join(text.split())}", "yellow", overflow="ellipsis") for text in shown]
         return [
             *made,
             *([Text(f"! and {hidden} more, printed at the end", "yellow")] * bool(hidden)),

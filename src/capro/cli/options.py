@@ -25,9 +25,7 @@ OptionalPath = Optional[Path]  # noqa: UP045
 RunFolder = Annotated[Path, typer.Option("--run", help="Run directory.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
 RunArgument = Annotated[OptionalPath, typer.Argument(metavar="RUN", help="Run directory.")]
-RunOption = Annotated[
-    OptionalPath, typer.Option("--run", help="Run directory, if not given as RUN.")
-]
+RunOption = Annotated[OptionalPath, typer.Option("--run", help="Run directory, if not given as RUN.")]
 Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
 Preset = Annotated[
     Text,

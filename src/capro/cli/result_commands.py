@@ -154,9 +154,7 @@ def predict(
     """
     from capro.export.predictor import Predictor, find_images, save_rows
 
-    rows = Predictor.load(model, device=device).rows(
-        find_images(images), top=top, open_set=open_set
-    )
+    rows = Predictor.load(model, device=device).rows(find_images(images), top=top, open_set=open_set)
     found = save_rows(rows, out, format)
     shown = {name: count for name, count in found.items() if open_set or name != "open"}
     note(", ".join(f"{count:,} {name}" for name, count in shown.items()))

@@ -44,9 +44,7 @@ def next_commands(path: Path, *, tested: bool) -> str:
 def run_command(
     config: Annotated[OptionalPath, typer.Argument(help="YAML file with settings.")] = None,
     data: Source = None,
-    run: Annotated[
-        OptionalPath, typer.Option("--run", help="Run directory; runs/NAME if unset.")
-    ] = None,
+    run: Annotated[OptionalPath, typer.Option("--run", help="Run directory; runs/NAME if unset.")] = None,
     preset: Preset = None,
     memory: Memory = None,
     set_: Overrides = None,
@@ -115,9 +113,7 @@ def bench_command(
     ],
     run: RunFolder,
     data: Source = None,
-    config: Annotated[
-        OptionalPath, typer.Option("--config", help="YAML file with settings.")
-    ] = None,
+    config: Annotated[OptionalPath, typer.Option("--config", help="YAML file with settings.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
     rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
     take: Annotated[

@@ -112,9 +112,7 @@ def embed(run: RunFolder, set_: Overrides = None) -> None:
 
 
 @app.command()
-def match(
-    run: RunFolder, memory: Memory = None, set_: Overrides = None, as_json: AsJson = False
-) -> None:
+def match(run: RunFolder, memory: Memory = None, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Choose the anchors of each class by their texts.
 
     Texts are first enhanced through the graph of visual neighbours.

@@ -55,10 +55,7 @@ def scan_summary(summary: dict[str, Any], *, quarantine: Path) -> None:
     splits = [split for split in ("train", "val", "test") if split in summary["splits"]]
     kind = "one label each" if summary["task"] == "single" else "several labels each"
     parts = ", ".join(f"{summary['splits'][split]:,} {split}" for split in splits)
-    out.print(
-        f"[bold]{summary['samples']:,} samples[/] ({parts}), "
-        f"{len(summary['classes'])} classes, {kind}"
-    )
+    out.print(f"[bold]{summary['samples']:,} samples[/] ({parts}), {len(summary['classes'])} classes, {kind}")
     out.print(
         f"{summary['rows']:,} rows in the source = {summary['samples']:,} read "
         f"+ {summary['quarantined']:,} quarantined"
@@ -139,9 +136,7 @@ def suggestions(found: Sequence[Suggestion]) -> None:
         mark = " [yellow]ambiguous[/]" if suggestion.ambiguous else ""
         if suggestion.best is None:
             word = f"senses of '{suggestion.head}'" if suggestion.head else "no sense in WordNet"
-            made.add_row(
-                f"[bold]{escape(suggestion.name)}[/]", "-", "", f"[yellow]{escape(word)}[/]"
-            )
+            made.add_row(f"[bold]{escape(suggestion.name)}[/]", "-", "", f"[yellow]{escape(word)}[/]")
         for number, each in enumerate(suggestion.candidates[:SHOWN_SENSES]):
             first = number == 0 and suggestion.best is not None
             name = f"[bold]{escape(suggestion.name)}[/]{mark}" if first else ""

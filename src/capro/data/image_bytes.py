@@ -25,9 +25,7 @@ class ImageStore:
     def __init__(self, manifest: Manifest) -> None:
         self._sources = manifest.sources
         columns = ["id", "source", "path", "offset", "size", "row"]
-        self._rows: list[tuple[Any, ...]] = list(
-            manifest.samples[columns].itertuples(index=False, name=None)
-        )
+        self._rows: list[tuple[Any, ...]] = list(manifest.samples[columns].itertuples(index=False, name=None))
         self._lock = threading.Lock()
         self._files: OrderedDict[str, int] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()

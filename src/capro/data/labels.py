@@ -65,9 +65,7 @@ def labels_of(
     return encode(names, classes, several=manifest.task == "multi")
 
 
-def known_labels(
-    manifest: Manifest, positions: NDArray[np.int64], classes: Sequence[str]
-) -> Labels:
+def known_labels(manifest: Manifest, positions: NDArray[np.int64], classes: Sequence[str]) -> Labels:
     """Labels of samples to measure on: one label outside the list is an open sample (-1)."""
     others: Literal["refuse", "leave out"] = "refuse" if manifest.task == "multi" else "leave out"
     return labels_of(manifest, positions, classes, others=others)

@@ -133,9 +133,7 @@ def write_hub_source(
     texts = [("title", pa.string()), ("description", pa.string()), ("tags", pa.string())]
     schema = pa.schema([("image", image), ("label", kind), ("split", pa.string()), *texts])
     mark = path.with_suffix(".rows")
-    key = fingerprint(
-        [(name, getattr(part, "_fingerprint", None)) for name, part in splits.items()]
-    )
+    key = fingerprint([(name, getattr(part, "_fingerprint", None)) for name, part in splits.items()])
     if not (path.exists() and mark.exists() and mark.read_text() == key):
         with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
             for split, part in splits.items():
@@ -145,9 +143,7 @@ def write_hub_source(
     return {"source": str(path), "image_column": "image", "label_column": "label"}
 
 
-def _blocks(
-    data: Any, split: str, named: DataSettings, names: list[str]
-) -> Iterator[list[dict[str, Any]]]:
+def _blocks(data: Any, split: str, named: DataSettings, names: list[str]) -> Iterator[list[dict[str, Any]]]:
     columns = _columns(data, named)
     block: list[dict[str, Any]] = []
     for cells in _undecoded(data):
@@ -161,9 +157,7 @@ def _blocks(
                 "label": list(found) if several else next(iter(found), None),
                 "split": split.replace("validation", "val"),
                 "title": text_of(cells.get(columns.text) if columns.text else None),
-                "description": text_of(
-                    cells.get(columns.description) if columns.description else None
-                ),
+                "description": text_of(cells.get(columns.description) if columns.description else None),
                 "tags": text_of(cells.get(columns.tags) if columns.tags else None),
             }
         )

@@ -57,9 +57,7 @@ class Pixels:
 
     def image(self, position: int) -> Image.Image:
         """One image, RGB."""
-        return (
-            self._decode(position) if self._flat is None else Image.fromarray(self.pixels(position))
-        )
+        return self._decode(position) if self._flat is None else Image.fromarray(self.pixels(position))
 
     def pixels(self, position: int) -> NDArray[np.uint8]:
         """One image's bytes, (h, w, 3), or (h, w, 4) with a filler; read only."""
@@ -82,8 +80,7 @@ class Pixels:
             )
         except ImageProblem as problem:
             raise DataError(
-                f"sample {self.ids[position]}: its image has changed since the scan "
-                f"({problem.reason})",
+                f"sample {self.ids[position]}: its image has changed since the scan ({problem.reason})",
                 hint="run `capro scan` again",
             ) from None
 

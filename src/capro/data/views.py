@@ -253,15 +253,11 @@ class KeyAugment(nn.Module):
 
     def draw(self, seed: int, epoch: int, indices: Iterable[int]) -> Tensor:
         """The chances of each sample, (b, 6) float32 on the CPU; 6 µs a sample."""
-        rows = [
-            view_rng(seed, epoch, int(index), COLOUR).random(self.COLUMNS + 2) for index in indices
-        ]
+        rows = [view_rng(seed, epoch, int(index), COLOUR).random(self.COLUMNS + 2) for index in indices]
         u = np.array(rows).reshape(-1, self.COLUMNS + 2)
         out = np.empty((len(u), self.COLUMNS), dtype=np.float32)
         jittered = u[:, 6:7] < self.jitter_share
-        out[:, :4] = np.array([1, 1, 1, 0]) + np.where(
-            jittered, self.spread * (2 * u[:, :4] - 1), 0
-        )
+        out[:, :4] = np.array([1, 1, 1, 0]) + np.where(jittered, self.spread * (2 * u[:, :4] - 1), 0)
         out[:, 4] = u[:, 4] < self.grey
         low, high = self.blur_sigma
         out[:, 5] = np.where(u[:, 7] < self.blur, low + (high - low) * u[:, 5], 0)

@@ -57,11 +57,7 @@ def test_split(run: Run) -> Evaluated | None:
     test = manifest.split("test")
     scores = {name: run.find(artefact) for name, artefact in SCORES.items()}
     found = {name: np.array(values) for name, values in scores.items() if values is not None}
-    if (
-        not len(test)
-        or any(len(values) != len(test) for values in found.values())
-        or len(found) < 2
-    ):
+    if not len(test) or any(len(values) != len(test) for values in found.values()) or len(found) < 2:
         return None
     names = [row[0] if row else "" for row in manifest.samples["labels"].iloc[test]]
     classes = [spec.name for spec in classes_of(run)]
@@ -95,9 +91,7 @@ def compare(
         "equal": sum(gain == 0 for gain in gains),
         "better": sum(gain > 0 for gain in gains),
         "confusion": {name: _pairs(values, y, classes) for name, values in scores.items()},
-        "calibration": {
-            name: metrics.reliability(values, y).as_dict() for name, values in scores.items()
-        },
+        "calibration": {name: metrics.reliability(values, y).as_dict() for name, values in scores.items()},
     }
     if ambiguous.any():
         found["ambiguous"] = _apart(scores, y, ambiguous)
@@ -143,9 +137,7 @@ def _pairs(scores: Scores, y: NDArray[np.int64], classes: list[str]) -> list[dic
     ]
 
 
-def _apart(
-    scores: Mapping[str, Scores], y: NDArray[np.int64], chosen: NDArray[np.bool_]
-) -> dict[str, Any]:
+def _apart(scores: Mapping[str, Scores], y: NDArray[np.int64], chosen: NDArray[np.bool_]) -> dict[str, Any]:
     """The figures of some classes alone; for one label, of their samples against all classes."""
     found: dict[str, Any] = {"classes": int(chosen.sum())}
     for name, values in scores.items():

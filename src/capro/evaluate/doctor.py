@@ -302,9 +302,7 @@ def _data(facts: Facts, settings: Settings) -> list[Finding]:
 
 def _classes(facts: Facts) -> list[Finding]:
     found = []
-    small = [
-        name for name, n in sorted(facts.sizes.items(), key=lambda kv: kv[1]) if n < SMALL_CLASS
-    ]
+    small = [name for name, n in sorted(facts.sizes.items(), key=lambda kv: kv[1]) if n < SMALL_CLASS]
     if small:
         found.append(
             Finding(

@@ -50,9 +50,7 @@ def neighbourhood(near: Neighbors) -> Neighbourhood:
     distance[distance < 1e-6] = 0.0  # float32's rounding of a cosine of one
     count = known.sum(axis=1)
     alone = count == 0
-    mean = np.divide(
-        np.nansum(distance, axis=1), count, out=np.full(len(count), np.nan), where=~alone
-    )
+    mean = np.divide(np.nansum(distance, axis=1), count, out=np.full(len(count), np.nan), where=~alone)
     first = distance[:, 0] if distance.size else np.full(len(count), np.nan)
     if alone.all():
         zero = np.zeros(len(count))

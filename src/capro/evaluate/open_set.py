@@ -113,9 +113,7 @@ def _alive(
     return alive
 
 
-def answer_curve(
-    scores: NDArray[np.floating], y: NDArray[np.int64]
-) -> dict[str, list[float | None]]:
+def answer_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str, list[float | None]]:
     """Answer only at a highest probability of at least t, for t = 0, 0.01 ... 1.
 
     Args:
@@ -141,17 +139,13 @@ def answer_curve(
     return found
 
 
-def label_curve(
-    scores: NDArray[np.floating], y: NDArray[np.int64]
-) -> dict[str, list[float | None]]:
+def label_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str, list[float | None]]:
     """Several labels: every class with probability at least t is predicted, for t = 0, 0.01 ... 1.
 
     Returns:
         By threshold: precision, recall and F1 of all decisions, and labels per image.
     """
-    found: dict[str, list[float | None]] = {
-        name: [] for name in ("precision", "recall", "f1", "labels")
-    }
+    found: dict[str, list[float | None]] = {name: [] for name in ("precision", "recall", "f1", "labels")}
     there = y > 0
     for threshold in THRESHOLDS:
         named = scores >= threshold

@@ -89,9 +89,7 @@ def label_accuracy(labels: NDArray[np.int64], member: NDArray[np.bool_]) -> floa
     """
     if labels.ndim == 1:
         kept = labels >= 0
-        return (
-            float(member[np.flatnonzero(kept), labels[kept]].mean()) if kept.any() else float("nan")
-        )
+        return float(member[np.flatnonzero(kept), labels[kept]].mean()) if kept.any() else float("nan")
     whole = np.flatnonzero((labels >= 0).all(axis=1))
     return float(((labels[whole] > 0) == member[whole]).mean()) if len(whole) else float("nan")
 

@@ -125,9 +125,7 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
     if decision is Decision.ANCHOR:
         helpers = len(e.lenders[row])
         lent = f" and the texts of {many(helpers, 'similar picture')}" if helpers else ""
-        text = (
-            f"Anchor of '{label}': its own text{lent} lie {distance:.2f} from the class's meaning"
-        )
+        text = f"Anchor of '{label}': its own text{lent} lie {distance:.2f} from the class's meaning"
         text = text if helpers else text.replace(" lie ", " lies ")
         text += f"; belief in '{label}' is {belief:.2f}."
     elif decision is Decision.RELABEL:
@@ -245,8 +243,7 @@ def multi_label(evidence: Evidence) -> pd.DataFrame:
         "classifier_probability": e.classifier[rows, worst],
         "text_distance": distance,
         "evidence": [
-            _sentence_of_set(e, row, given[row], after[row], bool(out[row]))
-            for row in range(len(e.ids))
+            _sentence_of_set(e, row, given[row], after[row], bool(out[row])) for row in range(len(e.ids))
         ],
     }
     return pd.DataFrame(frame)

@@ -35,8 +35,7 @@ def model_card(run: Run, config: dict[str, Any]) -> str:
         f"{'frozen, with a classifier of its own' if settings.net.mode == 'frozen' else 'trained'}.",
         "## Use\n\n```sh\ncapro predict MODEL IMAGES... --open-set\n```\n\n"
         "```python\nfrom capro import CAPro\nCAPro.load('MODEL').predict(['picture.jpg'])\n```",
-        f"Preprocessing: {where['steps']}. Size {where['size']}, mean {where['mean']}, "
-        f"std {where['std']}.",
+        f"Preprocessing: {where['steps']}. Size {where['size']}, mean {where['mean']}, std {where['std']}.",
         "## Data\n\n"
         + _table(
             ("", "samples"),
@@ -94,8 +93,7 @@ def _results(run: Run) -> str:
         return "No test split: nothing was measured."
     names = [name for name, value in rows["capro"].items() if isinstance(value, float)]
     body = [
-        (method, *(f"{100 * rows[method][name]:.1f}" for name in names))
-        for method in ("vanilla", "capro")
+        (method, *(f"{100 * rows[method][name]:.1f}" for name in names)) for method in ("vanilla", "capro")
     ]
     return (
         "On the test split, in percent; `vanilla` is the same network trained on the web labels as "

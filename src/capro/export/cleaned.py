@@ -69,9 +69,7 @@ def export_data(
     table = cleaned_table(run, manifest)
     kept, dropped = table[table["decision"] != "drop"], table[table["decision"] == "drop"]
     if not len(kept):
-        raise DataError(
-            "every training sample was dropped", hint="lower train.gamma and clean again"
-        )
+        raise DataError("every training sample was dropped", hint="lower train.gamma and clean again")
     classes = [spec.name for spec in classes_of(run)]
     with new_folder(out) as folder:
         pictures = Pictures(manifest, kept, folder, to, mode, progress)
@@ -198,9 +196,7 @@ class Pictures:
         names = []
         for number, row in enumerate(self.table.to_dict("records")):
             stem = safe_name(Path(str(row["path"])).stem) if row["source"] in self._files else ""
-            name = (
-                f"{number:08d}{'-' + stem if stem else ''}{ENDINGS.get(str(row['format']), '.img')}"
-            )
+            name = f"{number:08d}{'-' + stem if stem else ''}{ENDINGS.get(str(row['format']), '.img')}"
             if self.to == "folder" and single:
                 name = f"{folders[row['label']]}/{name}"
             elif self.to in ("folder", "csv", "parquet"):
@@ -242,9 +238,7 @@ class Pictures:
         try:  # a symbolic link out of the folder would be refused by `scan`, a hard link is a file
             os.link(path.resolve(), target)
         except OSError as error:
-            raise DataError(
-                f"{path}: cannot be linked: {error.strerror}", hint="use --images copy"
-            ) from None
+            raise DataError(f"{path}: cannot be linked: {error.strerror}", hint="use --images copy") from None
 
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
         for number, name in enumerate(self.names):

@@ -75,9 +75,7 @@ def deployable(run: Run, training: TrainingSet) -> Deployed:
     return net.eval().cpu()
 
 
-def _config(
-    run: Run, net: Deployed, training: TrainingSet, open_set: dict[str, Any]
-) -> dict[str, Any]:
+def _config(run: Run, net: Deployed, training: TrainingSet, open_set: dict[str, Any]) -> dict[str, Any]:
     settings, names = run.settings, training.classes
     kind = "multi" if training.multi_label else "single"
     return {

@@ -88,9 +88,7 @@ class Predictor:
                 hint="make one with `capro export-model RUN --out DIR`",
             ) from None
         except (NotADirectoryError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise RunError(
-                f"{folder}: the model cannot be read: {error}", hint="export it again"
-            ) from None
+            raise RunError(f"{folder}: the model cannot be read: {error}", hint="export it again") from None
         except RuntimeError as error:  # weights that do not fit
             reason = str(error).strip().splitlines()[-1].strip()
             raise RunError(f"{folder}: {reason}", hint="export the model again") from None
@@ -209,11 +207,7 @@ def _source(path: Path) -> Iterator[Item]:
     for reader in readers.find(DataSettings(), source=str(path)):
         for row in reader.rows():
             inside = Path(reader.source.root, row.path)
-            name = (
-                f"{inside}:{row.id}"
-                if row.offset is not None or row.row is not None
-                else str(inside)
-            )
+            name = f"{inside}:{row.id}" if row.offset is not None or row.row is not None else str(inside)
             if row.problem and row.problem != "no-label":
                 yield Item(name, error=ROW_REASONS.get(row.problem, row.problem))
                 continue
@@ -226,9 +220,7 @@ def _source(path: Path) -> Iterator[Item]:
 # --- output ---------------------------------------------------------------------------------------
 
 
-def save_rows(
-    rows: Iterable[dict[str, Any]], out: Path | None, kind: str | None = None
-) -> dict[str, int]:
+def save_rows(rows: Iterable[dict[str, Any]], out: Path | None, kind: str | None = None) -> dict[str, int]:
     """Write rows to a new file, whole or not at all, or to stdout.
 
     Args:

@@ -78,9 +78,7 @@ def parquet(out: Path, table: pd.DataFrame, pictures: PicturesLike, _: Sequence[
     pictures.write_all()
 
 
-def webdataset(
-    out: Path, table: pd.DataFrame, pictures: PicturesLike, names: Sequence[str]
-) -> None:
+def webdataset(out: Path, table: pd.DataFrame, pictures: PicturesLike, names: Sequence[str]) -> None:
     """train-000000.tar ...: KEY.png, KEY.json and, for one label, KEY.cls with the class number."""
     index = {name: number for number, name in enumerate(names)}
     records = _records(table.drop(columns="file_name"))
@@ -101,9 +99,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(member, io.BytesIO(data))
 
 
-def hugging_face(
-    out: Path, table: pd.DataFrame, pictures: PicturesLike, names: Sequence[str]
-) -> None:
+def hugging_face(out: Path, table: pd.DataFrame, pictures: PicturesLike, names: Sequence[str]) -> None:
     """train-00000-of-00002.parquet ... with image bytes and ClassLabel, and a README.md card."""
     schema = _hf_schema(table, names)
     index = {name: number for number, name in enumerate(names)}

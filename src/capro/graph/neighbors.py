@@ -40,9 +40,7 @@ Search = Callable[[Floats, int], tuple[Floats, NDArray[np.int64]]]
 
 ROWS = 2048  # per block; expanding k copies of each of k hits stays under 0.2 GB at k = 40
 BLOCK = 4096  # queries that are searched at once; FAISS's own block
-RECALL_SAMPLE = (
-    1000  # rows; the standard error of a recall of 0.9 over 40 neighbours is below 0.005
-)
+RECALL_SAMPLE = 1000  # rows; the standard error of a recall of 0.9 over 40 neighbours is below 0.005
 
 
 @dataclass(frozen=True)
@@ -177,9 +175,7 @@ def nearest(
     """
     for name, value in (("k", k), ("nprobe", nprobe)):
         if value < 1:
-            raise ConfigError(
-                f"{name} must be at least 1, got {value}", hint=f"set {name} to 1 or more"
-            )
+            raise ConfigError(f"{name} must be at least 1, got {value}", hint=f"set {name} to 1 or more")
     unit, groups, base = _unit_groups(features, budget)
     n = len(unit)
     width = min(k + 1, len(base))  # one more: a vector finds itself
@@ -265,9 +261,7 @@ def _shared(search: Search, base: Reader, width: int, share: Share) -> Iterator[
     return shards.blocks()
 
 
-def _in_memory(
-    _name: str, shape: tuple[int, ...], dtype: type[np.generic] = np.float32
-) -> NDArray[Any]:
+def _in_memory(_name: str, shape: tuple[int, ...], dtype: type[np.generic] = np.float32) -> NDArray[Any]:
     return np.empty(shape, dtype)
 
 
@@ -311,9 +305,7 @@ class _Groups:
         start = np.searchsorted(of_row[members], np.arange(len(seen) + 1))
         return cls(of_row, members[start[:-1]], members, start)
 
-    def expand(
-        self, rows: NDArray[Any], hits: Ints, similarity: Floats, k: int
-    ) -> tuple[Ints, Floats]:
+    def expand(self, rows: NDArray[Any], hits: Ints, similarity: Floats, k: int) -> tuple[Ints, Floats]:
         """Turn hit groups (b, w) of `rows` into their k best samples, without the sample itself."""
         own = self.of_row[rows][:, None]  # (b, 1)
         # FAISS may rank near copies above a vector itself: its own group is put in by hand
@@ -368,9 +360,7 @@ def _exact(base: Reader, budget: Budget | None = None) -> Search:
     return search
 
 
-def _inverted_lists(
-    base: Floats, nprobe: int, seed: int, share: Share | None
-) -> tuple[Search, Lists | None]:
+def _inverted_lists(base: Floats, nprobe: int, seed: int, share: Share | None) -> tuple[Search, Lists | None]:
     """An index in memory; with other ranks also in a file."""
     import faiss
 

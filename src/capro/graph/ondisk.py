@@ -150,9 +150,7 @@ def _open(files: tuple[str, ...]) -> tuple[Any, Any]:
     return index, (maps, stacked)
 
 
-def _build(
-    base: Reader, budget: Budget, kind: str, rng: np.random.Generator, seed: int
-) -> tuple[str, ...]:
+def _build(base: Reader, budget: Budget, kind: str, rng: np.random.Generator, seed: int) -> tuple[str, ...]:
     """Train an index and write its lists; returns the files."""
     import faiss
 

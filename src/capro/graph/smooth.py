@@ -162,9 +162,7 @@ def enhance(
         S_hat and the graph.
     """
     if enhancer not in get_args(Enhancer):
-        raise ConfigError(
-            f"unknown enhancer {enhancer!r}", hint=did_you_mean(enhancer, get_args(Enhancer))
-        )
+        raise ConfigError(f"unknown enhancer {enhancer!r}", hint=did_you_mean(enhancer, get_args(Enhancer)))
     if enhancer == "none":
         table = np.asanyarray(texts)
         out = None if budget is None else budget.array("unit-texts", table.shape)

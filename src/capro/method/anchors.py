@@ -123,9 +123,7 @@ def match(
         d_star, d = text_distances(s_i, s_c[c], k=k, rerank=rerank, exact_below=exact_below)
         if contrast:
             d_star = (d_star + contrast * rivalry(s_i, s_c, c)).astype(np.float32)
-        chosen, by_chance = _choose(
-            d_star, top_k, random_share, mode, np.random.default_rng([seed, c])
-        )
+        chosen, by_chance = _choose(d_star, top_k, random_share, mode, np.random.default_rng([seed, c]))
         label = np.full(len(gallery), c, np.int32)
         distances.append(Distances(label, gallery, d_star, d))
         anchors.append(Distances(label[chosen], gallery[chosen], d_star[chosen], d[chosen]))
@@ -249,9 +247,7 @@ def _choose(
     drawn = size if mode == "random" else int(share * size + 0.5)
     order = np.argsort(np.round(d_star.astype(np.float64), DECIMALS), kind="stable")
     top, rest = order[: size - drawn], order[size - drawn :]
-    by_chance = rng.permutation(np.sort(rest))[
-        :drawn
-    ]  # sorted: the draw does not depend on distances
+    by_chance = rng.permutation(np.sort(rest))[:drawn]  # sorted: the draw does not depend on distances
     return np.concatenate([top, by_chance]), np.arange(size) >= len(top)
 
 
@@ -268,9 +264,7 @@ def _joined(parts: list[Distances]) -> Distances:
 
 def _check_settings(top_k: int, random_share: float, mode: Mode) -> None:
     if top_k < 1:
-        raise ConfigError(
-            f"top_k must be at least 1, got {top_k}", hint="set match.top_k to 1 or more"
-        )
+        raise ConfigError(f"top_k must be at least 1, got {top_k}", hint="set match.top_k to 1 or more")
     if not 0 <= random_share <= 1:
         raise ConfigError(
             f"random_share must be within 0 and 1, got {random_share}",

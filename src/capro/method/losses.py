@@ -211,9 +211,7 @@ def total(terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
         if name == "cls":
             continue
         if name not in weights:
-            raise ConfigError(
-                f"loss term '{name}' has no weight", hint=did_you_mean(name, weights.keys())
-            )
+            raise ConfigError(f"loss term '{name}' has no weight", hint=did_you_mean(name, weights.keys()))
         loss = loss + weights[name] * term
     return loss
 

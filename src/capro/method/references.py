@@ -235,9 +235,7 @@ class CollectiveBootstrap(Provider):
                 f"{type(self).__name__} got no dictionary",
                 hint="give keys, q_keys and r_keys to Outputs where uses_dictionary is set",
             )
-        return collective_target(
-            out.z, out.keys, out.q_keys, out.r_keys, tau=self.tau, alpha=self.alpha
-        )
+        return collective_target(out.z, out.keys, out.q_keys, out.r_keys, tau=self.tau, alpha=self.alpha)
 
     def loss(self, out: Outputs, *, count: Count = None) -> Reference:
         target = self.target(out)

@@ -45,9 +45,7 @@ class TextEvidence:
     bias: Tensor
 
     @classmethod
-    def fitted(
-        cls, texts: NDArray[Any], prototypes: ArrayLike, labels: NDArray[np.int64]
-    ) -> TextEvidence:
+    def fitted(cls, texts: NDArray[Any], prototypes: ArrayLike, labels: NDArray[np.int64]) -> TextEvidence:
         """With the tau_t and beta under which the web labels, (n,), -1 for none, are most likely."""
         s_c = unit_rows(prototypes, "prototypes")
         rows = np.flatnonzero(labels >= 0)
@@ -95,7 +93,5 @@ def _fit(cosines: Tensor, labels: Tensor) -> tuple[float, Tensor]:
     return found, bias.detach().float() if found else torch.zeros_like(bias).float()
 
 
-def _cosines(
-    texts: NDArray[Any], s_c: NDArray[np.float32], rows: NDArray[np.int64]
-) -> NDArray[np.float32]:
+def _cosines(texts: NDArray[Any], s_c: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
     return unit_rows(texts[rows], "texts") @ s_c.T  # (b, d_t) x (d_t, C) -> (b, C)

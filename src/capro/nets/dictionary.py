@@ -35,9 +35,7 @@ class Dictionary(nn.Module):
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         if size < 1 or dim < 1:
-            raise ConfigError(
-                f"dictionary: size {size} and width {dim}", hint="both must be 1 or more"
-            )
+            raise ConfigError(f"dictionary: size {size} and width {dim}", hint="both must be 1 or more")
         self.size, self.dim = size, dim
         self.register_buffer("store", torch.zeros(size, dim))
         # Kept on the device as tensors for the checkpoint only; `_next` and `_count` mirror them on

@@ -38,9 +38,7 @@ MATRIX_CLASSES = 40
 WORST = 3  # noisy classes named in the summary
 
 
-def collect(
-    run: Run, plan: Plan, *, held_out: str, title: str | None = None, watch: Watch = SILENT
-) -> Any:
+def collect(run: Run, plan: Plan, *, held_out: str, title: str | None = None, watch: Watch = SILENT) -> Any:
     """Everything the page shows, as JSON-like data; ``load`` says what the arguments are."""
     found = load(run, plan, held_out=held_out)
     changes = changes_of(found)
@@ -133,9 +131,7 @@ def label_flow(found: Loaded) -> dict[str, Any]:
 
 def label_matrix(found: Loaded) -> dict[str, Any]:
     """Given by corrected, of the classes with most change."""
-    matrix = label_changes.given_by_corrected(
-        found.given, np.asarray(found.after), len(found.names)
-    )
+    matrix = label_changes.given_by_corrected(found.given, np.asarray(found.after), len(found.names))
     kept = label_changes.most_off_diagonal(matrix[:, :-1], MATRIX_CLASSES)
     part = matrix[np.ix_(kept, [*kept, matrix.shape[1] - 1])]
     return {"classes": kept, "cells": part.tolist(), "of": len(found.names)}
@@ -182,9 +178,7 @@ def comparison(found: Loaded) -> dict[str, Any] | None:
     ]
     return {
         "metrics": [
-            {"name": name, "vanilla": before[name], "capro": after[name]}
-            for name in before
-            if name in after
+            {"name": name, "vanilla": before[name], "capro": after[name]} for name in before if name in after
         ],
         "main": sentences.main_metric(found.results),
         "changes": sorted(changes, key=lambda row: (row["change"], row["label"])),
@@ -202,12 +196,10 @@ def measured(found: Loaded) -> dict[str, Any]:
     data: dict[str, Any] = {
         "confusion": None,
         "reliability": {
-            name: reliability(metrics.reliability(values, labels))
-            for name, values in scores.items()
+            name: reliability(metrics.reliability(values, labels)) for name, values in scores.items()
         },
         "threshold": {
-            name: curve(values, found.evaluated.labels)
-            for name, values in found.evaluated.scores.items()
+            name: curve(values, found.evaluated.labels) for name, values in found.evaluated.scores.items()
         },
         "held_out": None if found.multi else sentences.chosen_threshold(found.held_out),
     }
@@ -234,9 +226,7 @@ def summary(found: Loaded, data: dict[str, Any]) -> list[dict[str, str]]:
     total = data["noise"]["total"] if data["noise"] else None
     problems = scan_problems(found.summary)
     if total:
-        worst = [
-            (data["classes"][row["label"]], float(row["share"])) for row in data["noise"]["classes"]
-        ]
+        worst = [(data["classes"][row["label"]], float(row["share"])) for row in data["noise"]["classes"]]
         problems.insert(0, sentences.was_wrong(total, worst[:WORST], multi=found.multi))
     else:
         problems.append(found.missing.get("clean", "There are no verdicts on the labels yet."))

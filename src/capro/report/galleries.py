@@ -147,9 +147,7 @@ def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | N
     sizes = np.array([len(rows) for rows in members])
     order = np.argsort(-sizes, kind="stable")[: GALLERY_BUDGET // (len(COLUMNS) * TOP)]
     order = np.sort(order[sizes[order] > 0])
-    rows: dict[int, dict[str, Any]] = {
-        int(c): {"label": int(c), "of": int(sizes[c])} for c in order
-    }
+    rows: dict[int, dict[str, Any]] = {int(c): {"label": int(c), "of": int(sizes[c])} for c in order}
     protected = _ranks(found.anchors) if anchors_protected(found) else {}
     columns = []
     for name, enhancer in COLUMNS:
@@ -159,9 +157,7 @@ def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | N
                 continue
             columns.append(name)
             for c in order.tolist():
-                distance, _ = text_distances(
-                    np.asarray(texts[members[c]]), found.prototypes[c], k=settings.k
-                )
+                distance, _ = text_distances(np.asarray(texts[members[c]]), found.prototypes[c], k=settings.k)
                 best = np.argsort(np.round(distance, 6), kind="stable")[:TOP]
                 rows[c][name] = shown.add(members[c][best].tolist(), large=True)
                 rows[c][f"{name}_anchor"] = [(int(row), c) in protected for row in members[c][best]]
@@ -190,9 +186,7 @@ def _texts(found: Loaded, enhancer: Enhancer) -> NDArray[np.float32] | None:
         return None
     if enhancer != "none" and len(found.texts) > GRAPH_LIMIT:
         return None
-    enhanced = enhance(
-        found.visual, found.texts, enhancer=enhancer, k=settings.match.k, seed=settings.seed
-    )
+    enhanced = enhance(found.visual, found.texts, enhancer=enhancer, k=settings.match.k, seed=settings.seed)
     return enhanced.texts
 
 
@@ -226,9 +220,7 @@ def samples(found: Loaded, shown: Shown, watch: Watch) -> tuple[dict[str, Any], 
     sizes = np.minimum(frame["width"], frame["height"])
     side = int(np.clip(np.median(sizes), 32, LARGE)) if len(sizes) else LARGE
     with watch.bar("thumbnails", len(positions)) as step:
-        drawn = sprites(
-            pixels_of(found.run, side), positions.tolist(), shown.large, side=side, step=step
-        )
+        drawn = sprites(pixels_of(found.run, side), positions.tolist(), shown.large, side=side, step=step)
     bodies = [
         " · ".join(filter(None, (plain(a), plain(b))))
         for a, b in zip(frame["description"], frame["tags"], strict=True)

@@ -107,9 +107,7 @@ def load(run: Run, plan: Plan, *, held_out: str) -> Loaded:
     train = manifest.split("train")
     stages = {stage.name: run.finished(stage.name) for stage in plan.of(run.settings)}
     classes = (
-        classes_of(run)
-        if stages["classes"]
-        else [ClassSpec(name) for name in manifest.label_names("train")]
+        classes_of(run) if stages["classes"] else [ClassSpec(name) for name in manifest.label_names("train")]
     )
     names = [spec.name for spec in classes]
     reader = _Reader(run, plan, stages)
@@ -132,9 +130,7 @@ def load(run: Run, plan: Plan, *, held_out: str) -> Loaded:
         evidence={} if after is None else _evidence(run),
         evaluated=reader.evaluated(),
         results=_results(stages["evaluate"]),
-        history={
-            name: rows for name, kept in HISTORIES.items() if (rows := run.find(kept)) is not None
-        },
+        history={name: rows for name, kept in HISTORIES.items() if (rows := run.find(kept)) is not None},
         held_out=_held_out(run, held_out),
         missing=reader.missing,
     )
@@ -193,9 +189,7 @@ class _Reader:
 
     def _unfit(self, stage: str) -> None:
         command = self.plan.command(stage, self.run.path)
-        self.missing[stage] = (
-            f"What the {stage} stage left does not fit the scan: run `{command}` again."
-        )
+        self.missing[stage] = f"What the {stage} stage left does not fit the scan: run `{command}` again."
 
     def evaluated(self) -> Evaluated | None:
         """The test samples, if both models have scores for exactly them."""

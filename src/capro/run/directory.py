@@ -66,16 +66,12 @@ class Run:
     @staticmethod
     def create(path: Path, settings: Settings) -> Run:
         """Make or reopen a run directory with these settings; artefacts of other settings go stale."""
-        if (
-            not processes.is_main()
-        ):  # the main rank checks and writes; the others meet it in a stage
+        if not processes.is_main():  # the main rank checks and writes; the others meet it in a stage
             return Run(path, settings)
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file", hint="give a folder to --run")
         if path.is_dir() and any(path.iterdir()) and not is_run(path):
-            raise RunError(
-                f"{path}: not empty and not a run directory", hint="give a new folder to --run"
-            )
+            raise RunError(f"{path}: not empty and not a run directory", hint="give a new folder to --run")
         run = Run(path, settings)
         run.write_settings()
         return run
@@ -93,9 +89,7 @@ class Run:
             document = yaml.safe_load(file.read_text("utf-8"))
             values, layout = document["settings"], int(document.get("layout", LAYOUT))
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
-            raise RunError(
-                f"{file}: damaged", hint="delete it and run `capro scan` again"
-            ) from None
+            raise RunError(f"{file}: damaged", hint="delete it and run `capro scan` again") from None
         if layout > LAYOUT:
             raise RunError(
                 f"{path}: made by capro {document.get('capro')}, whose runs this version cannot read",

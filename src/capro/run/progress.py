@@ -86,9 +86,7 @@ def terminal(label: str, total: int | None) -> Iterator[Step]:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn(
-            "[dim]{task.fields[figures]}"
-        ),  # becomes text when it is drawn, not in each step
+        TextColumn("[dim]{task.fields[figures]}"),  # becomes text when it is drawn, not in each step
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=total, rate="", figures="")
@@ -97,9 +95,7 @@ def terminal(label: str, total: int | None) -> Iterator[Step]:
             progress.advance(task, advance)
             speed = progress.tasks[task].speed
             rate = f"{speed:,.0f}/s" if speed else ""
-            progress.update(
-                task, rate=rate, figures=figures or progress.tasks[task].fields["figures"]
-            )
+            progress.update(task, rate=rate, figures=figures or progress.tasks[task].fields["figures"])
 
         yield step
 
@@ -151,9 +147,7 @@ class Lines(Watch):
         warnings: Whether warnings are printed.
     """
 
-    def __init__(
-        self, write: Say, bar: Bar = silent, *, stages: bool = True, warnings: bool = True
-    ) -> None:
+    def __init__(self, write: Say, bar: Bar = silent, *, stages: bool = True, warnings: bool = True) -> None:
         self._write, self._bar = write, bar
         self._with_stages, self._with_warnings = stages, warnings
         self._stages: list[str] = []

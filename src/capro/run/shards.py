@@ -66,8 +66,7 @@ class Shards:
         """
         begins = range(0, self.count, self.size)[team.index :: team.count]
         return [
-            (begin, min(begin + self.size, self.count), self.folder / f"{begin:012d}.npy")
-            for begin in begins
+            (begin, min(begin + self.size, self.count), self.folder / f"{begin:012d}.npy") for begin in begins
         ]
 
     def rows(self, team: Team) -> int:
@@ -146,9 +145,7 @@ def write_rows(path: Path, shape: tuple[int, ...], blocks: Iterable[NDArray[Any]
             raise RunError(f"{path}: {rows} rows do not fill the shape {shape}")
 
 
-def chosen_rows(
-    array: NDArray[Any], rows: NDArray[np.int64], *, size: int = 4096
-) -> Iterator[NDArray[Any]]:
+def chosen_rows(array: NDArray[Any], rows: NDArray[np.int64], *, size: int = 4096) -> Iterator[NDArray[Any]]:
     """Some rows of an array, in blocks."""
     for begin in range(0, len(rows), size):
         yield array[rows[begin : begin + size]]

@@ -230,9 +230,7 @@ class Plan:
         name = self[stage].command or stage if stage in self else "run"
         return f"capro {name} --run {path}"
 
-    def do(
-        self, run: Run, *names: str, watch: Watch = SILENT, force: bool = False
-    ) -> dict[str, Any]:
+    def do(self, run: Run, *names: str, watch: Watch = SILENT, force: bool = False) -> dict[str, Any]:
         """Do stages, each after the implicit ones that it needs; returns the last one's result."""
         ready: set[str] = set()
         for name in names:

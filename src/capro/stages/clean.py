@@ -57,9 +57,7 @@ def _work(job: Job) -> dict[str, Any]:
     return {str(name): int(n) for name, n in frame["decision"].value_counts().items()}
 
 
-def _evidence(
-    job: Job, training: TrainingSet, anchored: Tensor, judged: Judged
-) -> verdicts.Evidence:
+def _evidence(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged) -> verdicts.Evidence:
     """What the verdict tables are written from."""
     return verdicts.Evidence(
         ids=np.array(training.row_ids, dtype=object),

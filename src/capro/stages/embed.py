@@ -83,9 +83,7 @@ def _embed_texts(job: Job, unique: list[str], encoder: TextEncoder) -> Shards:
         )
 
 
-def _write_texts(
-    job: Job, texts: list[str], unique: list[str], encoded: Shards, width: int
-) -> None:
+def _write_texts(job: Job, texts: list[str], unique: list[str], encoded: Shards, width: int) -> None:
     """Text features in the order of the samples, from those of distinct texts."""
     whole = encoded.folder.parent / "unique.npy"
     write_rows(whole, (len(unique), width), encoded.blocks())
@@ -124,9 +122,7 @@ def _visual(job: Job) -> tuple[_Rows, dict[str, Any]]:
     key = [settings.embed.visual, size, run.finished("pretrain")]
     shards = image_shards(job.folder / SHARDS[1], len(train), run, key=key)
     with job.bar("visual features", shards.rows(ranks)) as step:
-        embed_images(
-            shards, images, encoder, train, settings, ranks, view=PLAIN, epoch=0, step=step
-        )
+        embed_images(shards, images, encoder, train, settings, ranks, view=PLAIN, epoch=0, step=step)
     return _Rows((len(train), encoder.dim), shards.blocks), found
 
 

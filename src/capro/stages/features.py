@@ -97,9 +97,7 @@ def _work(job: Job) -> dict[str, Any]:
     ]
     with job.bar("features of views", sum(part.rows(ranks) for part in shards)) as step:
         for part, (_, view, number, rows) in zip(shards, views, strict=True):
-            embed_images(
-                part, images, backbone, rows, settings, ranks, view=view, epoch=number, step=step
-            )
+            embed_images(part, images, backbone, rows, settings, ranks, view=view, epoch=number, step=step)
     ranks.meet()
     if ranks.main:
         named = [(name, part) for (name, *_), part in zip(views, shards, strict=True)]

@@ -25,9 +25,7 @@ def _work(job: Job) -> dict[str, Any]:
         settings.finetune, net, parts.task, labels[kept].to(training.labels.device), job.ranks,
         parts.inputs, positions,
     )  # fmt: skip
-    history = fit_step(
-        job, objective, parts, positions, name="step 3: classifier", seed=settings.seed + 2
-    )
+    history = fit_step(job, objective, parts, positions, name="step 3: classifier", seed=settings.seed + 2)
     objective.finish()
     if job.ranks.main:
         job.write(STEP3, net_state(net, extra))

@@ -96,9 +96,7 @@ def _evidence(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """For each anchor the words nearest to its class's text, and the neighbours whose texts were added."""
     texts, graph = training_texts(manifest_of(run)), run.find(ADJACENCY)
-    lenders = [
-        [] if graph is None else lenders_of(graph, row).tolist() for row in anchors["row"].tolist()
-    ]
+    lenders = [[] if graph is None else lenders_of(graph, row).tolist() for row in anchors["row"].tolist()]
     words = [
         list(dict.fromkeys(" ".join([texts[row], *(texts[n] for n in others)]).split()))
         for row, others in zip(anchors["row"], lenders, strict=True)
@@ -169,9 +167,7 @@ def anchor_sheet(run: Run, *, columns: int = 12) -> Path:
     frame, train = run.read(ANCHORS), manifest_of(run).split("train")
     images = pixels_of(run, 64)
     rows = {
-        str(name): [
-            images.image(int(train[row])) for row in part.sort_values("rank")["row"][:columns]
-        ]
+        str(name): [images.image(int(train[row])) for row in part.sort_values("rank")["row"][:columns]]
         for name, part in frame.groupby("class")
     }
     path = run.folder("match") / ANCHOR_SHEET

@@ -115,9 +115,7 @@ def _inputs(job: Job, manifest: Manifest, name: str, key: str) -> Inputs:
     folder = job.run.folder(name)
     shards = image_shards(folder, len(rows), job.run, key=[key, settings.net.model_dump(), size])
     with job.bar("features", len(rows)) as step:
-        embed_images(
-            shards, images, backbone, rows, settings, job.ranks, view=PLAIN, epoch=0, step=step
-        )
+        embed_images(shards, images, backbone, rows, settings, job.ranks, view=PLAIN, epoch=0, step=step)
     plain = shards.whole()
     shards.drop()
     folder.rmdir()

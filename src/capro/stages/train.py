@@ -73,9 +73,7 @@ def _train_on_anchors(job: Job, parts: Parts, anchored: Tensor) -> None:
         lambda_prj=settings.train.lambda_prj,
         freeze=True,
     )
-    schedule = settings.train.model_copy(
-        update={"epochs": settings.train.anchor_epochs, "warmup_epochs": 0}
-    )
+    schedule = settings.train.model_copy(update={"epochs": settings.train.anchor_epochs, "warmup_epochs": 0})
     fit_step(
         job, objective, parts, training.positions[rows.cpu().numpy()], name="heads on anchors",
         seed=settings.seed, schedule=schedule, within="anchors",  # a resumed run has them at once

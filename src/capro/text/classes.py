@@ -121,15 +121,11 @@ def _parse(path: Path) -> yaml.Node | None:
         root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
         return root
     except FileNotFoundError:
-        raise ConfigError(
-            f"{path}: no such file", hint="draft it with 'capro classes suggest'"
-        ) from None
+        raise ConfigError(f"{path}: no such file", hint="draft it with 'capro classes suggest'") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", hint="check the path") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path}: byte {error.start} is not UTF-8", hint="save the file as UTF-8"
-        ) from None
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8", hint="save the file as UTF-8") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else f"{path}"
@@ -185,9 +181,7 @@ def _boolean(node: yaml.ScalarNode, place: str) -> bool | None:
     if text is None:
         return None
     if text.lower() not in words:
-        raise ConfigError(
-            f"{place}: 'ambiguous' is '{text}'", hint="write 'ambiguous: true' or 'false'"
-        )
+        raise ConfigError(f"{place}: 'ambiguous' is '{text}'", hint="write 'ambiguous: true' or 'false'")
     return words[text.lower()]
 
 

@@ -164,9 +164,7 @@ def _strip_markup(raw: str) -> str:
     return text
 
 
-def _drop_blocks(
-    text: str, opening: re.Pattern[str], closing: re.Pattern[str], *, drop_rest: bool
-) -> str:
+def _drop_blocks(text: str, opening: re.Pattern[str], closing: re.Pattern[str], *, drop_rest: bool) -> str:
     kept: list[str] = []
     at = 0
     while start := opening.search(text, at):

@@ -306,9 +306,7 @@ def _modules(folder: Path) -> list[dict[str, str]]:
     """Steps of a sentence-transformers folder, [] where it is none."""
     modules: list[dict[str, str]] = _read_json(folder / "modules.json") or []
     kinds = [module["type"].rpartition(".")[2] for module in modules]
-    if modules and (
-        kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Dense", "Normalize"}
-    ):
+    if modules and (kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Dense", "Normalize"}):
         raise ConfigError(
             f"{folder / 'modules.json'}: the steps {', '.join(kinds)} are not supported",
             hint="take a model made of Transformer, Pooling, Dense and Normalize",

@@ -25,9 +25,7 @@ from capro.text.wordnet import Synset
 
 # Lexicographer files of things that stand before a camera. Persons are left out although they do:
 # a person sense of a word is nearly always a metaphor (tiger, bear, wolf, dog).
-VISIBLE = frozenset(
-    f"noun.{name}" for name in ("animal", "artifact", "body", "food", "object", "plant")
-)
+VISIBLE = frozenset(f"noun.{name}" for name in ("animal", "artifact", "body", "food", "object", "plant"))
 
 # In units of the spread. On the three data sets every weight of 0.8 and more for the first, and of
 # 0.5 to 0.7 for the second, gives 68 or 69 right choices of 69.
@@ -132,9 +130,7 @@ def suggest(
         prototypes = vectors[sense_at : (sense_at := sense_at + len(found[name][0]))]
         tables[name] = s @ prototypes.T
     scale = _scale(tables.values())
-    return [
-        _rank(name, senses, head, tables[name], scale) for name, (senses, head) in found.items()
-    ]
+    return [_rank(name, senses, head, tables[name], scale) for name, (senses, head) in found.items()]
 
 
 def _scale(tables: Iterable[NDArray[np.float32]]) -> float:
@@ -166,9 +162,7 @@ def _rank(
         )
         for at in order
     )
-    return Suggestion(
-        name, candidates, sum(each.plausible for each in candidates) > 1, compared, head
-    )
+    return Suggestion(name, candidates, sum(each.plausible for each in candidates) > 1, compared, head)
 
 
 def _senses(name: str) -> tuple[list[Synset], str | None]:

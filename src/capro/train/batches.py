@@ -58,9 +58,7 @@ class Inputs(Protocol):
 class ImageInputs:
     """Full mode: crops on the host, colours by kornia on the device."""
 
-    def __init__(
-        self, pixels: Pixels, backbone: Backbone, settings: ViewSettings, *, seed: int
-    ) -> None:
+    def __init__(self, pixels: Pixels, backbone: Backbone, settings: ViewSettings, *, seed: int) -> None:
         self._pixels = pixels
         self._size = settings.size or backbone.size
         self._mean, self._std = backbone.mean, backbone.std
@@ -90,13 +88,10 @@ class ImageInputs:
         """
         shape = (self._size, self._size, self._pixels.channels)
         if len(buffers) != len(views) or any(
-            len(buffer) < len(positions)
-            for buffer, (positions, _) in zip(buffers, views, strict=True)
+            len(buffer) < len(positions) for buffer, (positions, _) in zip(buffers, views, strict=True)
         ):
             buffers = [np.empty((len(positions), *shape), np.uint8) for positions, _ in views]
-        out = [
-            buffer[: len(positions)] for buffer, (positions, _) in zip(buffers, views, strict=True)
-        ]
+        out = [buffer[: len(positions)] for buffer, (positions, _) in zip(buffers, views, strict=True)]
         places: dict[int, list[tuple[int, int]]] = {}
         for number, (positions, _) in enumerate(views):
             for place, position in enumerate(positions.tolist()):

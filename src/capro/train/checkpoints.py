@@ -35,14 +35,10 @@ class Checkpoints:
         """Write a checkpoint of a step: a temporary folder, then one rename."""
         self.folder.mkdir(parents=True, exist_ok=True)
         target = self.folder / f"{step:09d}"
-        temporary, replaced = (
-            self.folder / f".{step:09d}.{os.getpid()}.{end}" for end in ("new", "old")
-        )
+        temporary, replaced = (self.folder / f".{step:09d}.{os.getpid()}.{end}" for end in ("new", "old"))
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        owned = {
-            name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()
-        }
+        owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         save_file(owned, temporary / CHECKPOINT_TENSORS)
         write_json(temporary / CHECKPOINT_STATE, {"key": self.key, **values})
         _sync(temporary)

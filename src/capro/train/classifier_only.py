@@ -38,9 +38,7 @@ class Frame(NamedTuple):
         """Of unaugmented features of samples that are spread evenly over the set."""
         net.eval()
         chosen = np.linspace(0, len(positions) - 1, min(len(positions), FRAMED_ON)).astype(np.int64)
-        blocks = plain_batches(
-            inputs, positions[chosen], size=EVAL_BATCH, device=ranks.accelerator.device
-        )
+        blocks = plain_batches(inputs, positions[chosen], size=EVAL_BATCH, device=ranks.accelerator.device)
         v = torch.cat([net.encoder(x).float() for _, x in blocks])
         center = v.mean(dim=0)
         away = v - center

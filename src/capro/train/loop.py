@@ -85,9 +85,7 @@ def fit(
     )
     optimizer = ranks.accelerator.prepare_optimizer(optimizer)
     at = Position()
-    resumed = checkpoints is not None and _restore(
-        checkpoints, objective, parameters, optimizer, at, ranks
-    )
+    resumed = checkpoints is not None and _restore(checkpoints, objective, parameters, optimizer, at, ranks)
     saved_at = time.monotonic()
     device = ranks.accelerator.device
 

@@ -149,9 +149,7 @@ class PrototypeLearning:
         self._dictionary.enqueue(keys)
         every = settings.update_every
         if every and (batch.epoch + 1) % every == 0:  # in each u-th epoch, the last of u
-            polished = self._task.polish(
-                self._prototypes, embeddings, labels, settings.prototype_momentum
-            )
+            polished = self._task.polish(self._prototypes, embeddings, labels, settings.prototype_momentum)
             self._prototypes.copy_(polished)
 
     def state(self) -> dict[str, Tensor]:
@@ -185,11 +183,7 @@ class PrototypeLearning:
             sums = part if sums is None else sums + part
         if sums is None:  # no anchor at all: every class is absent until samples polish it
             width = self.net.heads.embedding_dim
-            shape = (
-                (self._task.classes, width)
-                if self._labels.ndim == 1
-                else (self._task.classes, 2, width)
-            )
+            shape = (self._task.classes, width) if self._labels.ndim == 1 else (self._task.classes, 2, width)
             return torch.zeros(shape, device=self._device)
         return unit(sums)
 
@@ -202,6 +196,4 @@ class PrototypeLearning:
             self._dictionary.enqueue(self.net.embed_key(x))
 
     def _plain(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-        return plain_batches(
-            self._inputs, self._positions[rows], size=EVAL_BATCH, device=self._device
-        )
+        return plain_batches(self._inputs, self._positions[rows], size=EVAL_BATCH, device=self._device)

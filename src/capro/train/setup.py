@@ -69,9 +69,7 @@ def training_set(run: Run, device: torch.device | str = "cpu") -> TrainingSet:
     names = [spec.name for spec in classes_of(run)]
     positions = manifest.split("train")
     if not len(positions):
-        raise DataError(
-            "no training sample in the manifest", hint="check --split-column, or give train data"
-        )
+        raise DataError("no training sample in the manifest", hint="check --split-column, or give train data")
     labels = torch.from_numpy(labels_of(manifest, positions, names))
     return TrainingSet(positions, manifest.samples["id"].tolist(), names, labels.to(device))
 

@@ -38,9 +38,7 @@ class Task(Protocol):
     def shares(self, decisions: Tensor, before: Tensor, after: Tensor) -> dict[str, float]: ...
     def similarity(self, z: Tensor, z_c: Tensor | None, prototypes: Tensor) -> Tensor: ...
     def sums(self, z: Tensor, z_c: Tensor | None, labels: Tensor, anchored: Tensor) -> Tensor: ...
-    def polish(
-        self, prototypes: Tensor, embeddings: Tensor, labels: Tensor, momentum: float
-    ) -> Tensor: ...
+    def polish(self, prototypes: Tensor, embeddings: Tensor, labels: Tensor, momentum: float) -> Tensor: ...
     def embeddings(self, z: Tensor, z_c: Tensor | None) -> Tensor: ...
     def key_similarity(self, keys: Tensor, heads: Heads, prototypes: Tensor) -> Tensor: ...
 
@@ -100,17 +98,13 @@ class SingleLabel:
 
     def sums(self, z: Tensor, z_c: Tensor | None, labels: Tensor, anchored: Tensor) -> Tensor:
         del z_c
-        return prototypes.class_sums(
-            z, torch.where(anchored, labels, rule.NULL), n_classes=self.classes
-        )
+        return prototypes.class_sums(z, torch.where(anchored, labels, rule.NULL), n_classes=self.classes)
 
     def embeddings(self, z: Tensor, z_c: Tensor | None) -> Tensor:
         del z_c
         return z
 
-    def polish(
-        self, prototypes_: Tensor, embeddings: Tensor, labels: Tensor, momentum: float
-    ) -> Tensor:
+    def polish(self, prototypes_: Tensor, embeddings: Tensor, labels: Tensor, momentum: float) -> Tensor:
         return prototypes.polish(prototypes_, embeddings, labels, momentum=momentum)
 
     def key_similarity(self, keys: Tensor, heads: Heads, prototypes_: Tensor) -> Tensor:
@@ -192,9 +186,7 @@ class MultiLabel:
         del z
         return _subspaces(z_c)
 
-    def polish(
-        self, prototypes_: Tensor, embeddings: Tensor, labels: Tensor, momentum: float
-    ) -> Tensor:
+    def polish(self, prototypes_: Tensor, embeddings: Tensor, labels: Tensor, momentum: float) -> Tensor:
         return prototypes.polish_binary(prototypes_, embeddings, labels, momentum=momentum)
 
     def key_similarity(self, keys: Tensor, heads: Heads, prototypes_: Tensor) -> Tensor:

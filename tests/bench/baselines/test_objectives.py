@@ -44,9 +44,7 @@ def accuracy(nets: int, seed: int) -> float:
     net, y, ranks = network(seed), torch.from_numpy(labels), one_rank()
     if nets:
         other = network(seed + 100) if nets == 2 else None
-        objective: WebLabels = SmallLoss(
-            net, other, TASK, y, ranks, lambda_prj=1.0, noise=NOISE, ramp=10
-        )
+        objective: WebLabels = SmallLoss(net, other, TASK, y, ranks, lambda_prj=1.0, noise=NOISE, ramp=10)
     else:
         objective = WebLabels(net, TASK, y, ranks, lambda_prj=1.0)
     everyone = np.arange(len(v))

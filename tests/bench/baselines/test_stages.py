@@ -101,9 +101,7 @@ def test_cleanlab_finds_swapped_labels() -> None:
     beliefs[np.arange(60), y] = 0.9
     given = y.copy()
     given[[0, 25, 45]] = [1, 2, 0]
-    np.testing.assert_array_equal(
-        np.flatnonzero(selection.label_issues(beliefs, given)), [0, 25, 45]
-    )
+    np.testing.assert_array_equal(np.flatnonzero(selection.label_issues(beliefs, given)), [0, 25, 45])
     assert selection.estimate_noise(beliefs, given) == pytest.approx(3 / 60)
 
 

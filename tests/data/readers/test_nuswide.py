@@ -47,9 +47,7 @@ def test_train_has_web_labels_and_test_the_truth(tmp_path: Path, whole: bool) ->
     assert summary["samples"] == 5
 
 
-def test_images_without_any_of_the_tags_are_quarantined_and_counted(
-    root: Path, tmp_path: Path
-) -> None:
+def test_images_without_any_of_the_tags_are_quarantined_and_counted(root: Path, tmp_path: Path) -> None:
     manifest, summary = scanned(root, tmp_path / "out")
     assert summary["quarantined_by"] == {"no-concept-tag": 2}
     assert summary["notes"]["train_images_without_any_of_the_tags"] == 1

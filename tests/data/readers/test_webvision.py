@@ -84,9 +84,7 @@ def test_subsets(
     manifest, summary = scanned(root, tmp_path / "out", **data)
     assert summary["splits"] == {"train": train, "test": test}
     assert len(manifest.label_names()) == classes
-    left_out = sum(
-        count for name, count in summary["notes"].items() if name.endswith("other_classes")
-    )
+    left_out = sum(count for name, count in summary["notes"].items() if name.endswith("other_classes"))
     read = 20 if data.get("subset", "all") == "all" else 10
     assert left_out == read + 8 - train - test
 
@@ -109,9 +107,7 @@ def test_mini_is_the_first_fifty_classes_of_google(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_imagenet_is_a_second_test_set_with_the_same_classes(
-    root: Path, tmp_path: Path, flat: bool
-) -> None:
+def test_imagenet_is_a_second_test_set_with_the_same_classes(root: Path, tmp_path: Path, flat: bool) -> None:
     imagenet = tmp_path / "imagenet"
     for number, line in enumerate(SYNSETS):
         name = f"ILSVRC2012_val_{number + 1:08d}.JPEG"
@@ -199,9 +195,7 @@ def test_malformed_lists_are_told_by_file_and_line(root: Path, tmp_path: Path, n
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(
-    "file", ["val_filelist.txt", "queries_synsets_map.txt", "queries_google.txt"]
-)
+@pytest.mark.parametrize("file", ["val_filelist.txt", "queries_synsets_map.txt", "queries_google.txt"])
 def test_missing_lists_are_told(root: Path, tmp_path: Path, file: str) -> None:
     (root / "info" / file).unlink()
     with pytest.raises(DataError, match=f"{file}: cannot be read"):
@@ -259,9 +253,7 @@ def test_odd_rows_are_counted(root: Path, tmp_path: Path) -> None:
         ({"class_list": "x.txt"}, "data.class_list is for WebVision"),
     ],
 )
-def test_other_folders_are_not_taken_for_it(
-    tmp_path: Path, data: dict[str, str], message: str
-) -> None:
+def test_other_folders_are_not_taken_for_it(tmp_path: Path, data: dict[str, str], message: str) -> None:
     put(tmp_path / "cat" / "1.png", png())
     with pytest.raises((DataError, ConfigError), match=message):
         readers.find(DataSettings(**data), source=str(tmp_path))

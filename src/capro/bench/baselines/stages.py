@@ -100,9 +100,7 @@ class Work:
         )
 
     @torch.no_grad()
-    def features(
-        self, positions: NDArray[np.int64], net: Siamese | None = None
-    ) -> NDArray[np.float32]:
+    def features(self, positions: NDArray[np.int64], net: Siamese | None = None) -> NDArray[np.float32]:
         """Unaugmented features v of samples: cached ones, or of step 1's encoder (or another)."""
         net = (net or self.step1()).eval()
         inputs = inputs_of(self.run, net.encoder)
@@ -128,9 +126,7 @@ class Work:
                 x = torch.from_numpy(v[held]).to(self.device)
                 return task.probabilities(classifier(x)).cpu().numpy()
 
-        return selection.cross_validated(
-            labels.cpu().numpy(), learn, count=FOLDS, seed=settings.seed
-        )
+        return selection.cross_validated(labels.cpu().numpy(), learn, count=FOLDS, seed=settings.seed)
 
     def probe(self, v: NDArray[np.float32], rows: NDArray[np.int64], name: str) -> torch.nn.Module:
         """A linear classifier on features v of all training rows, trained on some rows."""

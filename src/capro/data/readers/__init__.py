@@ -66,9 +66,7 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
         named = _split_folders(path)
         if named:
             return [
-                reader
-                for name, folder in named
-                for reader in find(settings, source=str(folder), split=name)
+                reader for name, folder in named for reader in find(settings, source=str(folder), split=name)
             ]
     return _folder_readers(path, settings, split)
 
@@ -132,9 +130,7 @@ def _folder_readers(path: Path, settings: DataSettings, split: str | None) -> li
             wanted = {split: [f for fs in shards.values() for f in fs]} if split else shards
             return [TableReader(files, settings, name) for name, files in wanted.items()]
     if settings.format == "table":
-        raise DataError(
-            f"{path}: no SPLIT-00000-of-00001.parquet file in it", hint="give the table itself"
-        )
+        raise DataError(f"{path}: no SPLIT-00000-of-00001.parquet file in it", hint="give the table itself")
     return [FolderReader(path, settings, split or "train")]
 
 

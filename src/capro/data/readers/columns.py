@@ -290,9 +290,7 @@ def _open(path: Path) -> Any:
     try:
         return path.open("rb")
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read: {error.strerror}", hint="check the file"
-        ) from None
+        raise DataError(f"{path}: cannot be read: {error.strerror}", hint="check the file") from None
 
 
 def _decode(raw: bytes) -> tuple[str, bool]:

@@ -65,9 +65,7 @@ class FolderReader(Reader):
                 "files_without_metadata": len(pictures) - matched,
             }
         for name in metadata:
-            yield Row(
-                f"{self._split}/{name}", name, self._split, problem="missing-file", detail=name
-            )
+            yield Row(f"{self._split}/{name}", name, self._split, problem="missing-file", detail=name)
         yield from bad
 
     def _pictures(self) -> list[str]:

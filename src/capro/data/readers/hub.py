@@ -18,9 +18,7 @@ def load_hub(name: str) -> Any:
     try:
         import datasets
     except ImportError:
-        raise DataError(
-            f"hub:{name} needs the 'datasets' package", hint="pip install 'capro[hub]'"
-        ) from None
+        raise DataError(f"hub:{name} needs the 'datasets' package", hint="pip install 'capro[hub]'") from None
     path, _, config = name.partition("@")
     try:
         found = datasets.load_dataset(path, config or None)
@@ -78,9 +76,7 @@ class HubReader(Reader):
         data = image_bytes(cell(columns.image))
         value = cell(columns.label)
         if names:
-            value = (
-                [_name(v, names) for v in value] if isinstance(value, list) else _name(value, names)
-            )
+            value = [_name(v, names) for v in value] if isinstance(value, list) else _name(value, names)
         labels, listed = label_names(value, self._settings.label_separator)
         return Row(
             text_of(cell(columns.id)) or f"{split}/{number:08d}",

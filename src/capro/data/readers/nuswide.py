@@ -197,17 +197,14 @@ class NusWideReader(Reader):
             return np.stack([_column(path, number) for path in named])
         whole = self.root / "ImageList" / "Imagelist.txt"
         everyone = {
-            line.text: place
-            for place, line in enumerate(lines(whole, hint=HINT.format("ImageList.zip")))
+            line.text: place for place, line in enumerate(lines(whole, hint=HINT.format("ImageList.zip")))
         }
         rows = []
         for line in self._images():
             if line.text not in everyone:
                 line.fail("not in Imagelist.txt", "fetch both lists again")
             rows.append(everyone[line.text])
-        named = [
-            self.root / "Groundtruth" / "AllLabels" / f"Labels_{name}.txt" for name in self.concepts
-        ]
+        named = [self.root / "Groundtruth" / "AllLabels" / f"Labels_{name}.txt" for name in self.concepts]
         return np.stack([_column(path, len(everyone))[rows] for path in named])
 
 

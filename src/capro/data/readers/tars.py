@@ -113,9 +113,7 @@ class TarReader(Reader):
     def _cut(self, shard: Path, key: str, detail: str) -> Row:
         """The sample that a shard ends in: not to be trusted, but told."""
         identity = f"{self._split}/{shard.stem}/{key}".rstrip("/")
-        return Row(
-            identity, shard.name, self._split, problem="truncated-shard", detail=detail[:500]
-        )
+        return Row(identity, shard.name, self._split, problem="truncated-shard", detail=detail[:500])
 
     def _row(self, shard: Path, sample: _Sample, seen: set[str]) -> Row:
         identity = f"{self._split}/{shard.stem}/{sample.key}"

@@ -65,10 +65,7 @@ class Info:
         if not found:
             raise DataError(f"{self.root / 'info' / 'synsets.txt'}: empty", hint=INFO)
         counts = Counter(found.values())
-        return [
-            (wnid, name if counts[name] == 1 else f"{name} ({wnid})")
-            for wnid, name in found.items()
-        ]
+        return [(wnid, name if counts[name] == 1 else f"{name} ({wnid})") for wnid, name in found.items()]
 
     @property
     def engines(self) -> list[str]:
@@ -138,9 +135,7 @@ def _hint(part: str) -> str:
     return INFO + (alone if part == "flickr" else "")
 
 
-def webvision_readers(
-    root: Path, settings: DataSettings, split: str | None
-) -> list[WebVisionReader]:
+def webvision_readers(root: Path, settings: DataSettings, split: str | None) -> list[WebVisionReader]:
     """Readers of one tree: Google's and Flickr's training images, and the validation images."""
     info = Info(root, settings.subset, Path(settings.class_list) if settings.class_list else None)
     train = [WebVisionReader(info, engine) for engine in info.engines]
@@ -268,21 +263,15 @@ class _Texts:
         places.append(self._root / f"{engine}_json" / rest)
         found = next((place for place in places if place.is_file()), None)
         if found is None:
-            line.fail(
-                f"{safe} is not there", f"unpack the archive with the texts into {self._root}"
-            )
+            line.fail(f"{safe} is not there", f"unpack the archive with the texts into {self._root}")
         try:
             entries = json.loads(found.read_bytes().decode("utf-8-sig", "replace"))
         except (ValueError, RecursionError, OSError) as error:
             where = getattr(error, "lineno", None)
             place = f"{found}:{where}" if where else str(found)
-            raise DataError(
-                f"{place}: no valid JSON: {error}", hint="fetch the file again"
-            ) from None
+            raise DataError(f"{place}: no valid JSON: {error}", hint="fetch the file again") from None
         if not isinstance(entries, list):
-            raise DataError(
-                f"{found}: holds a {type(entries).__name__}, not a list", hint="fetch it again"
-            )
+            raise DataError(f"{found}: holds a {type(entries).__name__}, not a list", hint="fetch it again")
         return entries
 
 
@@ -343,9 +332,7 @@ class ImageNetReader(Reader):
 
     def _by_list(self) -> Iterator[tuple[str, str]]:
         order = sorted(wnid for wnid, _ in self.info.synsets)
-        hint = (
-            "put val.txt of Caffe's ilsvrc_aux beside the images, or sort them into class folders"
-        )
+        hint = "put val.txt of Caffe's ilsvrc_aux beside the images, or sort them into class folders"
         for line in lines(self.root / "val.txt", hint=hint):
             name, _, label = line.text.rpartition(" ")
             yield name.strip(), order[line.integer(label, 0, len(order) - 1, "label")]
