@@ -44,10 +44,7 @@ def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
     anchors = trial.anchor_heads(text, train)
     rows["anchors only"] = trial.test(anchors)
     from_anchors = train.model_copy(update={"start": "anchors"})
-    for name, start, settings in (
-        ("web", vanilla, web_start),
-        ("anchors", anchors, from_anchors),
-    ):
+    for name, start, settings in (("web", vanilla, web_start), ("anchors", anchors, from_anchors)):
         found = _capro(trial, start, text, settings, balance, 0.0)
         rows[f"CAPro from {name}"], rows[f"CAPro from {name}, balance 0 in step 3"] = found
         heard = settings.model_copy(update={"text_weight": 1.0})
@@ -95,11 +92,7 @@ def _oracles(trial: Trial, relabel: dict[str, bool]) -> dict[str, dict[str, floa
 
 
 def _capro(
-    trial: Trial,
-    start: Siamese,
-    anchored: torch.Tensor,
-    train: TrainSettings,
-    *balances: float | None,
+    trial: Trial, start: Siamese, anchored: torch.Tensor, train: TrainSettings, *balances: float | None
 ) -> list[dict[str, float]]:
     """Figures with each of some balances in step 3."""
     step2, verdicts = trial.step2(start, anchored, train)

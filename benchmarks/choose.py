@@ -64,10 +64,7 @@ def main() -> None:
             cells = "".join(
                 f"  {name} {100 * np.mean([r[row][name] for r in results]):.1f}" for name in metrics
             )
-            print(
-                f"{row:<8}{cells}   {' '.join(overrides)}  ({time.monotonic() - begin:.0f} s)",
-                flush=True,
-            )
+            print(f"{row:<8}{cells}   {' '.join(overrides)}  ({time.monotonic() - begin:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

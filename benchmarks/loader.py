@@ -120,10 +120,7 @@ def main() -> int:
         make(root, a.images)
         files = sorted((root / "files" / "photo").iterdir())
         sources = {name: views_of(root / name, root / "scans") for name in ("files", "tars")}
-        rates: dict[str, list[tuple[float, float]]] = {
-            "bare Pillow": [],
-            **{name: [] for name in sources},
-        }
+        rates: dict[str, list[tuple[float, float]]] = {"bare Pillow": [], **{name: [] for name in sources}}
         for number in range(a.rounds + 1):
             rates["bare Pillow"].append(bare(files))
             for name, inputs in sources.items():

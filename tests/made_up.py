@@ -33,14 +33,7 @@ from tests.data.corpus import encode, picture
 from tests.fakes import fake_stage
 
 CLASSES = ["tiger/cat", "tiger cat", "nut"]  # two of them share a safe name
-HOSTILE = [
-    '<img src=x onerror="alert(1)">',
-    'a, "b"\nc;\td',
-    "=cmd()",
-    "",
-    "naïve 猫 🐈",
-    "\\ \\n '",
-]
+HOSTILE = ['<img src=x onerror="alert(1)">', 'a, "b"\nc;\td', "=cmd()", "", "naïve 猫 🐈", "\\ \\n '"]
 
 
 def write_source(folder: Path, *, multi: bool = False, per_class: int = 8, test: int = 2) -> Path:

@@ -197,11 +197,7 @@ def test_parameters_as_scikit_learn_has_them() -> None:
 
 def test_not_fitted(tmp_path: Path) -> None:
     estimator = CAPro()
-    for use in (
-        lambda: estimator.predict([]),
-        estimator.issues,
-        lambda: estimator.save(tmp_path / "x"),
-    ):
+    for use in (lambda: estimator.predict([]), estimator.issues, lambda: estimator.save(tmp_path / "x")):
         with pytest.raises(NotFittedError, match=r"fit\(data\)"):
             use()
     with pytest.raises(NotFittedError):

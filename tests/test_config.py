@@ -81,11 +81,7 @@ def test_later_wins(tmp_path: Path) -> None:
         ("train.gama=0.4", "unknown setting 'train.gama'", "did you mean 'train.gamma'?"),
         ("trian.gamma=0.4", "unknown setting 'trian'", "did you mean 'train'?"),
         ("gamma=0.4", "unknown setting 'gamma'", "did you mean 'train.gamma'?"),
-        (
-            "train.gamma=2",
-            "train.gamma: input should be less than or equal to 1, got 2",
-            "capro config",
-        ),
+        ("train.gamma=2", "train.gamma: input should be less than or equal to 1, got 2", "capro config"),
         ("train.gamma=high", "train.gamma: input should be a valid number", "capro config"),
         ("train.lr=nan", "train.lr", "capro config"),
         ("match.enhancer=magic", "'none', 'knn' or 'reciprocal', got 'magic'", "capro config"),

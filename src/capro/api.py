@@ -110,12 +110,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # --- fitting ----------------------------------------------------------------------------------
 
     def fit(
-        self,
-        X: Any,
-        y: Sequence[Any] | None = None,
-        *,
-        test: Any = None,
-        classes: str | Path | None = None,
+        self, X: Any, y: Sequence[Any] | None = None, *, test: Any = None, classes: str | Path | None = None
     ) -> Self:
         """Run the whole pipeline.
 

@@ -116,24 +116,12 @@ def test_a_copied_source_is_scanned_again_and_nothing_behind_it(folder: Path, tm
     ("args", "message", "hint"),
     [
         (["scan", "nowhere", "--run", "r"], "nowhere: no such file or folder", "check the path"),
-        (
-            ["scan", "data", "--run", "r", "--lable-column", "x"],
-            "no such option",
-            "capro scan --help",
-        ),
+        (["scan", "data", "--run", "r", "--lable-column", "x"], "no such option", "capro scan --help"),
         (["scan", "data", "--run", "r", "--label-column", "x"], "no metadata file", "metadata.csv"),
         (["scan", "data"], "--run", "capro scan --help"),
         (["scna"], "no such command", "capro --help"),
-        (
-            ["scan", "data", "--run", "r", "--set", "scan.max_pixel=3"],
-            "unknown setting",
-            "did you mean",
-        ),
-        (
-            ["config", "show", "--preset", "nusvide"],
-            "no preset 'nusvide'",
-            "did you mean 'nuswide'?",
-        ),
+        (["scan", "data", "--run", "r", "--set", "scan.max_pixel=3"], "unknown setting", "did you mean"),
+        (["config", "show", "--preset", "nusvide"], "no preset 'nusvide'", "did you mean 'nuswide'?"),
         (
             ["run", "--data", "data", "--memory", "4 gigs"],
             "--memory '4 gigs': not an amount of memory",
@@ -232,10 +220,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 def test_run_of_an_existing_directory_goes_on_with_its_settings(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from capro import pipeline
     from capro.cli import commands

@@ -50,14 +50,7 @@ def drawn(dashboard: Dashboard, console: Console) -> list[str]:
 
 def history(epochs: int) -> list[dict[str, float]]:
     return [
-        {
-            "epoch": float(e),
-            "lr": 0.1,
-            "loss": 4 - e,
-            "cls": 2 - e,
-            "keep": 1 - e / 10,
-            "drop": e / 10,
-        }
+        {"epoch": float(e), "lr": 0.1, "loss": 4 - e, "cls": 2 - e, "keep": 1 - e / 10, "drop": e / 10}
         for e in range(epochs)
     ]
 
@@ -258,10 +251,7 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean(data: Path, tmp_path: Path) -> Non
     text = output.decode()
     assert os.waitstatus_to_exitcode(status) == 130, text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is visible
-    assert text.splitlines()[-2:] == [
-        "error: interrupted",
-        "hint: the same command goes on where it stopped",
-    ]
+    assert text.splitlines()[-2:] == ["error: interrupted", "hint: the same command goes on where it stopped"]
     assert "▶ pretrain" in text
 
 

@@ -78,11 +78,7 @@ def webvision(root: Path, *, per_query: int = 2, val: int = 2) -> Path:
 
 
 def nuswide(
-    root: Path,
-    train: list[list[str]],
-    test: list[tuple[list[str], list[str]]],
-    *,
-    whole: bool = False,
+    root: Path, train: list[list[str]], test: list[tuple[list[str], list[str]]], *, whole: bool = False
 ) -> Path:
     """A tree of NUS-WIDE: web labels of training images, web and true labels of test images.
 

@@ -60,11 +60,7 @@ def test_folder_gives_class_by_folder_in_path_order(tmp_path: Path) -> None:
     for seed, name in enumerate(["dog/b.png", "cat/2.jpg", "cat/1.png"]):
         put(tmp_path / "data" / name, png(seed))
     manifest, summary = scan_it(tmp_path / "data", tmp_path / "out")
-    assert manifest.samples["id"].tolist() == [
-        "train/cat/1.png",
-        "train/cat/2.jpg",
-        "train/dog/b.png",
-    ]
+    assert manifest.samples["id"].tolist() == ["train/cat/1.png", "train/cat/2.jpg", "train/dog/b.png"]
     assert manifest.samples["labels"].tolist() == [("cat",), ("cat",), ("dog",)]
     assert (summary["task"], summary["rows"]) == ("single", 3)
 
@@ -210,11 +206,7 @@ def test_split_folders(tmp_path: Path) -> None:
         (lambda p: _file(p / "x.parquet", b"nonsense"), "not a Parquet file", "whole"),
         (lambda p: _file(p / "x.csv", b"a,b\n1,2\n"), "no column with images", "--image-column"),
         (lambda p: _file(p / "x.csv", b""), "no column with images", "--image-column"),
-        (
-            lambda p: _file(p / "d" / "notes.txt", b"hello").parent,
-            "no image in this folder",
-            "give",
-        ),
+        (lambda p: _file(p / "d" / "notes.txt", b"hello").parent, "no image in this folder", "give"),
         (lambda p: _file(p / "x.tar", b""), "none of the 1 rows", "quarantine"),
     ],
 )

@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import capro.data.views
-from capro.data.views import (
-    COLOUR,
-    KEY,
-    QUERY,
-    KeyAugment,
-    center,
-    crop,
-    crop_box,
-    normalise,
-    view_rng,
-)
+from capro.data.views import COLOUR, KEY, QUERY, KeyAugment, center, crop, crop_box, normalise, view_rng
 from capro.errors import ConfigError
 
 sides = st.one_of(st.just(1), st.integers(1, 3000))
@@ -98,12 +88,7 @@ def slow_box(width: int, height: int, u: list[float], scale: float, ratio: float
     h = w / ratio
     if w > width or h > height:  # too long: as wide or as high as the image
         w, h = (width, width / ratio) if width / ratio <= height else (height * ratio, height)
-    return [
-        u[0] * (width - w),
-        u[1] * (height - h),
-        u[0] * (width - w) + w,
-        u[1] * (height - h) + h,
-    ]
+    return [u[0] * (width - w), u[1] * (height - h), u[0] * (width - w) + w, u[1] * (height - h) + h]
 
 
 @given(sides, sides, st.integers(0, 1000), st.floats(0.05, 0.95), st.floats(0.2, 5))

@@ -148,11 +148,7 @@ def test_a_set_without_neighbours_is_all_outliers() -> None:
 
 
 def test_spoke_for_takes_the_closest_first() -> None:
-    graph = {
-        "indptr": np.array([0, 3, 3]),
-        "indices": np.array([7, 8, 9]),
-        "data": np.array([0.1, 0.9, 0.5]),
-    }
+    graph = {"indptr": np.array([0, 3, 3]), "indices": np.array([7, 8, 9]), "data": np.array([0.1, 0.9, 0.5])}
     assert [rows.tolist() for rows in verdicts.spoke_for(graph, 2)] == [[8, 9, 7], []]
     assert [rows.tolist() for rows in verdicts.spoke_for(None, 2)] == [[], []]
 

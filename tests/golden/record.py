@@ -27,12 +27,7 @@ HERE = Path(__file__).parent
 CASES = [f"{task}-{mode}" for task in ("single", "multi") for mode in ("frozen", "full")]
 
 FULL = ["net.mode=full", "pretrain.epochs=2", "train.epochs=2", "train.frozen_epochs=1"]
-MOVING = (
-    "made",
-    "title",
-    "version",
-    "sheets",
-)  # of the report's data: the time, our version, pixels
+MOVING = ("made", "title", "version", "sheets")  # of the report's data: the time, our version, pixels
 
 
 def make(case: str, folder: Path) -> Run:
@@ -54,10 +49,7 @@ def record(case: str, folder: Path) -> dict[str, Any]:
     for name in MOVING:
         data.pop(name)
     data["stages"] = [row["name"] for row in data["stages"]]
-    data["map"] = {
-        "items": data["map"]["items"],
-        "of": data["map"]["of"],
-    }  # t-SNE amplifies rounding
+    data["map"] = {"items": data["map"]["items"], "of": data["map"]["of"]}  # t-SNE amplifies rounding
     return plain(
         {
             "fingerprints": {

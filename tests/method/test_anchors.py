@@ -113,13 +113,7 @@ def test_a_permutation_of_samples_changes_nothing(settings):
     order = np.random.default_rng(5).permutation(120)
     whole = match(texts, prototypes, labels, k=5, top_k=12, ids=ids, **settings)
     moved = match(
-        texts[order],
-        prototypes,
-        labels[order],
-        k=5,
-        top_k=12,
-        ids=[ids[i] for i in order],
-        **settings,
+        texts[order], prototypes, labels[order], k=5, top_k=12, ids=[ids[i] for i in order], **settings
     )
     assert [ids[i] for i in whole.sample] == [ids[order[i]] for i in moved.sample]
     np.testing.assert_array_equal(whole.distance, moved.distance)
@@ -203,15 +197,7 @@ def test_random_share(share, top_k, seed):
     ids = names(120)
     plain = match(texts, prototypes, labels, k=5, top_k=top_k, ids=ids, rerank=False)
     found = match(
-        texts,
-        prototypes,
-        labels,
-        k=5,
-        top_k=top_k,
-        ids=ids,
-        rerank=False,
-        random_share=share,
-        seed=seed,
+        texts, prototypes, labels, k=5, top_k=top_k, ids=ids, rerank=False, random_share=share, seed=seed
     )
     for c in range(4):
         mine, size = found.label == c, min(top_k, (labels == c).sum())
@@ -294,12 +280,7 @@ def test_rivalry_equals_a_loop(n: int, classes: int, seed: int) -> None:
     texts[rng.random(n) < 0.2] = 0
     for c in range(classes):
         slow = [
-            max(
-                [
-                    0.0,
-                    *(float(t @ prototypes[o] - t @ prototypes[c]) for o in range(classes) if o != c),
-                ]
-            )
+            max([0.0, *(float(t @ prototypes[o] - t @ prototypes[c]) for o in range(classes) if o != c)])
             for t in texts
         ]
         np.testing.assert_allclose(rivalry(texts, prototypes, c), slow, atol=1e-5)

@@ -22,11 +22,7 @@ sixteenths = st.integers(0, 16).map(lambda n: n / 16)
 
 def decide(row: list[float], y: int, gamma: float, anchor: bool = False, protect: bool = True):
     labels, decisions = adjust(
-        torch.tensor([row]),
-        torch.tensor([y]),
-        torch.tensor([anchor]),
-        gamma=gamma,
-        protect_anchors=protect,
+        torch.tensor([row]), torch.tensor([y]), torch.tensor([anchor]), gamma=gamma, protect_anchors=protect
     )
     return int(labels[0]), Decision(int(decisions[0])).name
 

@@ -397,10 +397,7 @@ def test_positive_weights_by_hand():
     assert found.tolist() == pytest.approx([3.0, 1.0, 1 / 3, 10.0, 0.1])
 
 
-@given(
-    st.lists(st.integers(0, 500), min_size=1, max_size=8).filter(any),
-    st.floats(0, 1),
-)
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=8).filter(any), st.floats(0, 1))
 def test_offsets_of_classes_equal_a_loop(counts, balance):
     slow = [balance * math.log(count / sum(counts)) if count else 0.0 for count in counts]
     found = class_offsets(torch.tensor(counts), balance=balance)

@@ -177,12 +177,7 @@ def test_a_random_pooler_is_not_used(tmp_path: Path) -> None:
 def test_clip_gives_its_picture_half(tmp_path: Path) -> None:
     from transformers import CLIPConfig, CLIPModel
 
-    half = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 8,
-    }
+    half = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     text = {**half, "vocab_size": 10, "max_position_embeddings": 4}
     image = {**half, "image_size": 32, "patch_size": 16}
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=image)).eval()

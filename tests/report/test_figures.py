@@ -11,9 +11,7 @@ from capro.report import figures
 
 C = 4
 label_lists = st.lists(
-    st.tuples(st.integers(-1, C - 1), st.integers(-1, C - 1), st.booleans()),
-    min_size=1,
-    max_size=30,
+    st.tuples(st.integers(-1, C - 1), st.integers(-1, C - 1), st.booleans()), min_size=1, max_size=30
 )
 
 

@@ -104,21 +104,13 @@ def killed(processes, run: Run, stages, die: str, at: int) -> None:
 
 
 STEPS = ("train", "clean", "finetune")
-RATE, SAVE, RENAME = (
-    "capro.train.loop.learning_rate",
-    "capro.train.checkpoints.save_file",
-    "os.replace",
-)
+RATE, SAVE, RENAME = ("capro.train.loop.learning_rate", "capro.train.checkpoints.save_file", "os.replace")
 
 
 @pytest.mark.parametrize(
     ("mode", "overrides", "kills"),
     [
-        (
-            "frozen",
-            [ON_ANCHORS, "train.text_weight=1"],
-            [(RATE, 3), (f"{SAVE} after", 2), (RATE, 6)],
-        ),
+        ("frozen", [ON_ANCHORS, "train.text_weight=1"], [(RATE, 3), (f"{SAVE} after", 2), (RATE, 6)]),
         ("frozen", ["train.update_every=0", "train.reference=mixup"], [(RENAME, 9), (RATE, 5)]),
         ("full", [ON_ANCHORS, "train.reference=cb+mixup"], [(RATE, 8), (SAVE, 2)]),
         (

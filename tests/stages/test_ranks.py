@@ -110,12 +110,7 @@ class Launcher:
     ) -> Ended:  # fmt: skip
         arguments = ["run", "--data", str(self.data), "--run", str(run)]
         classes = f"data.classes={self.data / 'classes.yaml'}"
-        mode = [
-            "net.mode=frozen",
-            "embed.visual=small",
-            "embed.shard_size=2",
-            "finetune.centred=true",
-        ]
+        mode = ["net.mode=frozen", "embed.visual=small", "embed.shard_size=2", "finetune.centred=true"]
         for override in (*tiny.FAST, *mode, classes):
             arguments += ["--set", override]
         with socket.socket() as free:
@@ -192,11 +187,7 @@ def test_a_killed_rank_stops_all_and_the_run_goes_on(launch: Launcher, pair: Pat
     run = tmp_path / "run"
     kills = [
         (Harm(1, "capro.run.shards.write_array", 32), "embed/visual.npy", "embed/*/shards-*/*.npy"),
-        (
-            Harm(0, "capro.pipeline.matching._save_adjacency", 1),
-            "graph/graph.npz",
-            "graph/search/*",
-        ),
+        (Harm(0, "capro.pipeline.matching._save_adjacency", 1), "graph/graph.npz", "graph/search/*"),
         (Harm(1, "capro.train.loop.learning_rate", 5), "train/model.safetensors", "train/check*/*"),
     ]
     kept: dict[Path, int] = {}

@@ -138,8 +138,7 @@ def test_words_and_names_are_not_split(word):
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["golden gate bridge", "san francisco", "red fox", "black and white", "photo of the day"],
+    "words", ["golden gate bridge", "san francisco", "red fox", "black and white", "photo of the day"]
 )
 def test_glued_tags_are_split(words):
     assert split_glued(words.replace(" ", "")) == words

@@ -61,8 +61,7 @@ def test_ambiguous_where_another_sense_fits_as_well():
 
 def test_names_that_wordnet_lacks():
     shoes, made_up, wnid, imagenet = suggest(
-        {name: ["x"] for name in ("Casual Shoes", "qwxyz", "n02123159", "tench, Tinca tinca")},
-        bag_of_words,
+        {name: ["x"] for name in ("Casual Shoes", "qwxyz", "n02123159", "tench, Tinca tinca")}, bag_of_words
     )
     assert shoes.best is None
     assert shoes.head == "Shoes"

@@ -82,10 +82,7 @@ def test_a_kill_after_any_save_is_survived(tmp_path, monkeypatch):
             if next(count) == fatal:
                 raise Killed
 
-        options = {
-            "checkpoints": Checkpoints(tmp_path / str(fatal), "k"),
-            "checkpoint_minutes": 1e-9,
-        }
+        options = {"checkpoints": Checkpoints(tmp_path / str(fatal), "k"), "checkpoint_minutes": 1e-9}
         with monkeypatch.context() as patch:
             patch.setattr(Checkpoints, "save", save)
             with pytest.raises(Killed):
@@ -266,12 +263,7 @@ def test_an_infinite_gradient_stops_before_it_reaches_the_weights():
 @pytest.mark.parametrize("multi", [False, True])
 @pytest.mark.parametrize(
     "size",
-    [
-        {"n": 1, "classes": 1},
-        {"n": 2, "classes": 2},
-        {"n": 5, "classes": 7},
-        {"n": 9, "classes": 1},
-    ],
+    [{"n": 1, "classes": 1}, {"n": 2, "classes": 2}, {"n": 5, "classes": 7}, {"n": 9, "classes": 1}],
     ids=str,
 )
 def test_tiny_sets_train(size, multi):

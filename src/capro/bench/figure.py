@@ -19,9 +19,7 @@ def draw(result: Result) -> str:
     """The figure that fits a result: curves, a line over a numeric axis, or dots by row."""
     if any(row.series for row in result.rows):
         return curves(
-            result.title,
-            [(row.label, row.series) for row in result.rows if row.series],
-            "threshold",
+            result.title, [(row.label, row.series) for row in result.rows if row.series], "threshold"
         )
     if result.axis:
         return line(result)

@@ -132,10 +132,7 @@ REFERENCE = Table(
 
 
 def _sweep(
-    name: str,
-    values: tuple[float, ...],
-    *more: str,
-    paper: Mapping[float, Mapping[str, float]] | None = None,
+    name: str, values: tuple[float, ...], *more: str, paper: Mapping[float, Mapping[str, float]] | None = None
 ) -> tuple[Row, ...]:
     return tuple(
         Row(f"{value:g}", (f"{name}={value:g}", *more), x=value, paper=(paper or {}).get(value, {}))

@@ -78,12 +78,7 @@ def derived_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
     decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": HELD_OUT}
     return PLAN.replacing(
         replace(PLAN["scan"], work=scan, settings=lambda _: decides, implicit=True),
-        replace(
-            PLAN["features"],
-            work=features,
-            settings=lambda _: {"from": base.need("features")},
-            uses=(),
-        ),
+        replace(PLAN["features"], work=features, settings=lambda _: {"from": base.need("features")}, uses=()),
     )
 
 

@@ -133,10 +133,7 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _write(
-    work: Bench,
-    table: Table,
-    measured: dict[str, Measured],
-    curves: dict[str, list[Curve]],
+    work: Bench, table: Table, measured: dict[str, Measured], curves: dict[str, list[Curve]]
 ) -> dict[str, Any]:
     means = {label: mean_curve(found) for label, found in curves.items() if found}
     for label, mean in means.items():

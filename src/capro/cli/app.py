@@ -149,8 +149,7 @@ def show_version(value: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """From noisy web images and texts to a classifier, a cleaned data set and a report."""

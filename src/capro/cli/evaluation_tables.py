@@ -42,9 +42,7 @@ def _metrics(out: Console, found: Mapping[str, Any]) -> None:
     made = table("metric, %", *(f">{name}" for name in methods), ">difference")
     for name in change:
         made.add_row(
-            name,
-            *(percent(row[name]) for row in methods.values()),
-            percent(change[name], sign=True),
+            name, *(percent(row[name]) for row in methods.values()), percent(change[name], sign=True)
         )
     for part in ("ambiguous", "unambiguous"):
         if part not in found:

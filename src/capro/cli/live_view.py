@@ -117,11 +117,7 @@ class LiveView(Watch):
     """Draws a run while the context lasts; then leaves the warnings and the times of the stages."""
 
     def __init__(
-        self,
-        title: str,
-        *,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, title: str, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._title, self._clock = title, clock
         self._console = console or Console(stderr=True, highlight=False)
@@ -362,10 +358,7 @@ class LiveView(Watch):
         shown = self._warnings[-WARNINGS:]
         hidden = len(self._warnings) - len(shown)
         made = [Text(f"! {' '.join(text.split())}", "yellow", overflow="ellipsis") for text in shown]
-        return [
-            *made,
-            *([Text(f"! and {hidden} more, printed at the end", "yellow")] * bool(hidden)),
-        ]
+        return [*made, *([Text(f"! and {hidden} more, printed at the end", "yellow")] * bool(hidden))]
 
 
 def _style(state: str) -> str:

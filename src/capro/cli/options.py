@@ -28,12 +28,10 @@ RunArgument = Annotated[OptionalPath, typer.Argument(metavar="RUN", help="Run di
 RunOption = Annotated[OptionalPath, typer.Option("--run", help="Run directory, if not given as RUN.")]
 Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
 Preset = Annotated[
-    Text,
-    typer.Option("--preset", help="webvision1k, google500, nuswide, small, small-multi or demo."),
+    Text, typer.Option("--preset", help="webvision1k, google500, nuswide, small, small-multi or demo.")
 ]
 Memory = Annotated[
-    Text,
-    typer.Option("--memory", help="Memory for the graph, say 4GB; wins over match.memory_gb."),
+    Text, typer.Option("--memory", help="Memory for the graph, say 4GB; wins over match.memory_gb.")
 ]
 Source = Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]

@@ -31,8 +31,7 @@ def evaluate(
     run: RunOption = None,
     on: Annotated[Text, typer.Option(help="Another source to evaluate on.")] = None,
     truth: Annotated[
-        OptionalPath,
-        typer.Option(help="Table with true labels of the training samples: for measuring only."),
+        OptionalPath, typer.Option(help="Table with true labels of the training samples: for measuring only.")
     ] = None,
     open_set: Annotated[
         bool, typer.Option("--open-set", help="Samples of no known class are one open class.")
@@ -138,8 +137,7 @@ def predict(
     model: Annotated[Path, typer.Argument(help="Folder made by `capro export-model`.")],
     images: Annotated[list[Path], typer.Argument(help="Images, folders, tars or tables.")],
     out: Annotated[
-        OptionalPath,
-        typer.Option("--out", help="File to write; its ending says csv or jsonl. Else stdout."),
+        OptionalPath, typer.Option("--out", help="File to write; its ending says csv or jsonl. Else stdout.")
     ] = None,
     format: Annotated[Text, typer.Option("--format", help="csv or jsonl.")] = None,
     top: Annotated[int, typer.Option("--top", min=0, help="Classes listed; 0 for all.")] = 5,

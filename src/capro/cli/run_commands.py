@@ -120,8 +120,7 @@ def bench_command(
         Texts, typer.Option("--from", help="A run whose fitting stages are taken; repeatable.")
     ] = None,
     novel: Annotated[
-        OptionalPath,
-        typer.Option(help="openset: class list of the novel classes; half of them if unset."),
+        OptionalPath, typer.Option(help="openset: class list of the novel classes; half of them if unset.")
     ] = None,
     preset: Preset = None,
     set_: Overrides = None,

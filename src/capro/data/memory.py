@@ -22,11 +22,7 @@ BLOCK = 256  # rows in memory
 
 
 def write_frame_source(
-    frame: pd.DataFrame,
-    path: Path,
-    *,
-    image_column: str | None = None,
-    label_column: str | None = None,
+    frame: pd.DataFrame, path: Path, *, image_column: str | None = None, label_column: str | None = None
 ) -> dict[str, Any]:
     """Write a DataFrame with a column of paths; returns settings of ``data`` that read it.
 
@@ -116,11 +112,7 @@ def _columns(data: Any, named: DataSettings) -> Columns:
 
 
 def write_hub_source(
-    data: Any,
-    path: Path,
-    *,
-    image_column: str | None = None,
-    label_column: str | None = None,
+    data: Any, path: Path, *, image_column: str | None = None, label_column: str | None = None
 ) -> dict[str, Any]:
     """Write a Hugging Face data set, or a dictionary of splits, to one Parquet table."""
     named = DataSettings(image_column=image_column, label_column=label_column)

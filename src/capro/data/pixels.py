@@ -109,10 +109,7 @@ def pixels_of(run: Run, side: int) -> Pixels:
     cached = run.finished("pixels") is not None and run.file(PIXEL_INDEX).exists()
     # twice the side: a random crop of a quarter of the area still has every pixel
     return Pixels(
-        manifest_of(run),
-        run.settings.scan,
-        min_side=2 * side,
-        cache=run.folder("pixels") if cached else None,
+        manifest_of(run), run.settings.scan, min_side=2 * side, cache=run.folder("pixels") if cached else None
     )
 
 

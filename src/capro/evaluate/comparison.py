@@ -65,10 +65,7 @@ def test_split(run: Run) -> Evaluated | None:
 
 
 def compare(
-    scores: Mapping[str, Scores],
-    y: NDArray[np.int64],
-    classes: list[str],
-    ambiguous: NDArray[np.bool_],
+    scores: Mapping[str, Scores], y: NDArray[np.int64], classes: list[str], ambiguous: NDArray[np.bool_]
 ) -> dict[str, Any]:
     """Metrics, classes (made worse first), confusions, calibration; ambiguous classes apart.
 

@@ -439,10 +439,7 @@ def _setting(topic: str, name: str, value: float, wanted: float, why: str, near:
     if abs(value - wanted) <= near + 1e-9:
         return Finding("fine", topic, f"{name} = {value:g} fits: {why}")
     return Finding(
-        "advice",
-        topic,
-        f"{name} is {value:g}, {wanted:g} follows: {why}",
-        f"--set {name}={wanted:g}",
+        "advice", topic, f"{name} is {value:g}, {wanted:g} follows: {why}", f"--set {name}={wanted:g}"
     )
 
 

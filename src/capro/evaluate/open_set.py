@@ -64,9 +64,7 @@ class Curve(NamedTuple):
 
 
 def curve(
-    scores: NDArray[np.floating],
-    y: NDArray[np.int64],
-    thresholds: NDArray[np.float64] = THRESHOLDS,
+    scores: NDArray[np.floating], y: NDArray[np.int64], thresholds: NDArray[np.float64] = THRESHOLDS
 ) -> Curve:
     """The whole curve.
 
@@ -194,9 +192,7 @@ def as_if_open(scores: NDArray[np.floating], y: NDArray[np.int64]) -> NDArray[np
 
 
 def held_out_threshold(
-    scores: NDArray[np.floating],
-    y: NDArray[np.int64],
-    thresholds: NDArray[np.float64] = THRESHOLDS,
+    scores: NDArray[np.floating], y: NDArray[np.int64], thresholds: NDArray[np.float64] = THRESHOLDS
 ) -> float:
     """A threshold from held-out training samples, which are all of known classes.
 

@@ -124,10 +124,7 @@ def noise_detection(
         wrong, called = given & ~member, given & ~kept
         added, missing = ~given & kept, ~given & member
         wrong, called = wrong[given], called[given]
-        extra = {
-            "corrected": _share(added & member, added),
-            "found": _share(added & member, missing),
-        }
+        extra = {"corrected": _share(added & member, added), "found": _share(added & member, missing)}
     precision, recall = _share(wrong & called, called), _share(wrong & called, wrong)
     both = precision + recall
     f1 = 2 * precision * recall / both if both else (0.0 if both == 0 else float("nan"))

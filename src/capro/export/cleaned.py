@@ -45,12 +45,7 @@ Progress = Callable[[int], None]
 
 
 def export_data(
-    run: Run,
-    out: Path,
-    *,
-    to: str,
-    images: str | None = None,
-    progress: Progress = lambda _: None,
+    run: Run, out: Path, *, to: str, images: str | None = None, progress: Progress = lambda _: None
 ) -> dict[str, Any]:
     """Write the cleaned training set of a run.
 
@@ -232,8 +227,7 @@ class Pictures:
         path = self.path(number)
         if path is None:
             raise ConfigError(
-                "images inside tars, tables or hub data sets cannot be linked",
-                hint="use --images copy",
+                "images inside tars, tables or hub data sets cannot be linked", hint="use --images copy"
             )
         try:  # a symbolic link out of the folder would be refused by `scan`, a hard link is a file
             os.link(path.resolve(), target)

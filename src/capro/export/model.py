@@ -133,8 +133,7 @@ def write_onnx(net: Deployed, path: Path, size: int) -> dict[str, Any]:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"ONNX needs a package that is not installed: {error.name}",
-            hint="pip install 'capro[onnx]'",
+            f"ONNX needs a package that is not installed: {error.name}", hint="pip install 'capro[onnx]'"
         ) from None
     whole = _WithProbabilities(net).eval()
     example = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))

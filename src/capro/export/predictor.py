@@ -166,13 +166,7 @@ class Predictor:
 
 
 def _row(name: str, **values: Any) -> dict[str, Any]:
-    empty: dict[str, Any] = {
-        "label": None,
-        "probability": None,
-        "open": None,
-        "top": [],
-        "error": None,
-    }
+    empty: dict[str, Any] = {"label": None, "probability": None, "open": None, "top": [], "error": None}
     return {"image": name, **empty, **values}
 
 

@@ -72,13 +72,7 @@ def _merge(
 
 
 def index_search(
-    base: Reader,
-    width: int,
-    budget: Budget,
-    *,
-    kind: Index = "auto",
-    recall: float = 0.95,
-    seed: int = 0,
+    base: Reader, width: int, budget: Budget, *, kind: Index = "auto", recall: float = 0.95, seed: int = 0
 ) -> tuple[Search, float, Lists]:
     """Build an index on disk; returns its search, tuned to a recall, the recall, and its files.
 

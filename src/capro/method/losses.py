@@ -114,13 +114,7 @@ def projection_loss(
 
 
 def prototype_loss(
-    z: Tensor,
-    prototypes: Tensor,
-    y: Tensor,
-    *,
-    tau: float,
-    weight: Tensor | None = None,
-    count: Count = None,
+    z: Tensor, prototypes: Tensor, y: Tensor, *, tau: float, weight: Tensor | None = None, count: Count = None
 ) -> Tensor:
     """Pull each unit embedding to its class prototype, L_pro of Eq. 5.
 

@@ -317,8 +317,7 @@ def provider(name: str, **settings: float) -> Provider:
     for setting in settings:
         if setting not in known:
             raise ConfigError(
-                f"no reference provider has a setting '{setting}'",
-                hint=did_you_mean(setting, known),
+                f"no reference provider has a setting '{setting}'", hint=did_you_mean(setting, known)
             )
     return PROVIDERS[name](**own_settings(name, settings))
 

@@ -115,13 +115,7 @@ class Heads(nn.Module):
     """
 
     def __init__(
-        self,
-        feature_dim: int,
-        embedding_dim: int,
-        classes: int,
-        *,
-        tau: float,
-        multi_label: bool = False,
+        self, feature_dim: int, embedding_dim: int, classes: int, *, tau: float, multi_label: bool = False
     ) -> None:
         super().__init__()
         sizes = {"feature_dim": feature_dim, "embedding_dim": embedding_dim, "classes": classes}

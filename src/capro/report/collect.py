@@ -19,14 +19,7 @@ from capro.evaluate import label_changes, metrics, open_set
 from capro.evaluate.comparison import paired_interval
 from capro.evaluate.label_changes import KINDS, LabelChanges
 from capro.report import sentences
-from capro.report.galleries import (
-    Shown,
-    anchors_protected,
-    class_galleries,
-    embedding,
-    samples,
-    top_matches,
-)
+from capro.report.galleries import Shown, anchors_protected, class_galleries, embedding, samples, top_matches
 from capro.report.load import Loaded, load
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch

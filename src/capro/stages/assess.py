@@ -109,12 +109,7 @@ def _open_set(run: Run, found: Evaluated, novel: Path | None, watch: Watch) -> d
                 f"{found.name}: label '{extra[0]}' is neither a class of the run nor in {novel}",
                 hint="add it to the list of novel classes",
             )
-    details: dict[str, Any] = {
-        "known": len(classes),
-        "novel": others,
-        "methods": {},
-        "held_out": {},
-    }
+    details: dict[str, Any] = {"known": len(classes), "novel": others, "methods": {}, "held_out": {}}
     for name, scores in found.scores.items():
         chosen = threshold(run, name, watch=watch)
         details["held_out"][name] = chosen

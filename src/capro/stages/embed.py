@@ -24,14 +24,7 @@ from capro.text.classes import class_text, classes_of
 from capro.text.cleaning import training_texts
 from capro.text.encoders import TextEncoder, load_text_encoder
 from capro.train.batches import PLAIN
-from capro.train.setup import (
-    cost_line,
-    encoder_cost,
-    image_inputs,
-    load_net,
-    new_net,
-    training_set,
-)
+from capro.train.setup import cost_line, encoder_cost, image_inputs, load_net, new_net, training_set
 
 SHARDS = ("text-shards", "image-shards")  # folders that go when the arrays are there
 
@@ -40,9 +33,7 @@ def _work(job: Job) -> dict[str, Any]:
     settings, ranks = job.settings.embed, job.ranks
     texts = training_texts(manifest_of(job.run))
     encoder = load_text_encoder(
-        settings.text_encoder,
-        device=str(ranks.accelerator.device),
-        max_tokens=settings.max_tokens,
+        settings.text_encoder, device=str(ranks.accelerator.device), max_tokens=settings.max_tokens
     )
     cost = {
         "name": encoder.name,
@@ -141,10 +132,5 @@ def _reads(settings: Settings) -> list[str]:
 
 
 STAGE = Stage(
-    "embed",
-    _work,
-    summary="text encoder: texts and classes",
-    settings=_settings,
-    reads=_reads,
-    ranks="share",
+    "embed", _work, summary="text encoder: texts and classes", settings=_settings, reads=_reads, ranks="share"
 )

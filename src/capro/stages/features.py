@@ -88,10 +88,7 @@ def _work(job: Job) -> dict[str, Any]:
     views += [("key", KEY, number, train) for number in range(keys)]
     shards = [
         image_shards(
-            job.folder / f"{name}{number}",
-            len(rows),
-            job.run,
-            key=[name, number, _settings(job.run)],
+            job.folder / f"{name}{number}", len(rows), job.run, key=[name, number, _settings(job.run)]
         )
         for name, _, number, rows in views
     ]
@@ -106,10 +103,7 @@ def _work(job: Job) -> dict[str, Any]:
 
 
 def _join(
-    job: Job,
-    shards: list[tuple[str, Shards]],
-    train: NDArray[np.int64],
-    shape: tuple[int, int],
+    job: Job, shards: list[tuple[str, Shards]], train: NDArray[np.int64], shape: tuple[int, int]
 ) -> None:
     """Write the arrays from the shards, block by block; then the shards go."""
     parts = {name: [part for n, part in shards if n == name] for name in ("plain", "query", "key")}

@@ -36,12 +36,7 @@ def report_stage(title: str | None) -> Stage:
 
 
 def report(
-    run: Run,
-    *,
-    out: Path | None = None,
-    title: str | None = None,
-    force: bool = False,
-    watch: Watch = SILENT,
+    run: Run, *, out: Path | None = None, title: str | None = None, force: bool = False, watch: Watch = SILENT
 ) -> Path:
     """Write the report, and a copy to ``out``; stages that have not run are named in it."""
     path = run.file(REPORT)

@@ -147,11 +147,7 @@ def _features(
         for block, x in plain_batches(images, positions, size=256, device=device):
             v[block] = net.encoder(x).float().cpu().numpy()
     everyone = np.arange(len(rows))
-    return (
-        FeatureInputs(v, v[None], v[None], everyone, seed=run.settings.seed),
-        everyone,
-        v.shape[1],
-    )
+    return (FeatureInputs(v, v[None], v[None], everyone, seed=run.settings.seed), everyone, v.shape[1])
 
 
 def _refit(
@@ -188,11 +184,7 @@ def _refit(
 
 @torch.no_grad()
 def _probabilities(
-    job: Job,
-    net: Siamese,
-    training: TrainingSet,
-    inputs: Inputs,
-    positions: NDArray[np.int64],
+    job: Job, net: Siamese, training: TrainingSet, inputs: Inputs, positions: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     task, device = training.task(job.settings.net.tau), job.ranks.accelerator.device
     net.eval()

@@ -66,12 +66,7 @@ def _train_on_anchors(job: Job, parts: Parts, anchored: Tensor) -> None:
     member = anchored if not training.multi_label else anchored.any(dim=1)
     rows = torch.nonzero(member).flatten()
     objective = WebLabels(
-        net,
-        parts.task,
-        training.labels[rows],
-        job.ranks,
-        lambda_prj=settings.train.lambda_prj,
-        freeze=True,
+        net, parts.task, training.labels[rows], job.ranks, lambda_prj=settings.train.lambda_prj, freeze=True
     )
     schedule = settings.train.model_copy(update={"epochs": settings.train.anchor_epochs, "warmup_epochs": 0})
     fit_step(
@@ -86,9 +81,5 @@ def _settings(run: Run) -> Mapping[str, Any]:
 
 
 STAGE = training_stage(
-    "train",
-    _work,
-    summary="step 2",
-    reads=lambda _: ["pretrain", "match"],
-    settings=_settings,
+    "train", _work, summary="step 2", reads=lambda _: ["pretrain", "match"], settings=_settings
 )

@@ -131,8 +131,7 @@ def _parse(path: Path) -> yaml.Node | None:
         place = f"{path}:{mark.line + 1}" if mark else f"{path}"
         problem = getattr(error, "problem", None) or "a character that YAML does not allow"
         raise ConfigError(
-            f"{place}: no valid YAML: {problem}",
-            hint="put names and definitions with ':' or '#' in quotes",
+            f"{place}: no valid YAML: {problem}", hint="put names and definitions with ':' or '#' in quotes"
         ) from None
     except RecursionError:
         raise ConfigError(
@@ -186,10 +185,7 @@ def _boolean(node: yaml.ScalarNode, place: str) -> bool | None:
 
 
 def save_classes(
-    path: str | os.PathLike[str],
-    specs: Sequence[ClassSpec],
-    *,
-    suggestions: Iterable[Suggestion] = (),
+    path: str | os.PathLike[str], specs: Sequence[ClassSpec], *, suggestions: Iterable[Suggestion] = ()
 ) -> None:
     """Write classes.yaml at once or not at all; suggestions add the other senses as comments."""
     path = Path(path)

@@ -148,11 +148,7 @@ class TextEncoder:
         return float(counter.get_total_flops()) / 2 / 1e9
 
     def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        batch_size: int = 64,
-        progress: Callable[[int], None] | None = None,
+        self, texts: Sequence[str], *, batch_size: int = 64, progress: Callable[[int], None] | None = None
     ) -> NDArray[np.float32]:
         """Unit vectors s of texts, (n, dim); a text of white space alone gives zeros.
 
@@ -243,9 +239,7 @@ def _folder(name: str) -> Path:
 
     hub = ALIASES.get(name, name)
     try:
-        return Path(
-            snapshot_download(hub, allow_patterns=_WANTED, ignore_patterns=_UNWANTED),
-        )
+        return Path(snapshot_download(hub, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except Exception as error:  # no network, no such name, no permission, a full disk ...
         spelling = did_you_mean(name, ALIASES) if name not in ALIASES else ""
         advice = "without a network give the folder of a downloaded model, or use 'minilm'"

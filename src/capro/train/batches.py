@@ -43,13 +43,7 @@ class Inputs(Protocol):
         ...
 
     def ready(
-        self,
-        raw: NDArray[Any],
-        positions: NDArray[np.int64],
-        *,
-        epoch: int,
-        view: int,
-        device: torch.device,
+        self, raw: NDArray[Any], positions: NDArray[np.int64], *, epoch: int, view: int, device: torch.device
     ) -> Tensor:
         """The device's part: the network's input."""
         ...
@@ -103,12 +97,7 @@ class ImageInputs:
         return out
 
     def _crop(
-        self,
-        image: NDArray[np.uint8],
-        position: int,
-        epoch: int,
-        view: int,
-        out: NDArray[np.uint8],
+        self, image: NDArray[np.uint8], position: int, epoch: int, view: int, out: NDArray[np.uint8]
     ) -> None:
         if view == PLAIN:
             center(image, self._size, out=out)
@@ -117,13 +106,7 @@ class ImageInputs:
         crop(image, rng, size=self._size, scale=self._scale, flip=self._flip, out=out)
 
     def ready(
-        self,
-        raw: NDArray[Any],
-        positions: NDArray[np.int64],
-        *,
-        epoch: int,
-        view: int,
-        device: torch.device,
+        self, raw: NDArray[Any], positions: NDArray[np.int64], *, epoch: int, view: int, device: torch.device
     ) -> Tensor:
         """Normalised images, (b, 3, size, size)."""
         images = torch.from_numpy(raw).to(device)[..., :3].permute(0, 3, 1, 2)
@@ -178,13 +161,7 @@ class FeatureInputs:
         return found
 
     def ready(
-        self,
-        raw: NDArray[Any],
-        positions: NDArray[np.int64],
-        *,
-        epoch: int,
-        view: int,
-        device: torch.device,
+        self, raw: NDArray[Any], positions: NDArray[np.int64], *, epoch: int, view: int, device: torch.device
     ) -> Tensor:
         """Feature rows on the device."""
         del positions, epoch, view  # features are ready as they are

@@ -231,10 +231,7 @@ def _save(
         "step": at.step,
         "sums": at.sums,
         "history": at.history,
-        "random": {
-            "python": random.getstate(),
-            "numpy": [kind, np.asarray(words).tolist(), *rest],
-        },
+        "random": {"python": random.getstate(), "numpy": [kind, np.asarray(words).tolist(), *rest]},
         "scaler": None if scaler is None else scaler.state_dict(),
     }
     checkpoints.save(at.epoch * plan.steps + at.step, tensors, values)

@@ -20,13 +20,7 @@ from capro.method.losses import positive_weights
 from capro.nets.backbones import Backbone, Cost, FeatureBackbone, cost, load_backbone
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
-from capro.run.artefacts import (
-    ANCHORS,
-    KEY_FEATURES,
-    PLAIN_FEATURES,
-    QUERY_FEATURES,
-    Artefact,
-)
+from capro.run.artefacts import ANCHORS, KEY_FEATURES, PLAIN_FEATURES, QUERY_FEATURES, Artefact
 from capro.run.directory import Run
 from capro.run.fingerprints import seed_for
 from capro.text.classes import classes_of

@@ -39,10 +39,7 @@ class WebLabels:
         out = self.net(batch.query).query
         share = len(batch.everyone) / self._ranks.count
         clean = clean_share(self._task, rows_of(self._labels, batch.everyone), self._ranks)
-        return {
-            "cls": self._task.cls(out.p, y, clean),
-            "prj": self._task.prj(out, y, clean, share),
-        }
+        return {"cls": self._task.cls(out.p, y, clean), "prj": self._task.prj(out, y, clean, share)}
 
     def after(self, batch: Batch) -> None:
         del batch

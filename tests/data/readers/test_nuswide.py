@@ -77,54 +77,14 @@ def test_every_concept_has_one_sense() -> None:
 
 
 BAD = {
-    "columns": (
-        "NUS_WID_Tags/Train_Tags81.txt",
-        "0 0 ",
-        "0 ",
-        r"Train_Tags81.txt:1: got '80 columns'",
-    ),
-    "cell": (
-        "NUS_WID_Tags/Test_Tags81.txt",
-        "0 0 ",
-        "0 x ",
-        r"Test_Tags81.txt:1: got 'x' in a row",
-    ),
-    "label": (
-        "Groundtruth/TrainTestLabels/Labels_sky_Test.txt",
-        "0",
-        "2",
-        r"Test.txt:1: label is '2'",
-    ),
-    "many": (
-        "Groundtruth/TrainTestLabels/Labels_sky_Test.txt",
-        "0",
-        "0\n0",
-        r"Test.txt:4: label 4 of 3",
-    ),
-    "few": (
-        "Groundtruth/TrainTestLabels/Labels_sky_Test.txt",
-        "0\r\n",
-        "",
-        "2 labels for 3 images",
-    ),
-    "tags": (
-        "NUS_WID_Tags/All_Tags.txt",
-        "1000 ",
-        "x1000 ",
-        r"All_Tags.txt:1: 'x1000' is no photo",
-    ),
-    "images": (
-        "ImageList/TrainImagelist.txt",
-        "actor\\0001_1000.jpg\r\n",
-        "",
-        r"81.txt:4: entry 4",
-    ),
-    "concepts": (
-        "ConceptsList/Concepts81.txt",
-        "animal",
-        "airport",
-        r"Concepts81.txt:2: 'airport'",
-    ),
+    "columns": ("NUS_WID_Tags/Train_Tags81.txt", "0 0 ", "0 ", r"Train_Tags81.txt:1: got '80 columns'"),
+    "cell": ("NUS_WID_Tags/Test_Tags81.txt", "0 0 ", "0 x ", r"Test_Tags81.txt:1: got 'x' in a row"),
+    "label": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0", "2", r"Test.txt:1: label is '2'"),
+    "many": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0", "0\n0", r"Test.txt:4: label 4 of 3"),
+    "few": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0\r\n", "", "2 labels for 3 images"),
+    "tags": ("NUS_WID_Tags/All_Tags.txt", "1000 ", "x1000 ", r"All_Tags.txt:1: 'x1000' is no photo"),
+    "images": ("ImageList/TrainImagelist.txt", "actor\\0001_1000.jpg\r\n", "", r"81.txt:4: entry 4"),
+    "concepts": ("ConceptsList/Concepts81.txt", "animal", "airport", r"Concepts81.txt:2: 'airport'"),
 }
 
 

@@ -144,43 +144,13 @@ def replace(path: Path, old: str, new: str) -> None:
 BAD = {
     "synset": ("synsets.txt", "n01443537 goldfish", "x01443537 goldfish", r"synsets.txt:2: 'x0144"),
     "twice": ("synsets.txt", "n01443537", "n01440764", r"synsets.txt:2: n01440764 stands twice"),
-    "label": (
-        "train_filelist_google.txt",
-        "g1x2.jpg 0",
-        "g1x2.jpg 4",
-        r"google.txt:2: label is '4'",
-    ),
-    "no label": (
-        "train_filelist_google.txt",
-        "g1x2.jpg 0",
-        "g1x2.jpg",
-        r"google.txt:2: one column",
-    ),
-    "word": (
-        "val_filelist.txt",
-        "val000002.jpg 1",
-        "val000002.jpg cat",
-        r"list.txt:2: label is 'cat'",
-    ),
-    "entry 0": (
-        "train_meta_list_google.txt",
-        "q0001.json 2",
-        "q0001.json 0",
-        r"google.txt:2: entry",
-    ),
+    "label": ("train_filelist_google.txt", "g1x2.jpg 0", "g1x2.jpg 4", r"google.txt:2: label is '4'"),
+    "no label": ("train_filelist_google.txt", "g1x2.jpg 0", "g1x2.jpg", r"google.txt:2: one column"),
+    "word": ("val_filelist.txt", "val000002.jpg 1", "val000002.jpg cat", r"list.txt:2: label is 'cat'"),
+    "entry 0": ("train_meta_list_google.txt", "q0001.json 2", "q0001.json 0", r"google.txt:2: entry"),
     "entry 3": ("train_meta_list_google.txt", "q0001.json 2", "q0001.json 3", r"from 1 to 2"),
-    "no json": (
-        "train_meta_list_google.txt",
-        "q0001.json 1",
-        "q0099.json 1",
-        r"google.txt:1: .* not",
-    ),
-    "short": (
-        "train_meta_list_google.txt",
-        "google/q0005.json 2\n",
-        "",
-        r"google.txt:10: entry 10",
-    ),
+    "no json": ("train_meta_list_google.txt", "q0001.json 1", "q0099.json 1", r"google.txt:1: .* not"),
+    "short": ("train_meta_list_google.txt", "google/q0005.json 2\n", "", r"google.txt:10: entry 10"),
     "map": ("queries_synsets_map.txt", "4 4", "4 5", r"map.txt:4: synset id is '5'"),
     "map columns": ("queries_synsets_map.txt", "4 4", "4", r"map.txt:4: 1 columns"),
 }
@@ -213,10 +183,7 @@ def test_malformed_texts_are_told(root: Path, tmp_path: Path, content: str, mess
 
 
 def test_texts_may_lie_in_a_folder_of_their_own(root: Path, tmp_path: Path) -> None:
-    for engine, folder in (
-        ("google", root / "metadata" / "google"),
-        ("flickr", root / "flickr_json"),
-    ):
+    for engine, folder in (("google", root / "metadata" / "google"), ("flickr", root / "flickr_json")):
         folder.mkdir(parents=True)
         for path in (root / engine).glob("*.json"):
             path.rename(folder / path.name)

@@ -30,11 +30,7 @@ def folds(labels: Labels, count: int, *, seed: int) -> NDArray[np.int64]:
 
 
 def cross_validated(
-    labels: Labels,
-    learn: Callable[[NDArray[np.int64], NDArray[np.int64]], Floats],
-    *,
-    count: int,
-    seed: int,
+    labels: Labels, learn: Callable[[NDArray[np.int64], NDArray[np.int64]], Floats], *, count: int, seed: int
 ) -> Floats:
     """Out-of-fold probabilities, (n, C): every sample is judged by a model that has not seen it.
 
@@ -87,8 +83,7 @@ def label_issues(probabilities: Floats, labels: Labels) -> NDArray[np.bool_]:
         from cleanlab.multilabel_classification import filter as multi_label
     except ImportError:
         raise ConfigError(
-            "the baseline cleanlab needs the package cleanlab",
-            hint="pip install 'capro[cleanlab]'",
+            "the baseline cleanlab needs the package cleanlab", hint="pip install 'capro[cleanlab]'"
         ) from None
     beliefs = probabilities.astype(np.float64)
     if labels.ndim == 1:

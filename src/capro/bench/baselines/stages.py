@@ -29,15 +29,7 @@ from capro.train.batches import FeatureInputs, plain_batches
 from capro.train.classifier_only import ClassifierOnly
 from capro.train.loop import fit
 from capro.train.objective import Objective
-from capro.train.setup import (
-    TrainingSet,
-    inputs_of,
-    load_net,
-    net_state,
-    new_heads,
-    new_net,
-    training_set,
-)
+from capro.train.setup import TrainingSet, inputs_of, load_net, net_state, new_heads, new_net, training_set
 from capro.train.web_labels import WebLabels
 
 VERSION = 1  # raise it when a baseline changes: stored results of the old one are then not fresh

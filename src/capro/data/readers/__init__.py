@@ -98,8 +98,7 @@ def _published(path: Path, settings: DataSettings, split: str | None) -> list[Re
         return [*nuswide_readers(path, split)]
     if kind in known:
         raise DataError(
-            f"{path}: not laid out as {kind}",
-            hint=f"docs/{kind}.md shows the files that must be there",
+            f"{path}: not laid out as {kind}", hint=f"docs/{kind}.md shows the files that must be there"
         )
     return []
 

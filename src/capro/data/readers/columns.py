@@ -19,17 +19,7 @@ from capro.config import DataSettings
 from capro.errors import DataError, did_you_mean
 
 GUESSES = {
-    "image": (
-        "image",
-        "file_name",
-        "filename",
-        "path",
-        "image_path",
-        "filepath",
-        "file",
-        "img",
-        "jpg",
-    ),
+    "image": ("image", "file_name", "filename", "path", "image_path", "filepath", "file", "img", "jpg"),
     "label": ("label", "labels", "class", "category", "target", "cls"),
     "text": ("title", "caption", "text", "txt", "alt", "alt_text"),
     "description": ("description", "desc"),
@@ -65,8 +55,7 @@ def choose(names: Sequence[str], settings: DataSettings, *, place: str) -> Colum
         named = getattr(settings, f"{purpose}_column")
         if named is not None and named not in names:
             raise DataError(
-                f"{place}: no column '{named}' for --{purpose}-column",
-                hint=did_you_mean(named, names),
+                f"{place}: no column '{named}' for --{purpose}-column", hint=did_you_mean(named, names)
             )
         guessed = (lowered[guess] for guess in guesses if guess in lowered)
         chosen[purpose] = named if named is not None else next(guessed, None)
@@ -182,8 +171,7 @@ def _parquet(path: Path) -> pq.ParquetFile:
         return pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(
-            f"{path}: not a Parquet file: {str(error).splitlines()[0]}",
-            hint="check that the file is whole",
+            f"{path}: not a Parquet file: {str(error).splitlines()[0]}", hint="check that the file is whole"
         ) from None
 
 

@@ -218,7 +218,6 @@ def _column(path: Path, number: int) -> NDArray[np.bool_]:
         found[place - 1] = line.integer(line.text, 0, 1, "label")
     if place < number:
         raise DataError(
-            f"{path}: {place} labels for {number} images",
-            hint="fetch labels and image lists again",
+            f"{path}: {place} labels for {number} images", hint="fetch labels and image lists again"
         )
     return found

@@ -138,10 +138,7 @@ class TarReader(Reader):
         offset, size = sample.image or (None, None)
         status = cells.get("status")
         if problem is None and status not in (None, "success"):
-            problem = (
-                "not-downloaded",
-                text_of(status) + " " + text_of(cells.get("error_message")),
-            )
+            problem = ("not-downloaded", text_of(status) + " " + text_of(cells.get("error_message")))
         if problem is None and sample.image is None:
             problem = ("no-image", "")
         reason, detail = problem or (None, "")
