@@ -1,4 +1,4 @@
-"""Build src/capro/data/emoji from npm packages: pictures, names, licences.
+"""Build src/capro/demo/emoji from npm packages: pictures, names, licences.
 
     python scripts/make_emoji.py        # needs npm and Pillow; downloads 160 MB, keeps 1 MB
 

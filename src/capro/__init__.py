@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from capro.api import CAPro
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["CAPro", "__version__"]
 
 
