@@ -30,7 +30,7 @@ from PIL import Image
 from capro.demo.composition import codes
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "src" / "capro" / "data" / "emoji"
+TARGET = ROOT / "src" / "capro" / "demo" / "emoji"
 SIDE = 64
 PACKAGES = {
     "emoji-datasource-google@16.0.0": "fb5fd131b362aab7a55542d2a147a797",
