@@ -28,7 +28,7 @@ ENHANCERS = ("none", "knn", "reciprocal")
 
 def purities(bench: Bench, truth: Path, top: int) -> dict[str, np.ndarray]:
     """Purity of each class with so many anchors per class, by method, (C,)."""
-    found = {}
+    found: dict[str, list[np.ndarray]] = {}
     for suffix, contrast in (("", 0), ("+c", 1)):
         for seed in range(1 if suffix else DRAWS):
             chosen = (f"match.top_k={top}", f"match.contrast={contrast}")

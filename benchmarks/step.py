@@ -19,17 +19,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from capro.train.steps import Prototypes, WebLabels
 
 from capro.config import Settings, TrainSettings
 from capro.method import losses
 from capro.method.losses import positive_weights
+from capro.method.references import provider
 from capro.nets.backbones import FeatureBackbone, load_backbone
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
 from capro.run.ranks import ranks_of
 from capro.train.batches import Batch
+from capro.train.judgement import Judge
+from capro.train.prototype_learning import PrototypeLearning
 from capro.train.tasks import MultiLabel, SingleLabel
+from capro.train.web_labels import WebLabels
 
 
 class Noise:
@@ -100,7 +103,10 @@ def main() -> None:
         heads = Heads(backbone.dim, 128, classes, tau=0.1, multi_label=args.multi_label)
         net = Siamese(backbone, heads)
         one = WebLabels(net, task, labels, ranks, lambda_prj=1.0)
-        two = Prototypes(net, task, labels, anchored, noise, np.arange(n), train, ranks, tau=0.1, seed=0)
+        reference = provider(train.reference, tau=0.1, alpha=train.alpha)
+        two = PrototypeLearning(
+            net, Judge(task, train), reference, labels, anchored, noise, np.arange(n), ranks, tau=0.1, seed=0
+        )
         return one, two, noise
 
     one, two, images = objectives(False)

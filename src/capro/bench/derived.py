@@ -34,7 +34,7 @@ def derived_rows(
         split: Another split of each of the n samples.
         labels: Other label names of each of the n samples.
     """
-    chosen = np.flatnonzero(keep)
+    chosen = np.flatnonzero(keep).tolist()
     ok = np.flatnonzero((source.frame["status"] == "ok").to_numpy())
     table = source.table.take(pa.array(ok[chosen]))
     changed: dict[str, list[Any]] = {}
