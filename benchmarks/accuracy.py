@@ -1,152 +1,158 @@
-"""Test accuracy of vanilla, MoPro's and CAPro's variants, and oracles, on frozen features.
+"""Test accuracy of vanilla, MoPro's and CAPro's variants, and oracles.
 
     python benchmarks/accuracy.py --data queryweb32
     python benchmarks/accuracy.py --data shopweb64
-    python benchmarks/accuracy.py --data cococap64      multi-label
+    python benchmarks/accuracy.py --data cococap64      several labels
+    python benchmarks/accuracy.py --data albumtags96    several labels
+    python benchmarks/accuracy.py --data demo           the encoder learns
 
-EfficientNet-Lite0 at 128 px, last epoch, mean and spread (standard deviation) over seeds. The test
-set is scored once per training; nothing is chosen on it.
+Each row is a run of the product's stages to its end (frozen EfficientNet-Lite0 at 128 px, but for the demo);
+its figure is of the last epoch of step 1 or step 3. Mean and spread (standard deviation) over seeds. Nothing
+is chosen on the test set.
 """
 
 from __future__ import annotations
 
-import argparse
-import copy
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
 
-import numpy as np
-import torch
+from capro.bench import Bench
+from capro.bench.grids import MOPRO
+from capro.bench.runner import METRICS
+from capro.bench.store import only_one
+from capro.bench.summary import Measured, Result, markdown, paired, spread
+from capro.data.manifest import manifest_of
+from capro.evaluate.truth import on_truth
+from capro.run.directory import Run
+from capro.run.stage import Plan
+from capro.stages import PLAN
+from variants import PRESETS, arguments, base_of, bench_of, oracle, step3_after_step1, truth_of
 
-from capro.config import TrainSettings
-from capro.evaluate.truth import label_accuracy
-from capro.nets.siamese import Siamese
-from frozen import Bench, Trial, oracle_labels, preset_for
-
-AS_LONG = "vanilla, as many epochs as CAPro"
-
-
-def single_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
-    """One seed of every row."""
-    trial = Trial(bench, seed)
-    train = bench.settings.train
-    web_start = train.model_copy(update={"start": "web"})
-    text = bench.anchored(bench.anchors())
-    chance = bench.anchored(bench.anchors(seed=seed, mode="random"))
-    rows: dict[str, dict[str, float]] = {}
-
-    vanilla = trial.web()
-    rows["vanilla"] = trial.test(vanilla)
-    rows[AS_LONG] = _as_long(trial)
-    balance = bench.settings.finetune.balance
-    rows["vanilla, then step 3"] = _step3(trial, vanilla, trial.training.labels)
-    mopro = web_start.model_copy(update={"policy": "mopro", "reference": "none"})
-    rows["random anchors + mopro (MoPro)"] = _capro(trial, vanilla, chance, mopro, 0.0)[0]
-    anchors = trial.anchor_heads(text, train)
-    rows["anchors only"] = trial.test(anchors)
-    from_anchors = train.model_copy(update={"start": "anchors"})
-    for name, start, settings in (("web", vanilla, web_start), ("anchors", anchors, from_anchors)):
-        found = _capro(trial, start, text, settings, balance, 0.0)
-        rows[f"CAPro from {name}"], rows[f"CAPro from {name}, balance 0 in step 3"] = found
-        heard = settings.model_copy(update={"text_weight": 1.0})
-        [rows[f"CAPro from {name}, texts in the label rule"]] = _capro(trial, start, text, heard, balance)
-    return rows | _oracles(trial, {"clean subset": False, "true labels": True})
+CLEANED = {
+    "labels before": "web_label_accuracy",
+    "labels after": "cleaned_label_accuracy",
+    "kept": "kept",
+}  # from a name here to a figure of evaluate.truth.on_truth
+TEXTS, UNBALANCED, STEP3 = ", texts in the label rule", ", balance 0 in step 3", ", then step 3"
+RULES = {
+    "": ("train.text_weight=0",),
+    TEXTS: ("train.text_weight=1",),
+    UNBALANCED: ("train.text_weight=0", "finetune.balance=0"),
+}
 
 
-def multi_label(bench: Bench, seed: int) -> dict[str, dict[str, float]]:
-    """One seed of every row."""
-    trial = Trial(bench, seed)
-    train = bench.settings.train
-    text = bench.anchored(bench.anchors())
-    vanilla = trial.web()
-    return {
-        "vanilla": trial.test(vanilla),
-        AS_LONG: _as_long(trial),
-        "vanilla, then step 3": _step3(trial, vanilla, trial.training.labels),
-        "CAPro": _capro(trial, vanilla, text, train, bench.settings.finetune.balance)[0],
-    } | _oracles(trial, {"true labels": True})
+@dataclass(frozen=True)
+class Variant:
+    """A row of the table: settings and plan of its run, and which of the run's two models is shown."""
+
+    label: str
+    overrides: Sequence[str] = ()
+    plan: Plan = PLAN
+    model: str = "capro"  # or vanilla: after step 1
+
+    @property
+    def cleans(self) -> bool:
+        """Whether its labels go through the label rule."""
+        return self.plan is PLAN
 
 
-def _as_long(trial: Trial) -> dict[str, float]:
-    """Step 1 with the epochs of all three steps: what longer training alone brings."""
-    steps = trial.settings
+def variants(bench: Bench, base: Run, truth: Path) -> list[Variant]:
+    """The rows for a data set."""
+    steps, web = bench.settings, step3_after_step1(PLAN)
     epochs = steps.pretrain.epochs + steps.train.epochs + steps.finetune.epochs
-    return trial.test(trial.web(schedule=steps.pretrain.model_copy(update={"epochs": epochs})))
-
-
-def _step3(trial: Trial, net: Siamese, labels: torch.Tensor, **changed: float | None) -> dict[str, float]:
-    """Figures after step 3; the net given stays as it is."""
-    net = copy.deepcopy(net)
-    trial.finetune(net, labels, **changed)
-    return trial.test(net)
-
-
-def _oracles(trial: Trial, relabel: dict[str, bool]) -> dict[str, dict[str, float]]:
-    """Step 1 on true labels, and step 3 after it."""
-    rows = {}
-    for name, every in relabel.items():
-        labels = oracle_labels(trial.bench, relabel=every)
-        net = trial.web(labels)
-        rows[f"oracle: {name}"] = trial.test(net)
-        rows[f"oracle: {name}, then step 3"] = _step3(trial, net, labels)
+    rows = [
+        Variant("vanilla", plan=web, model="vanilla"),
+        Variant("vanilla, as many epochs as CAPro", [f"pretrain.epochs={epochs}"], web, "vanilla"),
+        Variant(f"vanilla{STEP3}", plan=web),
+    ]
+    oracles = {"clean subset": False, "true labels": True}
+    if manifest_of(base).task == "multi":
+        rows.append(Variant("CAPro"))
+        del oracles["clean subset"]
+    else:
+        heads = ("train.start=anchors", "train.epochs=0", "finetune.epochs=0")
+        rows += [Variant("random anchors + mopro (MoPro)", MOPRO), Variant("anchors only", heads)]
+        rows += [
+            Variant(f"CAPro from {start}{name}", [f"train.start={start}", *rule])
+            for start in ("web", "anchors")
+            for name, rule in RULES.items()
+        ]
+    for name, relabel in oracles.items():
+        plan = step3_after_step1(oracle(base, truth, relabel=relabel))
+        rows.append(Variant(f"oracle: {name}", plan=plan, model="vanilla"))
+        rows.append(Variant(f"oracle: {name}{STEP3}", plan=plan))
     return rows
 
 
-def _capro(
-    trial: Trial, start: Siamese, anchored: torch.Tensor, train: TrainSettings, *balances: float | None
-) -> list[dict[str, float]]:
-    """Figures with each of some balances in step 3."""
-    step2, verdicts = trial.step2(start, anchored, train)
-    labels, member = torch.from_numpy(verdicts.labels), trial.bench.member
-    cleaned = {
-        "labels before": label_accuracy(trial.training.labels.numpy(), member),
-        "labels after": label_accuracy(verdicts.labels, member),
-        "kept": 1 - float(trial.task.out(labels).float().mean()),
-    }
-    return [_step3(trial, step2, labels, balance=value) | cleaned for value in balances]
+def measure(bench: Bench, truth: Path, labels: Sequence[str] = ()) -> Result:
+    """Run the rows (all, or vanilla and those named) with every seed."""
+    with only_one(bench.folder):
+        base = base_of(bench)
+        chosen = variants(bench, base, truth)
+        unknown = set(labels) - {row.label for row in chosen}
+        if unknown:
+            raise SystemExit(f"error: no row {sorted(unknown)}, of {[row.label for row in chosen]}")
+        chosen = [row for row in chosen if not labels or row.label in ("vanilla", *labels)]
+        measured = {row.label: Measured(row.label) for row in chosen}
+        for seed in bench.seeds:
+            for row in chosen:
+                found = figures_of(bench, row, truth, seed)
+                measured[row.label].figures[seed] = found
+                bench.watch.say(
+                    f"seed {seed}, {row.label}: "
+                    + ", ".join(f"{name} {100 * value:.1f}" for name, value in found.items())
+                )
+    metrics = [*METRICS[manifest_of(base).task], *CLEANED]
+    title = f"{bench.folder.name}: {bench.settings.net.backbone}, {bench.settings.net.mode}"
+    return Result("accuracy", title, [*measured.values()], metrics, "vanilla", bench.seeds)
 
 
-def _paired(results: list[dict[str, dict[str, float]]], row: str, metric: str) -> str:
-    """Difference to vanilla, and the seeds in which it is positive."""
-    gains = [100 * (result[row][metric] - result["vanilla"][metric]) for result in results]
-    wins = sum(gain > 0 for gain in gains)
-    return f"{np.mean(gains):+.2f} {metric} ({wins}/{len(gains)})"
+def figures_of(bench: Bench, row: Variant, truth: Path, seed: int) -> dict[str, float]:
+    """One run to its end: its figures on the test set, and of its labels where they are cleaned."""
+    run = bench.run_of("accuracy", row.label, row.overrides, seed)
+    row.plan.run(run, watch=bench.watch)
+    found = dict(run.result("evaluate")[row.model])
+    if row.cleans:
+        on = on_truth(run, truth)
+        found |= {name: on[figure] for name, figure in CLEANED.items()}
+    return found
+
+
+def comparisons(result: Result) -> list[str]:
+    """For each row its differences to vanilla, and for CAPro the share of the gap to the oracle."""
+    metrics = [name for name in result.metrics if name not in CLEANED]
+    rows = {row.label: row for row in result.rows}
+    mean = {label: spread([*row.values(metrics[0]).values()]).mean for label, row in rows.items()}
+    best = next((name for name in ("oracle: clean subset", "oracle: true labels") if name in rows), "")
+    lines = []
+    for label, row in rows.items():
+        if row is result.base:
+            continue
+        gains = {name: paired(row.values(name), result.base.values(name)) for name in metrics}
+        parts = [f"{100 * g.mean:+.2f} {name} ({g.wins}/{g.size})" for name, g in gains.items()]
+        line = f"{label}: {', '.join(parts)} over vanilla"
+        for after, words in (("", ""), (STEP3, " with step 3 on both sides")):
+            low, high = mean.get(f"vanilla{after}", nan), mean.get(f"{best}{after}", nan)
+            fair = label.startswith("CAPro") and not (after and UNBALANCED in label)
+            if fair and high > low:
+                share = (mean[label] - low) / (high - low)
+                line += f", {share:.0%} of the gap from vanilla to the oracle{words}"
+        lines.append(line)
+    return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default="queryweb32", choices=["queryweb32", "shopweb64", "cococap64"])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--set", action="append", default=[], help="override a setting")
+    parser = arguments(__doc__, data=[*PRESETS], seeds=3)
+    parser.add_argument("--rows", nargs="+", default=[], help="only these, and vanilla")
     args = parser.parse_args()
-    bench = Bench(args.data, tuple(args.set), preset_for(args.data))
     begin = time.monotonic()
-    multi = bench.training.multi_label
-    results = [(multi_label if multi else single_label)(bench, seed) for seed in range(args.seeds)]
-    print(f"{args.data}: lite0 at {bench.settings.views.size} px, {args.seeds} seeds, last epoch")
-    metrics = ["C-F1", "O-F1", "mAP"] if multi else ["top1", "top5"]
-    extra = ["labels before", "labels after", "kept"]
-    print(f"{'':<46}" + "".join(f"{name:>16}" for name in metrics + extra))
-    for row in results[0]:
-        cells = ""
-        for name in metrics + extra:
-            values = [100 * result[row][name] for result in results if name in result[row]]
-            cells += f"{np.mean(values):>9.1f} ± {np.std(values):.1f}" + "   " if values else " " * 16
-        print(f"{row:<46}{cells}")
-    name = metrics[0]
-    mean = {row: np.mean([result[row][name] for result in results]) for row in results[0]}
-    oracle = "oracle: true labels" if multi else "oracle: clean subset"
-    for row, value in mean.items():
-        told = ", ".join(_paired(results, row, metric) for metric in metrics) + " over vanilla"
-        if row.startswith("CAPro"):
-            shares = [
-                (value - mean[f"vanilla{after}"]) / (mean[f"{oracle}{after}"] - mean[f"vanilla{after}"])
-                for after in ("", ", then step 3")
-            ]
-            told += f", {shares[0]:.0%} of the gap from vanilla to the oracle"
-            if "balance 0" not in row:
-                told += f", {shares[1]:.0%} of it with step 3 on both sides"
-        if row != "vanilla":
-            print(f"{row}: {told}")
+    bench = bench_of(args.data, args.runs, args.set, seeds=args.seeds)
+    result = measure(bench, truth_of(bench), args.rows)
+    print(markdown(result))
+    print("\n".join(comparisons(result)))
     print(f"({time.monotonic() - begin:.0f} s)")
 
 

@@ -31,7 +31,8 @@ from capro.config import DataSettings, ScanSettings, ViewSettings
 from capro.data import readers
 from capro.data.manifest import Manifest
 from capro.data.pixels import Pixels
-from capro.data.scan import scan
+from capro.data.scan import scan_sources
+from capro.run.artefacts import MANIFEST
 from capro.train.batches import ImageInputs, Plan, load_batches, workers
 
 SIZE, WIDTH, HEIGHT = 224, 500, 375
@@ -80,8 +81,8 @@ def make(folder: Path, images: int) -> None:
 
 def views_of(source: Path, out: Path) -> HostPart:
     manifest_folder = out / source.name
-    scan(readers.find(DataSettings(), source=str(source)), manifest_folder, ScanSettings())
-    manifest = Manifest.load(manifest_folder / "manifest.parquet")
+    scan_sources(readers.find(DataSettings(), source=str(source)), manifest_folder, ScanSettings())
+    manifest = Manifest.load(manifest_folder / MANIFEST.file)
     pixels = Pixels(manifest, ScanSettings(), min_side=2 * SIZE)
     shape: Any = SimpleNamespace(size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3)
     return HostPart(pixels, shape, ViewSettings(), seed=0)

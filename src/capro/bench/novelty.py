@@ -5,36 +5,22 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from capro.bench.baselines.selection import folds
+from capro.bench.derived import derived_plan, derived_rows
 from capro.bench.grids import Row
 from capro.data.labels import known_labels
 from capro.data.manifest import Manifest, manifest_of
-from capro.data.summary import summarise
 from capro.errors import DataError
 from capro.evaluate import open_set
 from capro.evaluate.scoring import scores_of
-from capro.run.artefacts import (
-    KEY_FEATURES,
-    MANIFEST,
-    MODELS,
-    PLAIN_FEATURES,
-    QUERY_FEATURES,
-    SCORES,
-    SUMMARY,
-    TEST_SCORES,
-    VAL_SCORES,
-    atomic_path,
-)
+from capro.run.artefacts import MODELS, SCORES, TEST_SCORES, VAL_SCORES
 from capro.run.directory import Run
-from capro.run.stage import Job, Plan
-from capro.stages import PLAN
+from capro.run.stage import Plan
 from capro.text.classes import load_classes, save_classes
 from capro.train.setup import training_set
 
@@ -48,8 +34,8 @@ def known_classes(path: Path, target: Path, known: Sequence[str]) -> Path:
     return target
 
 
-def derived_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
-    """The plan with manifest (and cached features) of the known classes, out of a run on all classes.
+def known_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
+    """The plan on the known classes, out of a run on all classes.
 
     Training samples of known classes stay, one in ten becomes the val split, and all test samples
     stay: those of other classes are the open class.
@@ -57,33 +43,12 @@ def derived_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
     source = manifest_of(base)
     if source.task != "single":
         raise DataError("open-set recognition needs one label per sample", hint="use another table")
-
-    def scan(job: Job) -> None:
-        with atomic_path(job.file(MANIFEST)) as temporary:
-            pq.write_table(_known_rows(source, known, seed), temporary)
-        job.write(SUMMARY, summarise(Manifest.load(job.file(MANIFEST))))
-
-    def features(job: Job) -> None:
-        manifest = manifest_of(job.run)
-        place = {name: number for number, name in enumerate(source.samples["id"])}
-        at = np.array([place[name] for name in manifest.samples["id"]], dtype=np.int64)
-        rows = np.full(len(source.samples), -1)
-        train = source.split("train")
-        rows[train] = np.arange(len(train))
-        chosen = rows[at[manifest.split("train")]]
-        job.write(PLAIN_FEATURES, np.asarray(base.read(PLAIN_FEATURES)[at]))
-        for artefact in (QUERY_FEATURES, KEY_FEATURES):
-            job.write(artefact, np.asarray(base.read(artefact)[:, chosen]))
-
     decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": HELD_OUT}
-    return PLAN.replacing(
-        replace(PLAN["scan"], work=scan, settings=lambda _: decides, implicit=True),
-        replace(PLAN["features"], work=features, settings=lambda _: {"from": base.need("features")}, uses=()),
-    )
+    return derived_plan(base, _known_rows(source, known, seed), decides)
 
 
 def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
-    """Rows of the derived manifest, with its schema and sources."""
+    """Rows of the derived manifest."""
     samples = source.samples
     labels = [row[0] if row else "" for row in samples["labels"]]
     wanted = np.array([label in set(known) for label in labels])
@@ -92,12 +57,7 @@ def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
     index = {name: number for number, name in enumerate(known)}
     own = np.array([index[labels[row]] for row in train], dtype=np.int64)
     split[train[folds(own, HELD_OUT, seed=seed) == 0]] = "val"
-    keep = wanted | (split == "test")
-    ok = np.flatnonzero((source.frame["status"] == "ok").to_numpy())
-    table = source.table.take(pa.array(ok[keep]))
-    place = table.schema.get_field_index("split")
-    column = pa.array(split[keep].tolist(), type=table.schema.field(place).type)
-    return table.set_column(place, table.schema.field(place), column)
+    return derived_rows(source, wanted | (split == "test"), split=split.tolist())
 
 
 def open_figures(run: Run, row: Row) -> tuple[dict[str, float], open_set.Curve]:

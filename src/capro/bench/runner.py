@@ -12,7 +12,7 @@ from capro import config
 from capro.bench import cost, figure, summary
 from capro.bench.baselines import baseline
 from capro.bench.grids import CB, Row, Table, table_of
-from capro.bench.novelty import curves_csv, derived_plan, known_classes, mean_curve, open_figures
+from capro.bench.novelty import curves_csv, known_classes, known_plan, mean_curve, open_figures
 from capro.bench.store import SharedRun, only_one
 from capro.bench.summary import Measured, Result
 from capro.config import Settings
@@ -181,7 +181,7 @@ def _open_row(work: Bench, table: Table, row: Row, seed: int) -> tuple[dict[str,
         path = known_classes(Path(work.settings.data.classes), target, known)
         overrides.append(f"data.classes={path}")
     run = work.run_of(table.name, row.label, overrides, seed)
-    plan = derived_plan(base, known, seed=work.settings.seed)
+    plan = known_plan(base, known, seed=work.settings.seed)
     work.prepare(run, plan)
     work.finish(run, row, plan)
     return open_figures(run, row)

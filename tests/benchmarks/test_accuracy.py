@@ -1,0 +1,160 @@
+"""Every row of the accuracy benchmark on tiny data: runs of the product's stages, to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import accuracy
+import variants
+from capro.bench import Bench
+from capro.bench.summary import Measured, Result, markdown
+from capro.data.labels import encode
+from capro.data.manifest import manifest_of
+from capro.evaluate.truth import load_truth
+from capro.run.artefacts import CLEANED_LABELS
+from capro.run.directory import Run
+from capro.train.setup import training_set
+from tests import squares
+
+Made = tuple[Bench, Result]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Made]:
+    found: dict[bool, Made] = {}
+
+    def make(multi: bool) -> Made:
+        if multi not in found:
+            data = squares.write_data(tmp_path_factory.mktemp("accuracy") / "data", multi=multi)
+            bench = Bench(data.parent / "bench", squares.settings(data, multi=multi), (0,))
+            found[multi] = bench, accuracy.measure(bench, variants.truth_of(bench))
+        return found[multi]
+
+    return make
+
+
+def run_of(bench: Bench, label: str) -> Run:
+    return bench.run_of("accuracy", label, [], 0)
+
+
+def true_labels(bench: Bench) -> list[tuple[str, ...]]:
+    return load_truth(variants.truth_of(bench), manifest_of(variants.base_of(bench)))
+
+
+def test_rows_and_figures_of_one_label(made: Callable[[bool], Made]) -> None:
+    _, result = made(False)
+    labels = [row.label for row in result.rows]
+    assert labels == [
+        "vanilla",
+        "vanilla, as many epochs as CAPro",
+        "vanilla, then step 3",
+        "random anchors + mopro (MoPro)",
+        "anchors only",
+        "CAPro from web",
+        "CAPro from web, texts in the label rule",
+        "CAPro from web, balance 0 in step 3",
+        "CAPro from anchors",
+        "CAPro from anchors, texts in the label rule",
+        "CAPro from anchors, balance 0 in step 3",
+        "oracle: clean subset",
+        "oracle: clean subset, then step 3",
+        "oracle: true labels",
+        "oracle: true labels, then step 3",
+    ]
+    for row in result.rows:
+        cleaned = row.label.startswith(("CAPro", "random", "anchors"))
+        assert set(row.figures[0]) == {"top1", "top5"} | (set(accuracy.CLEANED) if cleaned else set())
+    web = next(row for row in result.rows if row.label == "CAPro from web")
+    assert web.figures[0]["labels before"] == 0.75  # 4 of 16 pictures of each class show another one
+    assert "| oracle: true labels, then step 3 |" in markdown(result)
+    lines = accuracy.comparisons(result)
+    assert len(lines) == len(labels) - 1
+    assert all("top1 (" in line and "over vanilla" in line for line in lines)
+
+
+def test_vanilla_is_the_first_step_of_every_run(made: Callable[[bool], Made]) -> None:
+    bench, result = made(False)
+    first = {
+        row.label: run_of(bench, row.label).result("evaluate")["vanilla"]
+        for row in result.rows
+        if "epochs" not in row.label and "oracle" not in row.label
+    }
+    assert all(figures == first["vanilla"] for figures in first.values())
+    assert len([*(bench.folder / "store" / "features").iterdir()]) == 3  # all rows, and two oracles
+    assert len([*(bench.folder / "store" / "pretrain").iterdir()]) == 4  # and as many epochs
+
+
+def test_oracles_train_on_the_truth_and_test_on_the_same_samples(made: Callable[[bool], Made]) -> None:
+    bench, _ = made(False)
+    base, truth = variants.base_of(bench), true_labels(bench)
+    web = training_set(base).labels.tolist()
+    true = encode(truth, training_set(base).classes, several=False).tolist()
+    clean = training_set(run_of(bench, "oracle: clean subset")).labels.tolist()
+    relabelled = training_set(run_of(bench, "oracle: true labels, then step 3")).labels.tolist()
+    assert relabelled == true != web
+    assert clean == [given for given, right in zip(web, true, strict=True) if given == right]
+    tests = [
+        manifest.samples["id"].iloc[manifest.split("test")].tolist()
+        for manifest in (manifest_of(base), manifest_of(run_of(bench, "oracle: clean subset")))
+    ]
+    assert tests[0] == tests[1]
+
+
+def test_step_3_after_step_1_keeps_every_label(made: Callable[[bool], Made]) -> None:
+    bench, _ = made(False)
+    run = run_of(bench, "vanilla, then step 3")
+    assert run.read(CLEANED_LABELS).tolist() == training_set(run).labels.tolist()
+    assert run.result("finetune")["samples"] == 48
+    assert run.finished("match") is None
+
+
+def test_several_labels(made: Callable[[bool], Made]) -> None:
+    bench, result = made(True)
+    assert [row.label for row in result.rows] == [
+        "vanilla",
+        "vanilla, as many epochs as CAPro",
+        "vanilla, then step 3",
+        "CAPro",
+        "oracle: true labels",
+        "oracle: true labels, then step 3",
+    ]
+    assert {"C-F1", "O-F1", "mAP", *accuracy.CLEANED} <= set(result.rows[3].figures[0])
+    training = training_set(run_of(bench, "oracle: true labels"))
+    expected = encode(true_labels(bench), training.classes, several=True)
+    assert training.labels.tolist() == expected.tolist()
+
+
+def test_differences_to_vanilla_and_share_of_the_gap() -> None:
+    top1 = {
+        "vanilla": (0.5, 0.6),
+        "vanilla, then step 3": (0.55, 0.65),
+        "CAPro from web": (0.7, 0.6),
+        "CAPro from web, balance 0 in step 3": (0.5, 0.6),
+        "oracle: clean subset": (0.7, 0.8),
+        "oracle: clean subset, then step 3": (0.8, 0.8),
+    }
+    rows = [
+        Measured(label, {seed: {"top1": value} for seed, value in enumerate(values)})
+        for label, values in top1.items()
+    ]
+    step3, web, unbalanced, *_ = accuracy.comparisons(
+        Result("accuracy", "", rows, ["top1", *accuracy.CLEANED], "vanilla", (0, 1))
+    )
+    assert step3 == "vanilla, then step 3: +5.00 top1 (2/2) over vanilla"
+    assert web == (
+        "CAPro from web: +10.00 top1 (1/2) over vanilla, 50% of the gap from vanilla to the oracle, "
+        "25% of the gap from vanilla to the oracle with step 3 on both sides"
+    )
+    assert unbalanced.endswith(
+        "step 3: +0.00 top1 (0/2) over vanilla, 0% of the gap from vanilla to the oracle"
+    )
+
+
+def test_unknown_row(tmp_path: Path) -> None:
+    data = squares.write_data(tmp_path / "data")
+    bench = Bench(tmp_path / "bench", squares.settings(data), (0,))
+    with pytest.raises(SystemExit, match="no row"):
+        accuracy.measure(bench, variants.truth_of(bench), ["CAPro from nowhere"])
