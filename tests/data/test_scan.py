@@ -21,14 +21,15 @@ from capro.data import readers
 from capro.data.image_bytes import ImageStore
 from capro.data.images import REASONS
 from capro.data.manifest import ROW_REASONS, Manifest, Source, write_manifest
-from capro.data.scan import explain, scan
+from capro.data.scan import scan_sources
+from capro.data.summary import explain
 from capro.errors import DataError
 from tests.data.corpus import BAD_IMAGES, jpeg, png
 
 
 def scan_it(source: Path | str, out: Path, **data: Any) -> tuple[Manifest, dict[str, Any]]:
     found = readers.find(DataSettings(**data), source=str(source))
-    summary = scan(found, out, ScanSettings(workers=2))
+    summary = scan_sources(found, out, ScanSettings(workers=2))
     manifest = Manifest.load(out / "manifest.parquet")
     quarantine = pq.read_table(out / "quarantine.parquet")
     assert summary["samples"] + summary["quarantined"] == summary["rows"] == len(manifest.frame)
@@ -429,7 +430,7 @@ def test_a_vanished_image_is_told_with_its_sample(tmp_path: Path) -> None:
     [("queryweb32/train", 9846, 33), ("cococap64", 10_000, 17), ("shopweb64/train", 7401, 24)],
 )
 def test_real_data_sets(shared: Path, tmp_path: Path, name: str, rows: int, classes: int) -> None:
-    summary = scan(readers.find(DataSettings(), source=str(shared / name)), tmp_path, ScanSettings(workers=2))
+    summary = scan_sources(readers.find(DataSettings(), source=str(shared / name)), tmp_path, ScanSettings(workers=2))
     assert summary["rows"] == summary["samples"] == rows
     assert summary["quarantined"] == 0
     assert len(summary["classes"]) == classes
