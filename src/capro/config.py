@@ -43,9 +43,7 @@ class DataSettings(Section):
 
     source: str | None = setting(None, "folder, table, tar shards, or hub:NAME")
     test: str | None = setting(None, "a second source, for testing only")
-    format: Literal["auto", "folder", "table", "tars", "hub", "webvision", "nuswide"] = setting(
-        "auto", "kind of source"
-    )
+    format: str = setting("auto", "kind of source; auto finds out")
     subset: Literal["all", "google", "mini"] = setting(
         "all", "WebVision: google leaves Flickr out; mini is Google's first 50 classes"
     )

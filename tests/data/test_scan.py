@@ -430,7 +430,9 @@ def test_a_vanished_image_is_told_with_its_sample(tmp_path: Path) -> None:
     [("queryweb32/train", 9846, 33), ("cococap64", 10_000, 17), ("shopweb64/train", 7401, 24)],
 )
 def test_real_data_sets(shared: Path, tmp_path: Path, name: str, rows: int, classes: int) -> None:
-    summary = scan_sources(readers.find(DataSettings(), source=str(shared / name)), tmp_path, ScanSettings(workers=2))
+    summary = scan_sources(
+        readers.find(DataSettings(), source=str(shared / name)), tmp_path, ScanSettings(workers=2)
+    )
     assert summary["rows"] == summary["samples"] == rows
     assert summary["quarantined"] == 0
     assert len(summary["classes"]) == classes

@@ -108,7 +108,7 @@ def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Che
     try:
         data = row_bytes(row, source)
     except FileNotFoundError:
-        return number, row, _problem(found, "missing-file", row.path[:500])
+        return number, row, _problem(found, "missing-file", row.path)
     except OSError as error:
         return number, row, _problem(found, "unreadable", error.strerror or str(error))
     found["sha256"] = hashlib.sha256(data).hexdigest()
@@ -121,7 +121,7 @@ def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Che
 
 
 def _problem(found: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
-    return found | {"status": "quarantined", "reason": reason, "detail": detail or None}
+    return found | {"status": "quarantined", "reason": reason, "detail": detail[:500] or None}
 
 
 def _record_all(
@@ -157,13 +157,13 @@ def _record_all(
 
 def _row_problem(row: Row, task: Task, seen: set[str]) -> tuple[str | None, str]:
     if row.split not in SPLITS:
-        return "bad-split", row.split[:500]
+        return "bad-split", row.split
     if row.listed != (task == "multi") and (row.labels or row.listed):
-        return "label-kind", str(list(row.labels))[:500]
+        return "label-kind", str(list(row.labels))
     if not row.labels and task == "single":
         return "no-label", ""
     if row.id in seen:
-        return "duplicate-id", row.id[:500]
+        return "duplicate-id", row.id
     return None, ""
 
 

@@ -7,24 +7,27 @@ folder, and its columns win over the folder's name. Files are taken by content, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Reader
+from capro.data.readers.base import Format, Reader
 from capro.data.readers.columns import (
     Columns,
     Record,
     choose,
     header,
     is_inside,
-    label_names,
+    named_columns,
     records,
     safe_relative,
     text_of,
 )
+from capro.data.readers.writing import Pictures, Writer, write_csv
 from capro.errors import DataError
 
 METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet")
@@ -51,15 +54,14 @@ class FolderReader(Reader):
         """Every picture in path order, then metadata rows that match no picture."""
         metadata, bad, columns = self._metadata()
         pictures = self._pictures()
-        matched = 0
+        known = len(metadata)
         for name in pictures:
-            cells = metadata.pop(name, None)
-            matched += cells is not None
-            yield self._row(name, cells, columns)
+            yield self._row(name, metadata.pop(name, None), columns)
         self.notes |= {"files": len(pictures)}
         if columns is not None:
+            matched = known - len(metadata)
             self.notes |= {
-                "metadata_rows": matched + len(metadata) + len(bad),
+                "metadata_rows": known + len(bad),
                 "metadata_matched": matched,
                 "metadata_unmatched": len(metadata) + len(bad),
                 "files_without_metadata": len(pictures) - matched,
@@ -94,7 +96,11 @@ class FolderReader(Reader):
         """Cells by file name; rows that cannot be used; the columns' purposes."""
         found = [self.root / name for name in METADATA if (self.root / name).is_file()]
         if not found:
-            self._refuse_columns_without_metadata()
+            for purpose, column in named_columns(self._settings).items():
+                raise DataError(
+                    f"{self.root}: --{purpose}-column {column} given, but there is no metadata file",
+                    hint="put a metadata.csv with a file_name column into the folder",
+                )
             return {}, [], None
         if len(found) > 1:
             names = " and ".join(file.name for file in found)
@@ -124,44 +130,19 @@ class FolderReader(Reader):
         raw = text_of(record.cells.get(image))
         name = safe_relative(raw)
         if name is None or not is_inside(self.root, self.root / name):
-            return Row(identity, "", self._split, problem="outside-folder", detail=raw[:500])
+            return Row(identity, "", self._split, problem="outside-folder", detail=raw)
         if name in seen:
             return Row(identity, name, self._split, problem="duplicate-id", detail=name)
         return name
 
-    def _refuse_columns_without_metadata(self) -> None:
-        for purpose in ("image", "label", "text", "description", "tags", "id", "split"):
-            named = getattr(self._settings, f"{purpose}_column")
-            if named is not None:
-                raise DataError(
-                    f"{self.root}: --{purpose}-column {named} given, but there is no metadata file",
-                    hint="put a metadata.csv with a file_name column into the folder",
-                )
-
     def _row(self, name: str, cells: dict[str, Any] | None, columns: Columns | None) -> Row:
-        identity, split = f"{self._split}/{name}", self._split
-        folder = name.rsplit("/", 2)[-2] if "/" in name else ""
-        labels: tuple[str, ...] = (folder,) if folder else ()
-        listed = False
-        title = description = tags = ""
-        if cells is not None and columns is not None:
-
-            def cell(column: str | None) -> Any:
-                return cells.get(column) if column else None
-
-            title, description = text_of(cell(columns.text)), text_of(cell(columns.description))
-            tags = text_of(cell(columns.tags))
-            if columns.label:
-                labels, listed = label_names(cell(columns.label), self._settings.label_separator)
-            identity = text_of(cell(columns.id)) or identity
-            split = text_of(cell(columns.split)) or split
-        problem, detail = None, ""
+        known: dict[str, Any] = {"id": f"{self._split}/{name}", "path": name, "split": self._split}
+        if cells is None or columns is None or not columns.label:  # the class is the folder
+            folder = name.rsplit("/", 2)[-2] if "/" in name else ""
+            known |= {"labels": (folder,) if folder else (), "listed": False}
         if not is_inside(self.root, self.root / name):
-            problem, detail = "outside-folder", "a symbolic link out of the folder"
-        return Row(
-            identity, name, split, title=title, description=description, tags=tags,
-            labels=labels, listed=listed, problem=problem, detail=detail,
-        )  # fmt: skip
+            known |= {"problem": "outside-folder", "detail": "a symbolic link out of the folder"}
+        return (columns or Columns()).row(cells or {}, **known)
 
 
 def _looks_like_picture(path: Path) -> bool:
@@ -176,3 +157,17 @@ def _looks_like_picture(path: Path) -> bool:
     except OSError:
         return False
     return head.startswith(MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
+
+
+def _write(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
+    """LABEL/NUMBER-NAME.png and metadata.csv: an image folder as torchvision and Hugging Face read."""
+    write_csv(out / METADATA[0], table)
+    pictures.write_all()
+
+
+FORMAT = Format(
+    layout="give a folder of images",
+    recognises=lambda path, _: path.is_dir(),
+    readers=lambda path, settings, split: [FolderReader(path, settings, split or "train")],
+    writers={"folder": Writer(_write, images=("link", "copy"), below="images", by_class=True)},
+)

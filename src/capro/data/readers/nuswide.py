@@ -20,39 +20,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import ClassHint, Reader
+from capro.data.readers.base import ClassHint, Format, Reader
 from capro.data.readers.columns import safe_relative
 from capro.data.readers.lists import Line, lines, pairs
 from capro.errors import DataError
 
-IMAGES = ("Flickr", "images", "Images")
+IMAGE_FOLDERS = ("Flickr", "images", "Images")
 HINT = "unpack {} of NUS-WIDE into the folder"
 
 # The sense that the concept's pictures show. The first sense of WordNet is another one for these:
 # coral is a colour there, a tiger a fierce person, a whale a giant, plants are factories.
-SENSES = {
-    "book": "book.n.02",
-    "castle": "castle.n.02",
-    "clouds": "cloud.n.02",
-    "coral": "coral.n.04",
-    "fire": "fire.n.03",
-    "flowers": "flower.n.01",
-    "food": "food.n.02",
-    "plants": "plant.n.02",
-    "protest": "protest.n.02",
-    "railroad": "railroad_track.n.01",
-    "reflection": "reflection.n.05",
-    "running": "run.n.07",
-    "sign": "sign.n.02",
-    "snow": "snow.n.02",
-    "sunset": "sunset.n.02",
-    "swimmers": "swimmer.n.02",
-    "tattoo": "tattoo.n.02",
-    "tiger": "tiger.n.02",
-    "water": "body_of_water.n.01",
-    "whales": "whale.n.02",
-}
+OTHER_SENSES = (
+    "book=book.n.02 castle=castle.n.02 clouds=cloud.n.02 coral=coral.n.04 fire=fire.n.03 "
+    "flowers=flower.n.01 food=food.n.02 plants=plant.n.02 protest=protest.n.02 "
+    "railroad=railroad_track.n.01 reflection=reflection.n.05 running=run.n.07 sign=sign.n.02 "
+    "snow=snow.n.02 sunset=sunset.n.02 swimmers=swimmer.n.02 tattoo=tattoo.n.02 tiger=tiger.n.02 "
+    "water=body_of_water.n.01 whales=whale.n.02"
+).split()
 FIRST = (
     "airport animal beach bear birds boats bridge buildings cars cat cityscape computer cow dancing "
     "dog earthquake elk fish flags fox frost garden glacier grass harbor horses house lake leaf map "
@@ -60,19 +46,7 @@ FIRST = (
     "sports statue street sun surf temple tower town toy train tree valley vehicle waterfall wedding "
     "window zebra"
 ).split()
-
-
-def is_nuswide(root: Path) -> bool:
-    """Whether a folder is laid out as NUS-WIDE."""
-    return (root / "ImageList" / "TrainImagelist.txt").is_file() and (
-        root / "ConceptsList" / "Concepts81.txt"
-    ).is_file()
-
-
-def nuswide_readers(root: Path, split: str | None) -> list[NusWideReader]:
-    """Readers of both splits, or of one."""
-    names = {"train": ["Train"], "test": ["Test"], "val": ["Test"]}.get(split or "")
-    return [NusWideReader(root, name) for name in names or ["Train", "Test"]]
+SENSES = {name: name for name in FIRST} | dict(entry.split("=") for entry in OTHER_SENSES)
 
 
 class NusWideReader(Reader):
@@ -81,7 +55,7 @@ class NusWideReader(Reader):
     def __init__(self, root: Path, part: str) -> None:
         self.root, self.part = root, part
         self.split = part.lower()
-        images = next((name for name in IMAGES if (root / name).is_dir()), IMAGES[0])
+        images = next((name for name in IMAGE_FOLDERS if (root / name).is_dir()), IMAGE_FOLDERS[0])
         self.source = Source("files", str((root / images).resolve()))
         self.notes: dict[str, int] = {}
         folders = ("ImageList", "ConceptsList", "NUS_WID_Tags", "Groundtruth")
@@ -109,10 +83,7 @@ class NusWideReader(Reader):
 
     def classes(self) -> list[ClassHint]:
         """The concepts, with the senses that their pictures show where they are the published ones."""
-        return [
-            ClassHint(name, sense=SENSES.get(name) or (name if name in FIRST else None))
-            for name in self.concepts
-        ]
+        return [ClassHint(name, sense=SENSES.get(name)) for name in self.concepts]
 
     def count(self) -> int:
         """Images of the list."""
@@ -126,7 +97,7 @@ class NusWideReader(Reader):
         """Every image in the order of the list; those without any of the 81 tags with that problem."""
         tags = self._tags()
         truth = self._truth() if self.part == "Test" else None
-        without = untold = named = told = 0
+        without = unlisted = named = among = 0
         both = pairs(
             self._images(),
             lines(self._tags81, hint=HINT.format("NUS_WID_Tags.zip")),
@@ -136,10 +107,10 @@ class NusWideReader(Reader):
             path = safe_relative(line.text)
             web = self._web(row)
             photo = line.text.rpartition("_")[2].partition(".")[0]
-            untold += photo not in tags
+            unlisted += photo not in tags
             text = tags.get(photo, "")
             words = set(text.lower().split())
-            named, told = named + len(web), told + sum(name.lower() in words for name in web)
+            named, among = named + len(web), among + sum(name.lower() in words for name in web)
             labels = web
             if truth is not None:
                 labels = tuple(self.concepts[c] for c in np.flatnonzero(truth[:, number]))
@@ -158,9 +129,9 @@ class NusWideReader(Reader):
             )
         self.notes |= {
             f"{self.split}_images_without_any_of_the_tags": without,
-            f"{self.split}_images_not_in_All_Tags": untold,
+            f"{self.split}_images_not_in_All_Tags": unlisted,
             f"{self.split}_web_labels": named,
-            f"{self.split}_web_labels_among_the_tags": told,  # few: columns in another order
+            f"{self.split}_web_labels_among_the_tags": among,  # few: columns in another order
         }
 
     def _images(self) -> Iterator[Line]:
@@ -221,3 +192,19 @@ def _column(path: Path, number: int) -> NDArray[np.bool_]:
             f"{path}: {place} labels for {number} images", hint="fetch labels and image lists again"
         )
     return found
+
+
+def _readers(root: Path, _: DataSettings, split: str | None) -> list[NusWideReader]:
+    names = {"train": ["Train"], "test": ["Test"], "val": ["Test"]}.get(split or "")
+    return [NusWideReader(root, name) for name in names or ["Train", "Test"]]
+
+
+FORMAT = Format(
+    layout="docs/nuswide.md shows the files that must be there",
+    recognises=lambda path, _: (
+        (path / "ImageList" / "TrainImagelist.txt").is_file()
+        and (path / "ConceptsList" / "Concepts81.txt").is_file()
+    ),
+    readers=_readers,
+    own_splits=True,
+)

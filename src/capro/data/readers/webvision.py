@@ -24,7 +24,7 @@ from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import ClassHint, Reader
+from capro.data.readers.base import ClassHint, Format, Reader
 from capro.data.readers.columns import safe_relative, text_of
 from capro.data.readers.lists import Line, lines, pairs
 from capro.errors import DataError, did_you_mean
@@ -35,12 +35,6 @@ INFO = "unpack info.tar of WebVision 1.0 into the folder"
 META_FOLDERS = ("", "metadata", "meta")  # where people unpack the archive with the texts
 _QUERY = re.compile(r"/q(\d+)/")
 _WNID = re.compile(r"n\d{8}")
-
-
-def is_webvision(root: Path) -> bool:
-    """Whether a folder is laid out as WebVision 1.0."""
-    info = root / "info"
-    return (info / "synsets.txt").is_file() and any(info.glob("train_filelist_*.txt"))
 
 
 @dataclass(frozen=True)
@@ -133,14 +127,6 @@ class Info:
 def _hint(part: str) -> str:
     alone = "; with Google's images alone, use --set data.subset=google"
     return INFO + (alone if part == "flickr" else "")
-
-
-def webvision_readers(root: Path, settings: DataSettings, split: str | None) -> list[WebVisionReader]:
-    """Readers of one tree: Google's and Flickr's training images, and the validation images."""
-    info = Info(root, settings.subset, Path(settings.class_list) if settings.class_list else None)
-    train = [WebVisionReader(info, engine) for engine in info.engines]
-    test = [WebVisionReader(info, "val")]
-    return {"train": train, "test": test, "val": test}.get(split or "", train + test)
 
 
 class WebVisionReader(Reader):
@@ -278,13 +264,6 @@ class _Texts:
 # --- ImageNet -------------------------------------------------------------------------------------
 
 
-def is_imagenet_validation(root: Path) -> bool:
-    """Whether a folder holds ILSVRC 2012's validation images, by class or flat with val.txt."""
-    if any(root.glob("ILSVRC2012_val_*.JPEG")):
-        return True
-    return any(child.is_dir() and _WNID.fullmatch(child.name) for child in root.iterdir())
-
-
 class ImageNetReader(Reader):
     """ILSVRC 2012's validation images with WebVision's classes: a second test set.
 
@@ -336,3 +315,39 @@ class ImageNetReader(Reader):
         for line in lines(self.root / "val.txt", hint=hint):
             name, _, label = line.text.rpartition(" ")
             yield name.strip(), order[line.integer(label, 0, len(order) - 1, "label")]
+
+
+# --- the format -----------------------------------------------------------------------------------
+
+
+def _is_webvision(root: Path) -> bool:
+    info = root / "info"
+    return (info / "synsets.txt").is_file() and any(info.glob("train_filelist_*.txt"))
+
+
+def _is_imagenet(path: Path, settings: DataSettings) -> bool:
+    """Whether a path holds ILSVRC 2012's validation images, and the run's own source is WebVision."""
+    source = Path(settings.source) if settings.source else path
+    if source == path or not path.is_dir() or not _is_webvision(source):
+        return False
+    folders = (child for child in path.iterdir() if _WNID.fullmatch(child.name))
+    return any(path.glob("ILSVRC2012_val_*.JPEG")) or any(folder.is_dir() for folder in folders)
+
+
+def _readers(path: Path, settings: DataSettings, split: str | None) -> list[Reader]:
+    """Google's and Flickr's training images and the validation images, or those of ImageNet."""
+    class_list = Path(settings.class_list) if settings.class_list else None
+    if not _is_webvision(path):
+        return [ImageNetReader(path, Info(Path(settings.source or ""), settings.subset, class_list))]
+    info = Info(path, settings.subset, class_list)
+    train = [WebVisionReader(info, engine) for engine in info.engines]
+    test = [WebVisionReader(info, "val")]
+    return [*{"train": train, "test": test, "val": test}.get(split or "", train + test)]
+
+
+FORMAT = Format(
+    layout="docs/webvision.md shows the files that must be there",
+    recognises=lambda path, settings: _is_webvision(path) or _is_imagenet(path, settings),
+    readers=_readers,
+    own_splits=True,
+)
