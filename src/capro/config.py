@@ -43,7 +43,7 @@ class DataSettings(Section):
 
     source: str | None = setting(None, "folder, table, tar shards, or hub:NAME")
     test: str | None = setting(None, "a second source, for testing only")
-    format: str = setting("auto", "kind of source; auto finds out")
+    format: str = setting("auto", "auto, or the kind of source")
     subset: Literal["all", "google", "mini"] = setting(
         "all", "WebVision: google leaves Flickr out; mini is Google's first 50 classes"
     )
