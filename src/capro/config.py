@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from capro.errors import ConfigError, did_you_mean
 
 Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -72,7 +73,7 @@ class ViewSettings(Section):
     """Augmentation and the decoded cache."""
 
     size: Positive | None = setting(None, "side of the network's input in pixels; backbone's if unset")
-    crop_scale: Share = setting(0.2, "smallest share of the area a random crop keeps (MoCo)")
+    crop_scale: PositiveShare = setting(0.2, "smallest share of the area a random crop keeps (MoCo)")
     flip: Share = setting(0.5, "probability of a horizontal flip")
     jitter: Share = setting(0.4, "strength of colour jitter in the key view (MoCo)")
     grey: Share = setting(0.2, "probability of grey in the key view (MoCo)")

@@ -42,7 +42,10 @@ def _fiftyone(folder: Path) -> Path:
         path = folder / "data" / f"{seed}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png(seed))
-    labels = {"classes": ["cat", "dog"], "labels": {"1": 1, "2": {"label": 0, "attributes": {"title": "Tom"}}}}
+    labels = {
+        "classes": ["cat", "dog"],
+        "labels": {"1": 1, "2": {"label": 0, "attributes": {"title": "Tom"}}},
+    }
     (folder / "labels.json").write_text(json.dumps(labels))
     return folder
 

@@ -24,7 +24,7 @@ from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import ClassHint, Format, Reader
 from capro.data.readers.columns import safe_relative
-from capro.data.readers.lists import Line, lines, pairs
+from capro.data.readers.lists import Line, paired_lines, read_lines
 from capro.errors import DataError
 
 IMAGE_FOLDERS = ("Flickr", "images", "Images")
@@ -73,7 +73,7 @@ class NusWideReader(Reader):
         """Names of the 81 concepts, in the order of every column."""
         path = self.root / "ConceptsList" / "Concepts81.txt"
         found: list[str] = []
-        for line in lines(path, hint=HINT.format("ConceptsList.zip")):
+        for line in read_lines(path, hint=HINT.format("ConceptsList.zip")):
             if line.text in found:
                 line.fail(f"{line.text!r} stands twice", "use the list as it was published")
             found.append(line.text)
@@ -98,11 +98,7 @@ class NusWideReader(Reader):
         tags = self._tags()
         truth = self._truth() if self.part == "Test" else None
         without = unlisted = named = among = 0
-        both = pairs(
-            self._images(),
-            lines(self._tags81, hint=HINT.format("NUS_WID_Tags.zip")),
-            (self._list, self._tags81),
-        )
+        both = paired_lines(self._list, self._tags81, hint=HINT.format("ImageList.zip and NUS_WID_Tags.zip"))
         for number, (line, row) in enumerate(both):
             path = safe_relative(line.text)
             web = self._web(row)
@@ -135,7 +131,7 @@ class NusWideReader(Reader):
         }
 
     def _images(self) -> Iterator[Line]:
-        return lines(self._list, hint=HINT.format("ImageList.zip"))
+        return read_lines(self._list, hint=HINT.format("ImageList.zip"))
 
     def _web(self, line: Line) -> tuple[str, ...]:
         """The concepts among an image's tags, from its row of 0 and 1."""
@@ -152,7 +148,7 @@ class NusWideReader(Reader):
         """The user's tags by photo id."""
         path = self.root / "NUS_WID_Tags" / "All_Tags.txt"
         found = {}
-        for line in lines(path, hint=HINT.format("NUS_WID_Tags.zip")):
+        for line in read_lines(path, hint=HINT.format("NUS_WID_Tags.zip")):
             photo, *words = line.text.split()
             if not photo.isdigit():
                 line.fail(f"{photo[:80]!r} is no photo id", "use the file as it was published")
@@ -168,7 +164,8 @@ class NusWideReader(Reader):
             return np.stack([_column(path, number) for path in named])
         whole = self.root / "ImageList" / "Imagelist.txt"
         everyone = {
-            line.text: place for place, line in enumerate(lines(whole, hint=HINT.format("ImageList.zip")))
+            line.text: place
+            for place, line in enumerate(read_lines(whole, hint=HINT.format("ImageList.zip")))
         }
         rows = []
         for line in self._images():
@@ -183,7 +180,7 @@ def _column(path: Path, number: int) -> NDArray[np.bool_]:
     """A file with 0 or 1 per line, (number,)."""
     found = np.zeros(number, np.bool_)
     place = 0
-    for place, line in enumerate(lines(path, hint=HINT.format("Groundtruth.zip")), start=1):
+    for place, line in enumerate(read_lines(path, hint=HINT.format("Groundtruth.zip")), start=1):
         if place > number:
             line.fail(f"label {place} of {number} images", "fetch labels and image lists again")
         found[place - 1] = line.integer(line.text, 0, 1, "label")

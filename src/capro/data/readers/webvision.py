@@ -26,7 +26,7 @@ from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import ClassHint, Format, Reader
 from capro.data.readers.columns import safe_relative, text_of
-from capro.data.readers.lists import Line, lines, pairs
+from capro.data.readers.lists import Line, paired_lines, read_lines
 from capro.errors import DataError, did_you_mean
 
 MINI = 50  # classes of mini-WebVision: the first ones, Google's images only
@@ -49,7 +49,7 @@ class Info:
     def synsets(self) -> list[tuple[str, str]]:
         """WordNet id and name of each class; a name that two classes share gets its id behind it."""
         found: dict[str, str] = {}
-        for line in lines(self.root / "info" / "synsets.txt", hint=INFO):
+        for line in read_lines(self.root / "info" / "synsets.txt", hint=INFO):
             wnid, _, words = line.text.partition(" ")
             if not _WNID.fullmatch(wnid):
                 line.fail(f"{wnid[:80]!r} is no WordNet id", "each line is 'n01440764 tench, ...'")
@@ -70,7 +70,7 @@ class Info:
     def class_of_query(self) -> dict[int, int]:
         """Class, from 0, of each query id; the file counts classes from 1."""
         found = {}
-        for line in lines(self.root / "info" / "queries_synsets_map.txt", hint=INFO):
+        for line in read_lines(self.root / "info" / "queries_synsets_map.txt", hint=INFO):
             cells = line.text.split()
             if len(cells) != 2:
                 line.fail(f"{len(cells)} columns", "each line is a query id and a synset id")
@@ -88,7 +88,7 @@ class Info:
             known |= {str(number): number, wnid: number, name: number}
         chosen = set()
         hint = "give the file of data.class_list: one WordNet id, class name or label per line"
-        for line in lines(self.class_list, hint=hint):
+        for line in read_lines(self.class_list, hint=hint):
             text = line.text.partition("#")[0].strip()
             first = text.split()[0] if text else ""
             if text and text not in known and first not in known:
@@ -104,7 +104,7 @@ class Info:
         words: dict[int, list[str]] = {}
         for engine in self.engines:
             path = self.root / "info" / f"queries_{engine}.txt"
-            for line in lines(path, hint=_hint(engine)):
+            for line in read_lines(path, hint=_hint(engine)):
                 query, _, text = line.text.partition(" ")
                 number = line.integer(query.removeprefix("q"), 1, 10**9, "query id")
                 if number in self.class_of_query and text:
@@ -207,12 +207,11 @@ class WebVisionReader(Reader):
     def _entries(self) -> Iterator[tuple[Line, str, int, Line | None]]:
         """Line, image, class from 0, and the line of the meta list that belongs to it."""
         hint = _hint(self.part)
-        images = lines(self._list, hint=hint)
         both: Iterator[tuple[Line, Line | None]]
         if self.part == "val":
-            both = ((line, None) for line in images)
+            both = ((line, None) for line in read_lines(self._list, hint=hint))
         else:
-            both = pairs(images, lines(self._meta, hint=hint), (self._list, self._meta))
+            both = paired_lines(self._list, self._meta, hint=hint)
         high = len(self.info.synsets) - 1
         for line, meta in both:
             name, _, label = line.text.rpartition(" ")
@@ -312,7 +311,7 @@ class ImageNetReader(Reader):
     def _by_list(self) -> Iterator[tuple[str, str]]:
         order = sorted(wnid for wnid, _ in self.info.synsets)
         hint = "put val.txt of Caffe's ilsvrc_aux beside the images, or sort them into class folders"
-        for line in lines(self.root / "val.txt", hint=hint):
+        for line in read_lines(self.root / "val.txt", hint=hint):
             name, _, label = line.text.rpartition(" ")
             yield name.strip(), order[line.integer(label, 0, len(order) - 1, "label")]
 
