@@ -100,7 +100,7 @@ def _line(candidate: Candidate) -> str:
     return f" {mark} {sense.wnid}{similarity} {sense.name} ({kind}): {sense.definition}"
 
 
-def suggest(
+def rank_senses(
     texts_by_class: Mapping[str, Sequence[str]],
     encode: Callable[[Sequence[str]], NDArray[np.float32]],
     *,
