@@ -20,7 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 # `catch_warnings` around each image would race between threads.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 REASONS = {
     "empty": "the file has no bytes",
@@ -128,7 +128,7 @@ def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Ima
     if not data:
         raise ImageProblem("empty")
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
     except UnidentifiedImageError:
         raise _unidentified(data) from None
     except Image.DecompressionBombError as error:

@@ -29,7 +29,7 @@ from capro.run.directory import Run
 T = TypeVar("T")
 Task = Literal["single", "multi"]
 SPLITS = ("train", "val", "test")
-BLOCK = 10_000  # rows at a time
+ROWS_PER_BLOCK = 10_000  # rows at a time
 
 ROW_REASONS = {
     "missing-file": "the metadata names a file that is not there",
@@ -102,7 +102,7 @@ def write_manifest(
     """Stream records into a manifest, whole or not at all; memory is that of one block of rows."""
     columns = schema(task, sources)
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns) as writer:
-        for block in blocks(records, BLOCK):
+        for block in blocks(records, ROWS_PER_BLOCK):
             writer.write_table(pa.Table.from_pylist(block, schema=columns))
 
 
@@ -154,8 +154,8 @@ class Manifest:
     def content(self) -> str:
         """A hash of all rows; where the sources lie is left out, what is in them is not."""
         digest = hashlib.sha256()
-        for begin in range(0, len(self.table), BLOCK):
-            rows = self.table.slice(begin, BLOCK).to_pylist()
+        for begin in range(0, len(self.table), ROWS_PER_BLOCK):
+            rows = self.table.slice(begin, ROWS_PER_BLOCK).to_pylist()
             digest.update(json.dumps(rows, sort_keys=True, ensure_ascii=False).encode())
         return digest.hexdigest()[:16]
 

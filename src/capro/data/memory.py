@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, blocks
-from capro.data.readers.columns import choose, text_of
+from capro.data.readers.columns import choose_columns, text_of
 from capro.data.readers.hub import HubReader, undecoded
 from capro.data.readers.table import ROWS_AT_ONCE
 from capro.errors import DataError
@@ -32,7 +32,7 @@ def write_frame_source(
     frame = frame.reset_index(drop=True)
     frame.columns = frame.columns.map(str)
     settings = DataSettings(image_column=image_column, label_column=label_column)
-    columns = choose(list(frame.columns), settings, place="DataFrame")
+    columns = choose_columns(list(frame.columns), settings, place="DataFrame")
     if columns.image is None:
         raise DataError(
             f"DataFrame: no column with paths among {', '.join(frame.columns[:12])}",

@@ -13,7 +13,7 @@ from capro.data.images import REASONS
 from capro.data.manifest import ROW_REASONS, Manifest
 from capro.wording import many
 
-SHOWN = 10  # examples kept in the summary
+EXAMPLES = 10  # examples kept in the summary
 
 
 def summarise(manifest: Manifest, *, notes: Sequence[dict[str, int]] = ()) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _duplicates(samples: pd.DataFrame) -> dict[str, Any]:
     conflicting = int(np.sum([labels.nunique() > 1 for _, labels in groups])) if len(groups) else 0
     examples = [
         [str(first.loc[sha, "id"]), str(identity)]
-        for sha, identity in leaked[["sha256", "id"]].head(SHOWN).itertuples(index=False)
+        for sha, identity in leaked[["sha256", "id"]].head(EXAMPLES).itertuples(index=False)
     ]
     return {
         "copies_in_train": int(copies.sum()),

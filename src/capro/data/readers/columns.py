@@ -73,7 +73,9 @@ def named_columns(settings: DataSettings) -> dict[str, str]:
     return {purpose: column for purpose, column in named.items() if column is not None}
 
 
-def choose(names: Sequence[str], settings: DataSettings, *, place: str, strict: bool = True) -> Columns:
+def choose_columns(
+    names: Sequence[str], settings: DataSettings, *, place: str, strict: bool = True
+) -> Columns:
     """Match column names to purposes: as the settings say, else by common names.
 
     Args:
@@ -82,7 +84,7 @@ def choose(names: Sequence[str], settings: DataSettings, *, place: str, strict: 
         place: Where the columns are, for the message.
         strict: Refuse a column that was named and is not there.
 
-    >>> choose(["file_name", "title", "label"], DataSettings(), place="metadata.csv").text
+    >>> choose_columns(["file_name", "title", "label"], DataSettings(), place="metadata.csv").text
     'title'
     """
     named = named_columns(settings)

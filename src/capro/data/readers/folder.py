@@ -19,7 +19,7 @@ from capro.data.readers.base import Format, Reader
 from capro.data.readers.columns import (
     Columns,
     Record,
-    choose,
+    choose_columns,
     header,
     is_inside,
     named_columns,
@@ -106,7 +106,7 @@ class FolderReader(Reader):
             names = " and ".join(file.name for file in found)
             raise DataError(f"{self.root}: has {names}", hint="keep one metadata file")
         file = found[0]
-        columns = choose(header(file), self._settings, place=str(file))
+        columns = choose_columns(header(file), self._settings, place=str(file))
         image = columns.image
         if image is None:
             raise DataError(f"{file}: no 'file_name' column", hint="name it with --image-column")

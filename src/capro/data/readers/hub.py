@@ -11,7 +11,7 @@ from capro.config import DataSettings
 from capro.data.image_bytes import cell_bytes
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import Format, Reader
-from capro.data.readers.columns import choose, class_name, image_column
+from capro.data.readers.columns import choose_columns, class_name, image_column
 from capro.errors import DataError, first_line
 
 
@@ -58,7 +58,7 @@ class HubReader(Reader):
         self.notes = {}
         self._splits, self._split = splits, split
         names = list(next(iter(splits.values())).column_names)
-        columns = choose(names, settings, place=name)
+        columns = choose_columns(names, settings, place=name)
         self.source = Source("hub", name.removeprefix("hub:"), image_column(columns, names, place=name))
         self._columns = replace(columns, split=None) if split else columns
 

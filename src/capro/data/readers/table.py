@@ -17,7 +17,15 @@ from capro.config import DataSettings
 from capro.data.image_bytes import cell_bytes
 from capro.data.manifest import SPLITS, Row, Source, blocks
 from capro.data.readers.base import Format, Reader
-from capro.data.readers.columns import Record, choose, file_below, header, image_column, records, text_of
+from capro.data.readers.columns import (
+    Record,
+    choose_columns,
+    file_below,
+    header,
+    image_column,
+    records,
+    text_of,
+)
 from capro.data.readers.writing import SHARD_SIZE, Pictures, Writer, plain_records, write_csv
 from capro.errors import DataError
 
@@ -42,7 +50,7 @@ class TableReader(Reader):
         self._files, self._split = files, split
         self.notes = {"replaced": 0}
         names = header(files[0])
-        self._columns = choose(names, settings, place=str(files[0]))
+        self._columns = choose_columns(names, settings, place=str(files[0]))
         column = image_column(self._columns, names, place=str(files[0]))
         self._in_table = _holds_bytes(files[0], column)
         self.root = Path(settings.image_root) if settings.image_root else files[0].parent

@@ -19,7 +19,7 @@ import pandas as pd
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import Format, Reader
-from capro.data.readers.columns import REPLACED, choose, json_object, named_columns, text_of
+from capro.data.readers.columns import REPLACED, choose_columns, json_object, named_columns, text_of
 from capro.data.readers.writing import SHARD_SIZE, Pictures, Writer, plain_records
 from capro.errors import DataError, did_you_mean
 
@@ -129,7 +129,7 @@ class TarReader(Reader):
             known = {"problem": "no-image"}
         offset, size = sample.image or (None, None)
         known |= {"path": shard.name, "offset": offset, "size": size}
-        columns = choose(list(cells), self._settings, place=str(shard), strict=False)
+        columns = choose_columns(list(cells), self._settings, place=str(shard), strict=False)
         return columns.row(cells, id=identity, split=self._split, **known)
 
     def _cells(self, sample: _Sample) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -24,10 +24,10 @@ class Emoji(NamedTuple):
 
 
 @cache
-def table() -> dict[str, Emoji]:
+def emoji_table() -> dict[str, Emoji]:
     """Name and keywords by code, the code points in hexadecimal.
 
-    >>> table()["1f5b1-fe0f"]
+    >>> emoji_table()["1f5b1-fe0f"]
     Emoji(name='computer mouse', keywords=('computer', 'mouse'))
     """
     text = resources.files(__package__).joinpath("emoji.json").read_text(encoding="utf-8")
