@@ -169,11 +169,16 @@ def _broken(data: bytes, error: Exception) -> ImageProblem:
     return ImageProblem("truncated" if short else "damaged", text[:200])
 
 
+def has_known_header(head: bytes) -> bool:
+    """Whether a file's first 12 bytes or more are those of a format that is decoded here."""
+    ours = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+    return head.startswith(ours) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
+
+
 def _unidentified(data: bytes) -> ImageProblem:
     """Tell a cut-off file of a known format and a foreign image format from no image at all."""
     head = data[:16]
-    ours = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
-    if head.startswith(ours) or (head[:4] == b"RIFF" and data[8:12] == b"WEBP"):
+    if has_known_header(head):
         return ImageProblem("truncated", "the header is incomplete")
     foreign = (b"%PDF", b"8BPS", b"\0\0\1\0", b"\xff\x0a", b"qoif", b"P4", b"P5", b"P6", b"%!PS")
     brands = (b"ftypavif", b"ftypheic", b"ftypheix", b"ftypmif1", b"JXL ")

@@ -136,20 +136,14 @@ def _record_all(
         if identity in seen:  # quarantined rows too have an id of their own
             identity = f"{identity}#{len(seen)}"
         seen.add(identity)
-        label: Any = row.labels[0] if task == "single" and row.labels else None
+        labels = [_utf8(name) for name in row.labels]
         yield {
             "id": _utf8(identity),
             "split": row.split if row.split in SPLITS else None,
             "source": number,
-            "path": _utf8(row.path),
-            "offset": row.offset,
-            "size": row.size,
-            "row": row.row,
-            "title": _utf8(row.title),
-            "description": _utf8(row.description),
-            "tags": _utf8(row.tags),
-            **({"label": label and _utf8(label)} if task == "single" else {}),
-            **({"labels": [_utf8(name) for name in row.labels]} if task == "multi" else {}),
+            **{name: getattr(row, name) for name in ("offset", "size", "row")},
+            **{name: _utf8(getattr(row, name)) for name in ("path", "title", "description", "tags")},
+            **({"label": next(iter(labels), None)} if task == "single" else {"labels": labels}),
             **found,
         }
         progress(1)

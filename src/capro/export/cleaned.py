@@ -27,8 +27,7 @@ from capro.run.artefacts import write_json
 from capro.run.directory import Run
 from capro.text.classes import classes_of
 
-ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif"}
-ENDINGS["MPO"] = ".jpg"  # what Pillow calls a JPEG with further pictures in it
+ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif"}  # MPO: a JPEG with further pictures in it
 EXPORTED = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
 
 Progress = Callable[[int], None]
@@ -100,18 +99,7 @@ def cleaned_table(run: Run, manifest: Manifest) -> pd.DataFrame:
     samples = manifest.samples.iloc[position]
     found = verdicts.loc[samples["id"]].reset_index(drop=True)
     found["capro_id"], found["position"] = samples["id"].to_numpy(), position
-    for name in (
-        "split",
-        "title",
-        "description",
-        "tags",
-        "path",
-        "offset",
-        "size",
-        "row",
-        "format",
-        "source",
-    ):
+    for name in ("split", "title", "description", "tags", "path", "format", "source"):
         found[name] = samples[name].to_numpy()
     if manifest.task == "single":
         found["label"] = found["corrected_label"]
@@ -148,12 +136,8 @@ class ExportedPictures:
 
     def __post_init__(self) -> None:
         self._store = ImageStore(self.manifest)
-        self._positions = self.table["position"].tolist()
-        self._files = {
-            number: source.root
-            for number, source in enumerate(self.manifest.sources)
-            if source.kind == "files"
-        }
+        sources = enumerate(self.manifest.sources)
+        self._files = {number: source.root for number, source in sources if source.kind == "files"}
         self.root: str | None = None
         if self.mode == "none":
             self.root, self.names = self._in_place()
@@ -162,17 +146,16 @@ class ExportedPictures:
 
     def _in_place(self) -> tuple[str, list[str]]:
         """The pictures where they are: a root and paths below it."""
-        missing = sorted(set(self.table["source"]) - self._files.keys())
-        if missing:
+        used = set(self.table["source"])
+        if missing := sorted(used - self._files.keys()):
             source = self.manifest.sources[missing[0]]
             raise ConfigError(
                 f"{source.root}: its images lie in {source.kind}, not in files of their own",
                 hint="use --images copy",
             )
-        roots = {number: self._files[number] for number in set(self.table["source"])}
-        root = os.path.commonpath(list(roots.values()))
+        root = os.path.commonpath([self._files[number] for number in used])
         rows = zip(self.table["source"], self.table["path"], strict=True)
-        return root, [os.path.relpath(Path(roots[number], path), root) for number, path in rows]
+        return root, [os.path.relpath(Path(self._files[number], path), root) for number, path in rows]
 
     def _new_names(self) -> list[str]:
         single = self.manifest.task == "single"
@@ -180,7 +163,8 @@ class ExportedPictures:
         names = []
         for number, row in enumerate(self.table.to_dict("records")):
             stem = safe_name(Path(str(row["path"])).stem) if row["source"] in self._files else ""
-            name = f"{number:08d}{'-' + stem if stem else ''}{ENDINGS.get(str(row['format']), '.img')}"
+            ending = ENDINGS.get(row["format"], f".{row['format'].lower()}")
+            name = f"{number:08d}{'-' + stem if stem else ''}{ending}"
             below = folders[row["label"]] if self.writer.by_class and single else self.writer.below
             names.append(f"{below}/{name}" if below else name)
         return names
@@ -194,7 +178,7 @@ class ExportedPictures:
     def read(self, number: int) -> bytes:
         """The bytes of a picture."""
         self.progress(1)
-        return self._store.read(self._positions[number])
+        return self._store.read(int(self.table["position"].iloc[number]))
 
     def write_all(self, below: str = "") -> None:
         """Link or copy every picture into the export."""

@@ -182,6 +182,12 @@ def safe_relative(name: str) -> str | None:
     return "/".join(parts)
 
 
+def safe_place(name: str, detail: str) -> dict[str, Any]:
+    """The path of a row by a published list, or that it leaves the folder."""
+    path = safe_relative(name)
+    return {"path": path} if path else {"path": "", "problem": "outside-folder", "detail": detail}
+
+
 def is_inside(root: Path, path: Path) -> bool:
     """Whether a path, symbolic links followed, stays in the folder."""
     try:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from capro.config import DataSettings
+from capro.data.images import has_known_header
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import Format, Reader
 from capro.data.readers.columns import (
@@ -32,29 +34,23 @@ from capro.errors import DataError
 
 METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet")
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".jfif")
-MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
 
 class FolderReader(Reader):
     """Reads an image folder."""
 
     def __init__(self, root: Path, settings: DataSettings, split: str) -> None:
-        self.root = root
+        self.root, self._settings, self._split, self.notes = root, settings, split, {}
         self.source = Source("files", str(root.resolve()))
-        self.notes: dict[str, int] = {}
-        self._settings = settings
-        self._split = split
-        self._files: list[str] | None = None
 
     def count(self) -> int | None:
         """Files that look like pictures, plus metadata rows without a file (found on the way)."""
-        return len(self._pictures())
+        return len(self._pictures)
 
     def rows(self) -> Iterator[Row]:
         """Every picture in path order, then metadata rows that match no picture."""
         metadata, bad, columns = self._metadata()
-        pictures = self._pictures()
-        known = len(metadata)
+        known, pictures = len(metadata), self._pictures
         for name in pictures:
             yield self._row(name, metadata.pop(name, None), columns)
         self.notes |= {"files": len(pictures)}
@@ -70,27 +66,21 @@ class FolderReader(Reader):
             yield Row(f"{self._split}/{name}", name, self._split, problem="missing-file", detail=name)
         yield from bad
 
+    @cached_property
     def _pictures(self) -> list[str]:
-        if self._files is None:
-            self._files, other = [], 0
-            for folder, folders, names in os.walk(self.root):
-                folders[:] = sorted(name for name in folders if not name.startswith("."))
-                for name in sorted(names):
-                    if name.startswith(".") or name.lower() in METADATA:
-                        continue
-                    path = Path(folder) / name
-                    if _looks_like_picture(path):
-                        self._files.append(path.relative_to(self.root).as_posix())
-                    else:
-                        other += 1
-            self._files.sort()
-            self.notes["other_files_ignored"] = other
-            if not self._files:
-                raise DataError(
-                    f"{self.root}: no image in this folder",
-                    hint="give a folder of images, a table, or tar shards",
-                )
-        return self._files
+        files: list[str] = []
+        for folder, folders, names in os.walk(self.root):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            visible = (name for name in names if not name.startswith(".") and name.lower() not in METADATA)
+            files += [os.path.join(os.path.relpath(folder, self.root), name) for name in visible]
+        found = sorted(Path(name).as_posix() for name in files if _looks_like_picture(self.root / name))
+        self.notes["other_files_ignored"] = len(files) - len(found)
+        if not found:
+            raise DataError(
+                f"{self.root}: no image in this folder",
+                hint="give a folder of images, a table, or tar shards",
+            )
+        return found
 
     def _metadata(self) -> tuple[dict[str, dict[str, Any]], list[Row], Columns | None]:
         """Cells by file name; rows that cannot be used; the columns' purposes."""
@@ -153,10 +143,10 @@ def _looks_like_picture(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            head = file.read(12)
+            head = file.read(16)
     except OSError:
         return False
-    return head.startswith(MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
+    return has_known_header(head)
 
 
 def _write(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:

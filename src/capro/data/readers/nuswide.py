@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import ClassHint, Format, Reader
-from capro.data.readers.columns import safe_relative
+from capro.data.readers.columns import safe_place
 from capro.data.readers.lists import Line, paired_lines, read_lines
 from capro.errors import DataError
 
@@ -53,18 +53,9 @@ class NusWideReader(Reader):
     """Reads one split, ``Train`` or ``Test``."""
 
     def __init__(self, root: Path, part: str) -> None:
-        self.root, self.part = root, part
-        self.split = part.lower()
+        self.root, self.part, self.split, self.notes = root, part, part.lower(), {}
         images = next((name for name in IMAGE_FOLDERS if (root / name).is_dir()), IMAGE_FOLDERS[0])
         self.source = Source("files", str((root / images).resolve()))
-        self.notes: dict[str, int] = {}
-        folders = ("ImageList", "ConceptsList", "NUS_WID_Tags", "Groundtruth")
-        self._files = [
-            path
-            for folder in folders
-            for path in sorted((root / folder).rglob("*.txt"))
-            if folder != "Groundtruth" or part == "Test"
-        ]
         self._list = root / "ImageList" / f"{part}Imagelist.txt"
         self._tags81 = root / "NUS_WID_Tags" / f"{part}_Tags81.txt"
 
@@ -91,7 +82,8 @@ class NusWideReader(Reader):
 
     def listing(self) -> list[Path]:
         """The published lists."""
-        return self._files
+        folders = ["ImageList", "ConceptsList", "NUS_WID_Tags", *(["Groundtruth"] * (self.part == "Test"))]
+        return [path for folder in folders for path in sorted((self.root / folder).rglob("*.txt"))]
 
     def rows(self) -> Iterator[Row]:
         """Every image in the order of the list; those without any of the 81 tags with that problem."""
@@ -100,7 +92,7 @@ class NusWideReader(Reader):
         without = unlisted = named = among = 0
         both = paired_lines(self._list, self._tags81, hint=HINT.format("ImageList.zip and NUS_WID_Tags.zip"))
         for number, (line, row) in enumerate(both):
-            path = safe_relative(line.text)
+            place = safe_place(line.text, f"{line.path.name}:{line.number}: {line.text}")
             web = self._web(row)
             photo = line.text.rpartition("_")[2].partition(".")[0]
             unlisted += photo not in tags
@@ -110,19 +102,10 @@ class NusWideReader(Reader):
             labels = web
             if truth is not None:
                 labels = tuple(self.concepts[c] for c in np.flatnonzero(truth[:, number]))
-            problem = None if path else "outside-folder"
-            if path and not web:
-                problem, without = "no-concept-tag", without + 1
-            yield Row(
-                f"{self.split}/{path or line.number}",
-                path or "",
-                self.split,
-                tags=text,
-                labels=labels,
-                listed=True,
-                problem=problem,
-                detail="" if path else f"{line.path.name}:{line.number}: {line.text[:200]}",
-            )
+            if place["path"] and not web:
+                place["problem"], without = "no-concept-tag", without + 1
+            identity = f"{self.split}/{place['path'] or line.number}"
+            yield Row(identity, split=self.split, tags=text, labels=labels, listed=True, **place)
         self.notes |= {
             f"{self.split}_images_without_any_of_the_tags": without,
             f"{self.split}_images_not_in_All_Tags": unlisted,
@@ -163,10 +146,8 @@ class NusWideReader(Reader):
             named = [folder / f"Labels_{name}_{self.part}.txt" for name in self.concepts]
             return np.stack([_column(path, number) for path in named])
         whole = self.root / "ImageList" / "Imagelist.txt"
-        everyone = {
-            line.text: place
-            for place, line in enumerate(read_lines(whole, hint=HINT.format("ImageList.zip")))
-        }
+        every = enumerate(read_lines(whole, hint=HINT.format("ImageList.zip")))
+        everyone = {line.text: place for place, line in every}
         rows = []
         for line in self._images():
             if line.text not in everyone:
@@ -178,17 +159,15 @@ class NusWideReader(Reader):
 
 def _column(path: Path, number: int) -> NDArray[np.bool_]:
     """A file with 0 or 1 per line, (number,)."""
-    found = np.zeros(number, np.bool_)
-    place = 0
-    for place, line in enumerate(read_lines(path, hint=HINT.format("Groundtruth.zip")), start=1):
-        if place > number:
-            line.fail(f"label {place} of {number} images", "fetch labels and image lists again")
-        found[place - 1] = line.integer(line.text, 0, 1, "label")
-    if place < number:
-        raise DataError(
-            f"{path}: {place} labels for {number} images", hint="fetch labels and image lists again"
-        )
-    return found
+    found: list[int] = []
+    again = "fetch labels and image lists again"
+    for line in read_lines(path, hint=HINT.format("Groundtruth.zip")):
+        if len(found) == number:
+            line.fail(f"label {number + 1} of {number} images", again)
+        found.append(line.integer(line.text, 0, 1, "label"))
+    if len(found) < number:
+        raise DataError(f"{path}: {len(found)} labels for {number} images", hint=again)
+    return np.array(found, np.bool_)
 
 
 def _readers(root: Path, _: DataSettings, split: str | None) -> list[NusWideReader]:

@@ -25,7 +25,7 @@ from typing import Any
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import ClassHint, Format, Reader
-from capro.data.readers.columns import safe_relative, text_of
+from capro.data.readers.columns import Columns, safe_place, safe_relative, text_of
 from capro.data.readers.lists import Line, paired_lines, read_lines
 from capro.errors import DataError, did_you_mean
 
@@ -33,6 +33,7 @@ MINI = 50  # classes of mini-WebVision: the first ones, Google's images only
 VALIDATION = "val_images_256"
 INFO = "unpack info.tar of WebVision 1.0 into the folder"
 META_FOLDERS = ("", "metadata", "meta")  # where people unpack the archive with the texts
+TEXT_FIELDS = Columns(text="title", description="description", tags="tags")
 _QUERY = re.compile(r"/q(\d+)/")
 _WNID = re.compile(r"n\d{8}")
 
@@ -90,33 +91,26 @@ class Info:
         hint = "give the file of data.class_list: one WordNet id, class name or label per line"
         for line in read_lines(self.class_list, hint=hint):
             text = line.text.partition("#")[0].strip()
-            first = text.split()[0] if text else ""
-            if text and text not in known and first not in known:
-                line.fail(f"no class {text[:80]!r} in synsets.txt", did_you_mean(text, known))
             if text:
-                chosen.add(known[text] if text in known else known[first])
+                found = known.get(text, known.get(text.split()[0]))
+                if found is None:
+                    line.fail(f"no class {text[:80]!r} in synsets.txt", did_you_mean(text, known))
+                chosen.add(found)
         if not chosen:
             raise DataError(f"{self.class_list}: names no class", hint=hint)
         return sorted(chosen)
 
     def classes(self) -> list[ClassHint]:
         """The classes of the subset with their senses and what was searched for."""
-        words: dict[int, list[str]] = {}
+        queries: dict[int, dict[str, None]] = {number: {} for number in range(len(self.synsets))}
         for engine in self.engines:
-            path = self.root / "info" / f"queries_{engine}.txt"
-            for line in read_lines(path, hint=_hint(engine)):
+            for line in read_lines(self.root / "info" / f"queries_{engine}.txt", hint=_hint(engine)):
                 query, _, text = line.text.partition(" ")
                 number = line.integer(query.removeprefix("q"), 1, 10**9, "query id")
                 if number in self.class_of_query and text:
-                    words.setdefault(self.class_of_query[number], []).append(text.strip())
-        return [
-            ClassHint(
-                name=self.synsets[number][1],
-                sense=self.synsets[number][0],
-                query="; ".join(dict.fromkeys(words.get(number, []))) or None,
-            )
-            for number in self.wanted
-        ]
+                    queries[self.class_of_query[number]][text.strip()] = None
+        chosen = [(*self.synsets[number], "; ".join(queries[number])) for number in self.wanted]
+        return [ClassHint(name, sense=wnid, query=query or None) for wnid, name, query in chosen]
 
     def files(self) -> list[Path]:
         """The files in ``info/`` that decide a scan."""
@@ -133,15 +127,12 @@ class WebVisionReader(Reader):
     """Reads one list of images: ``google``, ``flickr`` or ``val``."""
 
     def __init__(self, info: Info, part: str) -> None:
-        self.info = info
-        self.part = part
+        self.info, self.part, self.notes = info, part, {}
         self.split = "test" if part == "val" else "train"
         self.source = Source("files", str(info.root.resolve()))
-        self.notes: dict[str, int] = {}
         name = "val_filelist.txt" if part == "val" else f"train_filelist_{part}.txt"
         self._list = info.root / "info" / name
         self._meta = info.root / "info" / f"train_meta_list_{part}.txt"
-        self._rows: int | None = None
 
     def classes(self) -> list[ClassHint]:
         """The classes of the subset, whether or not they have images."""
@@ -149,28 +140,30 @@ class WebVisionReader(Reader):
 
     def count(self) -> int:
         """Images of the subset. Reads the lists once and refuses a bad line before any decoding."""
-        if self._rows is None:
-            self.info.classes()
-            other = differ = total = 0
-            wanted = set(self.info.wanted)
-            first: Line | None = None
-            for line, name, label, _ in self._entries():
-                total += 1
-                other += label not in wanted
-                query = _QUERY.search(f"/{name}")
-                mapped = self.info.class_of_query.get(int(query[1])) if query else None
-                if self.part != "val" and mapped is not None and mapped != label:
-                    first, differ = first or line, differ + 1
-            if first is not None and 2 * differ > total:
-                first.fail(
-                    f"label unlike the query's class, as in {differ} of {total} lines",
-                    "labels in this list count from 0, synset ids in queries_synsets_map.txt from 1",
-                )
-            self._rows = total - other
-            self.notes[f"{self.part}_images_of_other_classes"] = other
-            if differ:
-                self.notes[f"{self.part}_labels_unlike_their_query"] = differ
-        return self._rows
+        return self._checked
+
+    @cached_property
+    def _checked(self) -> int:
+        self.info.classes()
+        other = differ = total = 0
+        wanted = set(self.info.wanted)
+        first: Line | None = None
+        for line, name, label, _ in self._entries():
+            total += 1
+            other += label not in wanted
+            query = _QUERY.search(f"/{name}")
+            mapped = self.info.class_of_query.get(int(query[1])) if query else None
+            if self.part != "val" and mapped is not None and mapped != label:
+                first, differ = first or line, differ + 1
+        if first is not None and 2 * differ > total:
+            first.fail(
+                f"label unlike the query's class, as in {differ} of {total} lines",
+                "labels in this list count from 0, synset ids in queries_synsets_map.txt from 1",
+            )
+        self.notes[f"{self.part}_images_of_other_classes"] = other
+        if differ:
+            self.notes[f"{self.part}_labels_unlike_their_query"] = differ
+        return total - other
 
     def listing(self) -> list[Path]:
         """The published lists."""
@@ -189,18 +182,9 @@ class WebVisionReader(Reader):
             stem = name.rpartition("/")[2].rpartition(".")[0]
             strange += bool(entry.get("id")) and text_of(entry["id"]) != stem
             path = f"{VALIDATION}/{name}" if self.part == "val" else name
-            safe = safe_relative(path)
-            yield Row(
-                f"{self.split}/{path}",
-                safe or "",
-                self.split,
-                title=text_of(entry.get("title")),
-                description=text_of(entry.get("description")),
-                tags=text_of(entry.get("tags")),
-                labels=(self.info.synsets[label][1],),
-                problem=None if safe else "outside-folder",
-                detail="" if safe else f"{line.path.name}:{line.number}",
-            )
+            place = safe_place(path, f"{line.path.name}:{line.number}")
+            labels = (self.info.synsets[label][1],)
+            yield TEXT_FIELDS.row(entry, id=f"{self.split}/{path}", split=self.split, labels=labels, **place)
         if strange:
             self.notes[f"{self.part}_texts_with_another_id"] = strange
 
@@ -271,42 +255,32 @@ class ImageNetReader(Reader):
     """
 
     def __init__(self, root: Path, info: Info) -> None:
-        self.root, self.info = root, info
+        self.root, self.info, self.notes = root, info, {}
         self.source = Source("files", str(root.resolve()))
-        self.notes: dict[str, int] = {}
-        self._entries: list[tuple[str, str]] | None = None
 
     def count(self) -> int:
         """Images of the wanted classes."""
-        return len(self._wanted())
+        return len(self._wanted)
 
     def rows(self) -> Iterator[Row]:
         """Every image of a wanted class, in path order; other classes are counted."""
         names = dict(self.info.synsets)
-        for path, wnid in self._wanted():
-            safe = safe_relative(path)
-            yield Row(
-                f"test/{self.root.name}/{path}",
-                safe or "",
-                "test",
-                labels=(names[wnid],),
-                problem=None if safe else "outside-folder",
-            )
+        for path, wnid in self._wanted:
+            place = safe_place(path, path)
+            yield Row(f"test/{self.root.name}/{path}", split="test", labels=(names[wnid],), **place)
 
+    @cached_property
     def _wanted(self) -> list[tuple[str, str]]:
-        if self._entries is None:
-            wanted = {self.info.synsets[number][0] for number in self.info.wanted}
-            found = list(self._by_folder()) or list(self._by_list())
-            self._entries = [(path, wnid) for path, wnid in found if wnid in wanted]
-            self.notes["imagenet_images_of_other_classes"] = len(found) - len(self._entries)
-        return self._entries
+        """Path and WordNet id of the images of wanted classes."""
+        wanted = {self.info.synsets[number][0] for number in self.info.wanted}
+        found = list(self._by_folder()) or list(self._by_list())
+        self.notes["imagenet_images_of_other_classes"] = sum(wnid not in wanted for _, wnid in found)
+        return [(path, wnid) for path, wnid in found if wnid in wanted]
 
     def _by_folder(self) -> Iterator[tuple[str, str]]:
-        for folder in sorted(self.root.iterdir()):
-            if folder.is_dir() and _WNID.fullmatch(folder.name):
-                for path in sorted(folder.iterdir()):
-                    if path.is_file() and not path.name.startswith("."):
-                        yield f"{folder.name}/{path.name}", folder.name
+        for path in sorted(self.root.glob("n*/[!.]*")):
+            if _WNID.fullmatch(path.parent.name) and path.is_file():
+                yield f"{path.parent.name}/{path.name}", path.parent.name
 
     def _by_list(self) -> Iterator[tuple[str, str]]:
         order = sorted(wnid for wnid, _ in self.info.synsets)
