@@ -63,7 +63,7 @@ def decode(
         min_side: A large JPEG is decoded in draft mode down to no less than this shorter side.
 
     Returns:
-        RGB image, rotated as EXIF says, first frame of an animation, transparency on white; and
+        RGB image, rotated by its EXIF orientation, first frame of an animation, transparency on white; and
         its full size and format.
     """
     image, info = _open(data, max_pixels=max_pixels, max_aspect=max_aspect)
@@ -97,7 +97,7 @@ def decode_bytes(
                 by = 1 if min_side is None else _draft(width, height, min_side)
                 least = {"min_height": -(-height // by), "min_width": -(-width // by)}
                 return np.asarray(simplejpeg.decode_jpeg(data, "RGBX", **least))
-        except ValueError:  # damaged in some way: Pillow is more patient, or says what it is
+        except ValueError:  # damaged in some way: Pillow may still decode it, or names the problem
             pass
     rgb, _ = decode(data, **limits, min_side=min_side)
     return np.asarray(rgb.convert("RGBX"))
@@ -160,11 +160,11 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _broken(data: bytes, error: Exception) -> ImageProblem:
-    """Tell a file that ends too early from one with wrong bytes, as far as decoders say."""
+    """Whether the file ends too early or has wrong bytes, as far as the decoder's message shows."""
     text = str(error)
     words = ("truncated", "unexpected end", "not processed", "eof")
     short = isinstance(error, EOFError) or any(word in text.lower() for word in words)
-    if data[:4] == b"RIFF":  # WebP tells its length, but its decoder does not say "truncated"
+    if data[:4] == b"RIFF":  # a WebP holds its length, but its decoder has no word for "truncated"
         short = int.from_bytes(data[4:8], "little") + 8 > len(data)
     return ImageProblem("truncated" if short else "damaged", text[:200])
 
@@ -176,7 +176,7 @@ def has_known_header(head: bytes) -> bool:
 
 
 def _unidentified(data: bytes) -> ImageProblem:
-    """Tell a cut-off file of a known format and a foreign image format from no image at all."""
+    """A cut-off file of a known format, an image of another format, or no image at all."""
     head = data[:16]
     if has_known_header(head):
         return ImageProblem("truncated", "the header is incomplete")

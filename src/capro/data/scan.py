@@ -60,7 +60,7 @@ def scan_sources(
         reasons = ", ".join(f"{name} ({n})" for name, n in summary["quarantined_by"].items())
         raise DataError(
             f"none of the {summary['rows']} rows can be used: {reasons or 'the source is empty'}",
-            hint=f"{folder / QUARANTINE.file} says why for each row",
+            hint=f"{folder / QUARANTINE.file} has the reason for each row",
         )
     write_json(folder / SUMMARY.file, summary)
     return summary
@@ -86,7 +86,7 @@ def _check_all(
     pool: ThreadPoolExecutor,
     settings: ScanSettings,
 ) -> Iterator[Checked]:
-    """Rows with what their image says, in order."""
+    """Rows with what was found in their images, in order."""
     waiting: deque[Future[Checked]] = deque()
     try:
         for number, row in rows:
@@ -96,7 +96,7 @@ def _check_all(
         while waiting:
             yield waiting.popleft().result()
     finally:
-        for future in waiting:  # after Ctrl-C nobody waits for these
+        for future in waiting:  # after Ctrl-C their results are not needed
             future.cancel()
 
 
@@ -127,7 +127,7 @@ def _problem(found: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
 def _record_all(
     checked: Iterable[Checked], task: Task, progress: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
-    """Manifest records; what only the whole source can tell (ids, kinds of label) is checked here."""
+    """Manifest records; what needs the whole source (ids, kinds of label) is checked here."""
     seen: set[str] = set()
     for number, row, image in checked:
         identity = row.id

@@ -47,7 +47,7 @@ def view_rng(seed: int, epoch: int, index: int, view: int) -> np.random.Generato
 
 
 class _Key(ISeedSequence):
-    """A seed as Philox's key as it is. With ``key=`` numpy asks the system for entropy that it then
+    """A seed as Philox's key as it is. With ``key=`` numpy takes entropy from the system that it then
     does not use, which takes three quarters of `view_rng`'s time.
     """
 

@@ -68,7 +68,7 @@ KEPT_WORD = 0.8  # multi-label: how often a second thing in the picture is named
 
 
 class Shot(NamedTuple):
-    """One picture to be made: what the web says, what it shows."""
+    """One picture to be made: its web labels, and what it shows."""
 
     web: tuple[str, ...]  # labels, the query word first
     truth: tuple[str, ...]

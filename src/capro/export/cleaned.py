@@ -2,7 +2,7 @@
 
 Every format keeps what is needed to go back: the given label, the decision and its evidence, the
 texts, and the sample's id as ``capro_id``, by which ``capro scan`` knows the sample again. Dropped
-samples are left out and listed in ``dropped.csv``; ``export.json`` says what was written.
+samples are left out and listed in ``dropped.csv``; ``export.json`` lists what was written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def export_data(
         progress: Called with the number of images done in each step.
 
     Returns:
-        What export.json says.
+        The content of export.json.
     """
     writer = load_writer(to)
     mode = _mode(to, writer, images)

@@ -82,7 +82,7 @@ class _Translation(dict[int, str | None]):
 
 
 class _Invisible(_Translation):
-    """White space becomes a space; what nobody sees goes, before letters are composed."""
+    """White space becomes a space; invisible characters go, before letters are composed."""
 
     def of(self, character: str) -> str | None:
         if character.isspace() or character == "\u200b":  # zero-width space parts words in Thai

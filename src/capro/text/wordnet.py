@@ -265,7 +265,7 @@ def _spelling_hint(word: str) -> str:
 def sense_text(sense: Synset) -> str:
     """Text t^c of a textual prototype (method.md, Text encoding).
 
-    Encoders truncate (MiniLM at 256 tokens, about ten relatives), so what says most comes first:
+    Encoders truncate (MiniLM at 256 tokens, about ten relatives), so the most informative comes first:
     definition and synonyms, then hypernyms with theirs, then hyponyms, those with most kinds of
     their own first. Examples in the gloss are left out: they show idioms more often than the thing.
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from capro.data.readers.fiftyone import FiftyOneReader
 from capro.data.readers.writing import IMAGE_MODES
 from capro.errors import ConfigError, DataError
 from tests.data.corpus import png
+from tests.data.scanning import put, scan_it
 
 
 @pytest.mark.parametrize("name", readers.FORMATS)
@@ -85,3 +87,41 @@ def test_a_tree_of_splits_in_a_format_that_was_asked_for(tmp_path: Path) -> None
         _fiftyone(tmp_path / split)
     found = readers.find(DataSettings(format="fiftyone"), source=str(tmp_path))
     assert [row.split for reader in found for row in reader.rows()] == ["train"] * 2 + ["test"] * 2
+
+
+def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
+    for seed, name in enumerate(["train", "bus"]):
+        put(tmp_path / "data" / name / "1.png", png(seed))
+    manifest, _ = scan_it(tmp_path / "data", tmp_path / "out")
+    assert manifest.label_names() == ["bus", "train"]
+
+
+def test_split_folders(tmp_path: Path) -> None:
+    for seed, name in enumerate(["train/cat", "test/cat", "validation/cat"]):
+        put(tmp_path / "data" / name / "1.png", png(seed))
+    manifest, _ = scan_it(tmp_path / "data", tmp_path / "out")
+    assert manifest.samples["split"].tolist() == ["train", "val", "test"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message", "hint"),
+    [
+        (lambda p: p / "nowhere", "no such file or folder", "check the path"),
+        (lambda p: _file(p / "x.tar.gz", b""), "not a source", "unpack it once"),
+        (lambda p: _file(p / "x.docx", b""), "not a source", "give a folder"),
+        (lambda p: _file(p / "x.parquet", b"nonsense"), "not a Parquet file", "whole"),
+        (lambda p: _file(p / "x.csv", b"a,b\n1,2\n"), "no column with images", "--image-column"),
+        (lambda p: _file(p / "x.csv", b""), "no column with images", "--image-column"),
+        (lambda p: _file(p / "d" / "notes.txt", b"hello").parent, "no image in this folder", "give"),
+        (lambda p: _file(p / "x.tar", b""), "none of the 1 rows", "quarantine"),
+    ],
+)
+def test_sources_that_cannot_be_read(tmp_path: Path, make: Any, message: str, hint: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        scan_it(make(tmp_path), tmp_path / "out")
+    assert hint in caught.value.hint
+
+
+def _file(path: Path, data: bytes) -> Path:
+    put(path, data)
+    return path

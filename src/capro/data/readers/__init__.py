@@ -72,7 +72,7 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
     Args:
         settings: Format and columns.
         source: Path or ``hub:NAME``.
-        split: Put every row into this split, whatever the layout says.
+        split: Put every row into this split, whatever the layout is.
     """
     if on_hub(settings, source):
         return [*load_format("hub").readers(Path(source.removeprefix("hub:")), settings, split)]

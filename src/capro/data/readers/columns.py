@@ -25,7 +25,7 @@ GUESSES = {
     "text": ("title", "caption", "text", "txt", "alt", "alt_text"),
     "description": ("description", "desc"),
     "tags": ("tags", "keywords", "hashtags"),
-    "id": ("capro_id",),  # what an export of ours calls it: nobody else's column is taken unasked
+    "id": ("capro_id",),  # of our own exports; no other column is taken for an id without being named
     "split": ("split",),
 }
 REPLACED = "\N{REPLACEMENT CHARACTER}"  # for bytes that are not UTF-8
@@ -76,7 +76,7 @@ def named_columns(settings: DataSettings) -> dict[str, str]:
 def choose_columns(
     names: Sequence[str], settings: DataSettings, *, place: str, strict: bool = True
 ) -> Columns:
-    """Match column names to purposes: as the settings say, else by common names.
+    """Match column names to purposes: as the settings name them, else by common names.
 
     Args:
         names: Of the columns.
@@ -229,7 +229,7 @@ def header(path: Path) -> list[str]:
 
 
 def records(path: Path) -> Iterator[Record]:
-    """Every row of a CSV, TSV, JSONL or Parquet file (its ending says which), bad ones with their problem."""
+    """Every row of a CSV, TSV, JSONL or Parquet file (by its ending), bad ones with their problem."""
     if path.suffix == ".parquet":
         return _parquet_records(path)
     return _jsonl(path) if path.suffix == ".jsonl" else _csv(path)

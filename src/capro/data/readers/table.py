@@ -62,7 +62,7 @@ class TableReader(Reader):
             self.source = Source("files", str(self.root.resolve()), column)
 
     def count(self) -> int | None:
-        """Rows, where the files say so (Parquet)."""
+        """Rows, where that is in the files (Parquet)."""
         if any(file.suffix != ".parquet" for file in self._files):
             return None
         return sum(int(pq.ParquetFile(file).metadata.num_rows) for file in self._files)
@@ -150,7 +150,7 @@ tags:
 # Cleaned data set
 
 Made by `capro export`: `label` is the corrected label, `given_label` the one it came with; `decision` and \
-`evidence` say why. Samples that were dropped are in `dropped.csv`.
+`evidence` give the reasons. Samples that were dropped are in `dropped.csv`.
 """
 
 

@@ -94,7 +94,7 @@ class TarReader(Reader):
                 self.notes["truncated_shards"] += 1
                 if current is None:
                     yield self._cut(shard, "", str(error))
-        if current is not None:  # its members are whole; whether more were to come, nobody knows
+        if current is not None:  # its members are whole; more of them may be lost
             yield self._row(shard, current, seen)
 
     def _take(self, sample: _Sample, extension: str, member: tarfile.TarInfo, raw: Any) -> None:

@@ -40,7 +40,7 @@ _WNID = re.compile(r"n\d{8}")
 
 @dataclass(frozen=True)
 class Info:
-    """What ``info/`` says of the classes, and which of them are wanted."""
+    """The classes by the lists in ``info/``, and which of them are wanted."""
 
     root: Path
     subset: str = "all"
