@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -103,20 +104,19 @@ def _check_all(
 def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Checked:
     """Hash and decode one image; what is wrong with it becomes status and reason."""
     found: dict[str, Any] = {"status": "ok", "reason": None, "detail": None}
-    if row.problem:
-        return number, row, _problem(found, row.problem, row.detail)
     try:
+        if row.problem:
+            raise ImageProblem(row.problem, row.detail)
         data = row_bytes(row, source)
-    except FileNotFoundError:
-        return number, row, _problem(found, "missing-file", row.path)
-    except OSError as error:
-        return number, row, _problem(found, "unreadable", error.strerror or str(error))
-    found["sha256"] = hashlib.sha256(data).hexdigest()
-    try:
+        found["sha256"] = hashlib.sha256(data).hexdigest()
         _, info = decode(data, max_pixels=settings.max_pixels, max_aspect=settings.max_aspect)
+        found |= asdict(info)
     except ImageProblem as problem:
-        return number, row, _problem(found, problem.reason, problem.detail)
-    found |= {"width": info.width, "height": info.height, "format": info.format}
+        found = _problem(found, problem.reason, problem.detail)
+    except FileNotFoundError:
+        found = _problem(found, "missing-file", row.path)
+    except OSError as error:
+        found = _problem(found, "unreadable", error.strerror or str(error))
     return number, row, found
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
 from capro.data.manifest import Manifest
@@ -73,36 +73,30 @@ _AFFIXES = frozenset(_ENDS_OF_WORDS.split())
 class _Translation(dict[int, str | None]):
     """A table for str.translate that grows with the characters it meets."""
 
+    def __init__(self, replacement: Callable[[str], str | None]) -> None:
+        super().__init__()
+        self._replacement = replacement
+
     def __missing__(self, code: int) -> str | None:
-        self[code] = self.of(chr(code))
+        self[code] = self._replacement(chr(code))
         return self[code]
 
-    def of(self, character: str) -> str | None:
-        raise NotImplementedError
 
-
-class _Invisible(_Translation):
+@_Translation
+def _without_invisible(character: str) -> str | None:
     """White space becomes a space; invisible characters go, before letters are composed."""
-
-    def of(self, character: str) -> str | None:
-        if character.isspace() or character == "\u200b":  # zero-width space parts words in Thai
-            return " "
-        if character in _JOINERS:
-            return character
-        hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs")
-        selector = "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
-        return None if hidden or selector else character
+    if character.isspace() or character == "\u200b":  # zero-width space parts words in Thai
+        return " "
+    hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs") and character not in _JOINERS
+    selector = "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
+    return None if hidden or selector else character
 
 
-class _NoWord(_Translation):
+@_Translation
+def _words_only(character: str) -> str | None:
     """Letters and their marks stay; punctuation, digits, symbols part words."""
-
-    def of(self, character: str) -> str | None:
-        kind = unicodedata.category(character)
-        return character if kind[0] in "LM" or kind == "Nl" or character in _JOINERS else " "
-
-
-_INVISIBLE, _NO_WORD = _Invisible(), _NoWord()
+    kind = unicodedata.category(character)
+    return character if kind[0] in "LM" or kind == "Nl" or character in _JOINERS else " "
 
 
 def clean_text(raw: str) -> str:
@@ -120,7 +114,7 @@ def clean_text(raw: str) -> str:
     text = _URL.sub(" ", text)
     text = " ".join(word for word in text.split() if "." not in word or not _SITE.fullmatch(word[:2048]))
     text = _CLITIC.sub(" ", _NEGATION.sub(" ", _DOTTED.sub(" ", text)))
-    words = [word.strip(_JOINERS) for word in text.translate(_NO_WORD).split()]
+    words = [word.strip(_JOINERS) for word in text.translate(_words_only).split()]
     words = [part for at, word in enumerate(words) for part in _parts(word, at)]
     return " ".join(word for word in words if _has_meaning(word))
 
@@ -153,7 +147,7 @@ def _strip_markup(raw: str) -> str:
     text = _MANY_AMPS.sub("&", raw)
     for _ in range(2):  # once for the page, once for a page that was escaped on its way
         text = html.unescape(_LONG_NUMBER.sub(" ", text))
-    text = unicodedata.normalize("NFKC", text.translate(_INVISIBLE))
+    text = unicodedata.normalize("NFKC", text.translate(_without_invisible))
     for opening, closing, unclosed in _BLOCKS:
         text = _drop_blocks(text, opening, closing, drop_rest=unclosed == "drop")
     text = _TAG.sub(" ", text)

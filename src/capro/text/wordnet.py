@@ -75,6 +75,15 @@ class Synset:
         return re.split(r';\s*"', self.gloss, maxsplit=1)[0].strip()
 
     @property
+    def kind(self) -> str:
+        """The lexicographer file in a word.
+
+        >>> resolve("n02123159").kind
+        'animal'
+        """
+        return self.lexname.removeprefix("noun.")
+
+    @property
     def words(self) -> tuple[str, ...]:
         """Lemmas with spaces.
 

@@ -11,6 +11,7 @@ import json
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -46,8 +47,7 @@ class TarReader(Reader):
         self.source = Source("tars", str(self.root.resolve()))
         self.notes = dict.fromkeys(("shards", "truncated_shards", "replaced", "other_members_ignored"), 0)
         self.notes["shards"] = len(self._shards)
-        self._settings = settings
-        self._split = split
+        self._settings, self._split = settings, split
         self._seen_fields: set[str] = set()
 
     def listing(self) -> list[Path]:
@@ -57,10 +57,9 @@ class TarReader(Reader):
     def rows(self) -> Iterator[Row]:
         """Every sample, shard by shard in name order."""
         empty = True
-        for shard in self._shards:
-            for row in self._shard(shard):
-                empty = False
-                yield row
+        for row in chain.from_iterable(map(self._shard, self._shards)):
+            empty = False
+            yield row
         if empty:
             raise DataError(
                 f"{self._shards[0]}: no sample in the shards",
@@ -114,10 +113,8 @@ class TarReader(Reader):
     def _row(self, shard: Path, sample: _Sample, seen: set[str]) -> Row:
         identity = f"{self._split}/{shard.stem}/{sample.key}"
         if sample.key in seen:
-            return Row(
-                f"{identity}#{len(seen)}", shard.name, self._split,
-                problem="duplicate-id", detail=sample.key,
-            )  # fmt: skip
+            identity = f"{identity}#{len(seen)}"
+            return Row(identity, shard.name, self._split, problem="duplicate-id", detail=sample.key)
         seen.add(sample.key)
         cells, known = self._cells(sample)
         self._seen_fields |= cells.keys()
