@@ -322,9 +322,9 @@ def _each(X: Images) -> Iterable[tuple[str, Any]]:
         return _files([Path(X)])
     if isinstance(X, pd.DataFrame):
         from capro.config import DataSettings
-        from capro.data.readers.columns import choose
+        from capro.data.readers.columns import choose_columns
 
-        column = choose([str(c) for c in X.columns], DataSettings(), place="DataFrame").image
+        column = choose_columns([str(c) for c in X.columns], DataSettings(), place="DataFrame").image
         if column is None:
             raise DataError("DataFrame: no column with images", hint="call it 'image' or 'path'")
         return _each(X[column].tolist())

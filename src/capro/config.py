@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from capro.errors import ConfigError, did_you_mean
 
 Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -43,9 +44,7 @@ class DataSettings(Section):
 
     source: str | None = setting(None, "folder, table, tar shards, or hub:NAME")
     test: str | None = setting(None, "a second source, for testing only")
-    format: Literal["auto", "folder", "table", "tars", "hub", "webvision", "nuswide"] = setting(
-        "auto", "kind of source"
-    )
+    format: str = setting("auto", "auto, or the kind of source")
     subset: Literal["all", "google", "mini"] = setting(
         "all", "WebVision: google leaves Flickr out; mini is Google's first 50 classes"
     )
@@ -74,7 +73,7 @@ class ViewSettings(Section):
     """Augmentation and the decoded cache."""
 
     size: Positive | None = setting(None, "side of the network's input in pixels; backbone's if unset")
-    crop_scale: Share = setting(0.2, "smallest share of the area a random crop keeps (MoCo)")
+    crop_scale: PositiveShare = setting(0.2, "smallest share of the area a random crop keeps (MoCo)")
     flip: Share = setting(0.5, "probability of a horizontal flip")
     jitter: Share = setting(0.4, "strength of colour jitter in the key view (MoCo)")
     grey: Share = setting(0.2, "probability of grey in the key view (MoCo)")

@@ -15,23 +15,20 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from capro.demo import composition
-from capro.demo.emoji import DESIGNS, picture, table
+from capro.demo.emoji import DESIGNS, emoji_table, picture
 from capro.demo.emoji.compose import background, recolour, scene
 from capro.demo.emoji.pages import page
 from capro.errors import ConfigError, DataError
 
 SMALL = {"n_train": 280, "n_test": 42}
-NAMES = [c.name for c in composition.CLASSES]
-SHOWN_BY = {code: c.name for c in composition.CLASSES for code in c.shows}
+NAMES = [c.name for c in composition.DEMO_CLASSES]
+SHOWN_BY = {code: c.name for c in composition.DEMO_CLASSES for code in c.shows}
 WORDNET = Path("/usr/share/wordnet/data.noun")
 
 
 def digests(folder):
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def rows_of(folder, split="train"):
@@ -64,12 +61,8 @@ def multi(tmp_path_factory):
 def test_assets_are_small_and_decode():
     root = resources.files("capro.demo.emoji")
     with resources.as_file(root) as folder:
-        files = [
-            path for path in Path(folder).rglob("*") if path.suffix in (".png", ".txt", ".json")
-        ]
-        pictures = {
-            str(path.relative_to(folder).with_suffix("")) for path in files if path.suffix == ".png"
-        }
+        files = [path for path in Path(folder).rglob("*") if path.suffix in (".png", ".txt", ".json")]
+        pictures = {str(path.relative_to(folder).with_suffix("")) for path in files if path.suffix == ".png"}
         assert sum(path.stat().st_size for path in files) <= 1_300_000
     assert pictures == {f"{design}/{code}" for design in DESIGNS for code in composition.codes()}
     for design in DESIGNS:
@@ -95,16 +88,16 @@ def test_every_design_brings_its_own_licence():
 
 
 def test_every_emoji_has_a_name():
-    assert set(table()) == set(composition.codes())
-    assert table()["1f3cf"].name == "cricket game"
-    assert all(emoji.name and emoji.keywords for emoji in table().values())
+    assert set(emoji_table()) == set(composition.codes())
+    assert emoji_table()["1f3cf"].name == "cricket game"
+    assert all(emoji.name and emoji.keywords for emoji in emoji_table().values())
 
 
 # Classes
 
 
 @pytest.mark.skipif(not WORDNET.exists(), reason="Debian's wordnet-base is not installed")
-@pytest.mark.parametrize("c", composition.CLASSES, ids=lambda c: c.name)
+@pytest.mark.parametrize("c", composition.DEMO_CLASSES, ids=lambda c: c.name)
 def test_sense_is_a_wordnet_sense_of_the_word(c):
     with open(WORDNET, "rb") as file:
         file.seek(int(c.sense[1:]))
@@ -116,10 +109,12 @@ def test_sense_is_a_wordnet_sense_of_the_word(c):
 
 
 def test_emoji_mean_one_class_only():
-    shown = [code for c in composition.CLASSES for code in c.shows]
+    shown = [code for c in composition.DEMO_CLASSES for code in c.shows]
     assert len(shown) == len(set(shown))
-    assert not {*composition.STRANGERS} & {code for c in composition.CLASSES for code in (*c.shows, *c.other)}
-    assert all(not {*c.shows} & {*c.other} for c in composition.CLASSES)
+    assert not {*composition.STRANGERS} & {
+        code for c in composition.DEMO_CLASSES for code in (*c.shows, *c.other)
+    }
+    assert all(not {*c.shows} & {*c.other} for c in composition.DEMO_CLASSES)
 
 
 def test_classes_file(single):
@@ -139,9 +134,7 @@ def test_same_bytes_twice_and_another_seed_differs(single, tmp_path):
     composition.write_demo(tmp_path / "other", seed=1, n_train=28, n_test=14)
     composition.write_demo(tmp_path / "zero", seed=0, n_train=28, n_test=14)
     other, zero = digests(tmp_path / "other"), digests(tmp_path / "zero")
-    assert not set(other.values()) & {
-        zero[name] for name in zero if name.endswith((".png", "jsonl"))
-    }
+    assert not set(other.values()) & {zero[name] for name in zero if name.endswith((".png", "jsonl"))}
 
 
 def test_train_and_test_share_no_picture(single):
@@ -182,7 +175,7 @@ def test_default_noise_is_what_the_issue_asks_for():
 def test_kinds_agree_with_the_truth():
     for shot in composition.plan(np.random.default_rng(3), 500, noisy=True, multi_label=False):
         (label,), (code,) = shot.web, shot.codes
-        c = composition.CLASSES[NAMES.index(label)]
+        c = composition.DEMO_CLASSES[NAMES.index(label)]
         assert shot.truth == ((SHOWN_BY[code],) if code in SHOWN_BY else ())
         assert (shot.kind == "clean") == (shot.truth == (label,)) == (code in c.shows)
         assert (shot.kind == "sense") == (code in c.other)
@@ -245,8 +238,8 @@ def test_multi_label_pictures_show_their_truth():
 
 
 def test_some_texts_are_missing_and_some_belong_elsewhere():
-    shot = composition.single_shot(np.random.default_rng(0), composition.CLASSES[0], "sense")
-    texts = [composition.text_of(np.random.default_rng(i), shot) for i in range(1500)]
+    shot = composition.single_shot(np.random.default_rng(0), composition.DEMO_CLASSES[0], "sense")
+    texts = [composition.page_text(np.random.default_rng(i), shot) for i in range(1500)]
     empty = [text for text in texts if not any(text.values())]
     own = [text for text in texts if "computer" in str(text)]
     elsewhere = [text for text in texts if any(text.values()) and "mouse" not in str(text)]
@@ -291,8 +284,7 @@ def test_recolour_keeps_grey_and_alpha():
 def test_emoji_cover_a_fair_part_of_the_picture():
     rng_pairs = [(np.random.default_rng(i), np.random.default_rng(i)) for i in range(40)]
     covered = [
-        (np.asarray(scene(a, ["1f357"], [])) != background(b)).any(axis=2).mean()
-        for a, b in rng_pairs
+        (np.asarray(scene(a, ["1f357"], [])) != background(b)).any(axis=2).mean() for a, b in rng_pairs
     ]
     assert min(covered) > 0.02
     assert max(covered) < 0.6

@@ -13,8 +13,9 @@ import pytest
 
 from capro import config
 from capro.data.manifest import Manifest
+from capro.data.readers import WRITERS
 from capro.errors import CaproError
-from capro.export import FORMATS, export_data
+from capro.export import export_data
 from capro.export.cleaned import cleaned_table
 from capro.export.folders import safe_name, safe_names
 from capro.run.directory import Run
@@ -45,8 +46,8 @@ def rescan(note: dict[str, Any], out: Path, folder: Path) -> Manifest:
 
 def cases() -> list[Any]:
     allowed = {"folder": ["link", "copy"], "webdataset": [None], "hf": [None]}
-    found = [(to, m, "single") for to in FORMATS for m in allowed.get(to, ["none", "link", "copy"])]
-    return found + [(to, None, "multi") for to in FORMATS]
+    found = [(to, m, "single") for to in WRITERS for m in allowed.get(to, ["none", "link", "copy"])]
+    return found + [(to, None, "multi") for to in WRITERS]
 
 
 @pytest.mark.parametrize(("to", "images", "task"), cases())

@@ -12,7 +12,7 @@ from capro.text import wordnet
 from capro.text.classes import load_classes
 from capro.text.cleaning import clean_text
 from capro.text.encoders import load_text_encoder
-from capro.text.senses import suggest
+from capro.text.senses import rank_senses
 
 WIDTH = 64
 
@@ -32,7 +32,7 @@ def texts_like(reference, count=3):
 
 def test_texts_decide_between_senses():
     for reference in ("turtle.n.01", "turtle.n.02"):  # the sweater and the reptile
-        (found,) = suggest({"Turtle": texts_like(reference)}, bag_of_words)
+        (found,) = rank_senses({"Turtle": texts_like(reference)}, bag_of_words)
         assert found.best == wordnet.resolve(reference)
         assert found.texts == 3
         assert found.candidates[0].similarity == pytest.approx(1, abs=1e-5)
@@ -42,7 +42,7 @@ def test_texts_decide_between_senses():
 
 
 def test_without_texts_what_can_be_seen_and_use_decide():
-    found = {each.name: each for each in suggest({"tiger": [], "cat": ["", " "]}, bag_of_words)}
+    found = {each.name: each for each in rank_senses({"tiger": [], "cat": ["", " "]}, bag_of_words)}
     assert found["tiger"].best == wordnet.resolve("tiger.n.02")  # not the fierce person
     assert found["cat"].best == wordnet.resolve("cat.n.01")
     assert found["tiger"].candidates[0].similarity is None
@@ -52,15 +52,15 @@ def test_without_texts_what_can_be_seen_and_use_decide():
 
 def test_ambiguous_where_another_sense_fits_as_well():
     mixed = texts_like("mouse.n.01") + texts_like("mouse.n.04")
-    found = suggest({"mouse": mixed, "turtle": texts_like("turtle.n.02")}, bag_of_words)
+    found = rank_senses({"mouse": mixed, "turtle": texts_like("turtle.n.02")}, bag_of_words)
     assert [each.ambiguous for each in found] == [True, False]
     plausible = {each.sense.name for each in found[0].candidates if each.plausible}
     assert {"mouse.n.01", "mouse.n.04"} <= plausible
-    assert suggest({"hamster": ["hamster"]}, bag_of_words)[0].ambiguous is False  # one sense
+    assert rank_senses({"hamster": ["hamster"]}, bag_of_words)[0].ambiguous is False  # one sense
 
 
 def test_names_that_wordnet_lacks():
-    shoes, made_up, wnid, imagenet = suggest(
+    shoes, made_up, wnid, imagenet = rank_senses(
         {name: ["x"] for name in ("Casual Shoes", "qwxyz", "n02123159", "tench, Tinca tinca")}, bag_of_words
     )
     assert shoes.best is None
@@ -70,7 +70,7 @@ def test_names_that_wordnet_lacks():
     assert made_up.as_dict()["senses"] == []
     assert wnid.best.name == "tiger_cat.n.02"
     assert imagenet.best.name in ("tench.n.01", "tinca.n.01")
-    assert suggest({}, bag_of_words) == []
+    assert rank_senses({}, bag_of_words) == []
 
 
 def test_only_so_many_texts_are_encoded():
@@ -81,7 +81,7 @@ def test_only_so_many_texts_are_encoded():
         return bag_of_words(texts)
 
     every = [f"turtle {at}" for at in range(1000)]
-    (found,) = suggest({"turtle": every}, encode, max_texts=10)
+    (found,) = rank_senses({"turtle": every}, encode, max_texts=10)
     assert seen[:10] == every[::100]
     assert len(seen) == 10 + 2
     assert found.texts == 10
@@ -96,8 +96,8 @@ def test_scores_do_not_depend_on_the_spread_of_an_encoder():
         return np.hstack([s, offset]) / np.sqrt(10)
 
     texts = {"tiger": texts_like("tiger.n.02"), "mouse": texts_like("mouse.n.04", 2)}
-    wide = [[each.sense.name for each in one.candidates] for one in suggest(texts, bag_of_words)]
-    assert [[each.sense.name for each in one.candidates] for one in suggest(texts, narrow)] == wide
+    wide = [[each.sense.name for each in one.candidates] for one in rank_senses(texts, bag_of_words)]
+    assert [[each.sense.name for each in one.candidates] for one in rank_senses(texts, narrow)] == wide
 
 
 def read_texts(shared, name):
@@ -132,7 +132,7 @@ def test_right_senses_on_real_texts(shared, name, count, classes, least, flags):
         if len(texts[label]) < count:
             texts[label].append(clean_text(text))
     tokens = 256 if name == "queryweb32" else 128  # half the time, the same choices
-    found = suggest(texts, load_text_encoder("minilm", max_tokens=tokens).encode)
+    found = rank_senses(texts, load_text_encoder("minilm", max_tokens=tokens).encode)
     known = [each for each in found if truth[each.name].sense]
     assert len(known) == classes
     right = [each for each in known if each.best.wnid == truth[each.name].sense]

@@ -167,9 +167,11 @@ def test_sense_text_starts_with_the_definition_and_goes_on_with_relatives():
     assert '"' not in sense_text(resolve("dog.n.03"))  # no examples
 
 
-def test_sense_text_is_bounded_and_broad_hyponyms_come_first():
+def test_sense_text_is_bounded_and_broad_hyponyms_come_first(monkeypatch):
     dog = resolve("dog.n.01")
-    text = sense_text(dog, max_hyponyms=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(wordnet, "MAX_HYPONYMS", 2)
+        text = sense_text(dog)
     broadest = sorted(map(synset, dog.hyponyms), key=lambda each: -len(each.hyponyms))
     assert text.endswith(", ".join(broadest[1].words))
     assert broadest[2].definition not in text

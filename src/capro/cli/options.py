@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from capro.config import DataSettings
+from capro.data.readers import FORMATS, on_hub
 from capro.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _sentence(name: str) -> str:
     text = DataSettings.model_fields[name].description or ""
+    text += f": {', '.join(FORMATS)}" if name == "format" else ""
     return text[:1].upper() + text[1:] + "."
 
 
@@ -123,5 +125,5 @@ def check_source(settings: Settings) -> None:
     """Refuse a source that is not there before anything is written; the hub answers later."""
     from capro.stages.scan import find_sources
 
-    if not str(settings.data.source).startswith("hub:") and settings.data.format != "hub":
+    if not on_hub(settings.data, str(settings.data.source)):
         find_sources(settings.data)

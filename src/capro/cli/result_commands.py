@@ -23,6 +23,7 @@ from capro.cli.options import (
     one_run,
     open_run,
 )
+from capro.data.readers import WRITERS
 
 
 @app.command()
@@ -85,9 +86,7 @@ def report(
 def export(
     run: RunPath,
     out: NewFolder,
-    to: Annotated[
-        str, typer.Option("--to", help="folder, csv, parquet, webdataset, hf or fiftyone.")
-    ] = "csv",
+    to: Annotated[str, typer.Option("--to", help=f"{', '.join(WRITERS)}.")] = "csv",
     images: Annotated[
         Text, typer.Option("--images", help="none, link or copy; what the format needs if unset.")
     ] = None,

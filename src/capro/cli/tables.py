@@ -16,7 +16,8 @@ from rich.table import Table
 from capro.data.summary import explain
 from capro.run.artefacts import QUARANTINE, SUMMARY, VERDICTS
 from capro.run.directory import Run
-from capro.text.classes import ClassSpec, Suggestion, class_text, classes_of
+from capro.text.classes import ClassSpec, class_text, classes_of
+from capro.text.senses import Suggestion
 
 if TYPE_CHECKING:
     from capro.demo.run import DemoRun

@@ -1,4 +1,4 @@
-"""Image bytes of any sample of a manifest, whatever its source; safe to use from threads."""
+"""Image bytes: of a row that a reader gives, and of any sample of a manifest, whatever its source."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import bisect
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,20 +17,44 @@ import pyarrow.parquet as pq
 from capro.data.manifest import Manifest, Row, Source
 from capro.errors import DataError
 
+T = TypeVar("T")
 OPEN_FILES = 64
 ROW_GROUPS = 4
 
 
+def row_bytes(row: Row, source: Source) -> bytes:
+    """The encoded image of a row that a reader has just given, and that has no problem."""
+    if row.data is not None:
+        return row.data
+    with open(os.path.join(source.root, row.path), "rb", buffering=0) as file:
+        return file.read() if row.offset is None else os.pread(file.fileno(), row.size or 0, row.offset)
+
+
+def cell_bytes(cell: Any) -> bytes | None:
+    """The encoded image of a table's cell: bytes, or Hugging Face's {bytes, path}."""
+    if not isinstance(cell, dict):
+        return cell if isinstance(cell, bytes) else None
+    if cell.get("bytes") is None and cell.get("path"):
+        try:
+            return Path(cell["path"]).read_bytes()
+        except OSError:
+            return None
+    return cell_bytes(cell.get("bytes"))
+
+
 class ImageStore:
-    """Reads images in place: a file, a range of a tar, a row of a Parquet file or hub data set."""
+    """Reads images in place: a file, a range of a tar, a row of a Parquet file or hub data set.
+
+    Safe to use from threads.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self._sources = manifest.sources
-        columns = ["id", "source", "path", "offset", "size", "row"]
+        columns = ["id", "path", "offset", "size", "row", "source"]
         self._rows: list[tuple[Any, ...]] = list(manifest.samples[columns].itertuples(index=False, name=None))
         self._lock = threading.Lock()
-        self._files: OrderedDict[str, int] = OrderedDict()
-        self._groups: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()
+        self._files = _Recent[int](OPEN_FILES, os.close)
+        self._groups = _Recent[Any](ROW_GROUPS)
         self._tables: dict[str, Any] = {}
 
     def __len__(self) -> int:
@@ -36,88 +62,61 @@ class ImageStore:
 
     def read(self, position: int) -> bytes:
         """The bytes of one sample's image, by its position in ``manifest.samples``."""
-        identity, number, path, offset, size, row = self._rows[position]
+        identity, path, offset, size, row, number = self._rows[position]
         source = self._sources[number]
         try:
             if source.kind == "files":
-                return _file_bytes(source, path)
-            if source.kind == "tars":
-                return self._range(str(Path(source.root, path)), int(offset), int(size))
-            if source.kind == "parquet":
-                return self._parquet(source, path, int(row))
-            return self._hub(source, path, int(row))
+                return row_bytes(Row(identity, path), source)
+            with self._lock:
+                if source.kind == "tars":
+                    file = os.path.join(source.root, path)
+                    descriptor = self._files.get(file, lambda: os.open(file, os.O_RDONLY))
+                    return os.pread(descriptor, int(size), int(offset))
+                read = self._parquet if source.kind == "parquet" else self._hub
+                return read(source, path, int(row)) or b""
         except OSError as error:
             raise DataError(
                 f"{source.root}: image of sample {identity} is gone: {error.strerror}",
                 hint="put the data back, or run `capro scan` again",
             ) from None
 
-    def _range(self, file: str, offset: int, size: int) -> bytes:
-        with self._lock:
-            descriptor = self._files.pop(file, None)
-            if descriptor is None:
-                descriptor = os.open(file, os.O_RDONLY)
-                if len(self._files) >= OPEN_FILES:
-                    os.close(self._files.popitem(last=False)[1])
-            self._files[file] = descriptor
-            return os.pread(descriptor, size, offset)
+    def _parquet(self, source: Source, name: str, row: int) -> bytes | None:
+        file = os.path.join(source.root, name)
+        if file not in self._tables:
+            table = pq.ParquetFile(file)
+            groups = (table.metadata.row_group(at).num_rows for at in range(table.num_row_groups))
+            self._tables[file] = table, [*accumulate(groups, initial=0)]
+        table, begins = self._tables[file]
+        group = bisect.bisect_right(begins, row) - 1
+        cells = self._groups.get((file, group), lambda: _image_cells(table, group, source.image_column))
+        found: bytes | None = cells[row - begins[group]].as_py()
+        return found
 
-    def _parquet(self, source: Source, name: str, row: int) -> bytes:
-        file = str(Path(source.root) / name)
-        with self._lock:
-            table = self._tables.get(file)
-            if table is None:
-                table = self._tables[file] = _Groups(file)
-            group, inner = table.locate(row)
-            cells = self._groups.pop((file, group), None)
-            if cells is None:
-                cells = table.read(group, source.image_column)
-                if len(self._groups) >= ROW_GROUPS:
-                    self._groups.popitem(last=False)
-            self._groups[file, group] = cells
-            return bytes(cells[inner].as_py() or b"")
+    def _hub(self, source: Source, split: str, row: int) -> bytes | None:
+        from capro.data.readers.hub import load_hub
 
-    def _hub(self, source: Source, split: str, row: int) -> bytes:
-        from capro.data.readers.hub import image_bytes, load_hub
-
-        with self._lock:
-            if source.root not in self._tables:
-                self._tables[source.root] = load_hub(source.root)
-            cell = self._tables[source.root][split][row][source.image_column]
-        return image_bytes(cell) or b""
+        if source.root not in self._tables:
+            self._tables[source.root] = load_hub(source.root)
+        return cell_bytes(self._tables[source.root][split][row][source.image_column])
 
 
-class _Groups:
-    """Row groups of a Parquet file."""
-
-    def __init__(self, path: str) -> None:
-        self._file = pq.ParquetFile(path)
-        meta = self._file.metadata
-        self._ends = [0]
-        for group in range(meta.num_row_groups):
-            self._ends.append(self._ends[-1] + meta.row_group(group).num_rows)
-
-    def locate(self, row: int) -> tuple[int, int]:
-        """Row group of a row, and its place in there."""
-        group = bisect.bisect_right(self._ends, row) - 1
-        return group, row - self._ends[group]
-
-    def read(self, group: int, column: str | None) -> Any:
-        """The image column of a row group."""
-        cells = self._file.read_row_group(group, columns=[column]).column(column).combine_chunks()
-        return cells.field("bytes") if pa.types.is_struct(cells.type) else cells
+def _image_cells(table: pq.ParquetFile, group: int, column: str | None) -> Any:
+    """The image column of a row group."""
+    cells = table.read_row_group(group, columns=[column]).column(column).combine_chunks()
+    return cells.field("bytes") if pa.types.is_struct(cells.type) else cells
 
 
-def row_bytes(row: Row, source: Source) -> bytes:
-    """The encoded image of a row that a reader has just given, and that has no problem."""
-    if row.data is not None:
-        return row.data
-    if row.offset is None:
-        return _file_bytes(source, row.path)
-    with open(os.path.join(source.root, row.path), "rb") as file:
-        return os.pread(file.fileno(), row.size or 0, row.offset)
+class _Recent(OrderedDict[Hashable, T]):
+    """The values that were asked for last, at most so many."""
 
+    def __init__(self, most: int, close: Callable[[T], None] = lambda _: None) -> None:
+        super().__init__()
+        self._most, self._close = most, close
 
-def _file_bytes(source: Source, path: str) -> bytes:
-    with open(os.path.join(source.root, path), "rb", buffering=0) as file:
-        return file.read()
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:  # type: ignore[override]
+        """The value of a key, made if it is not there; the one that waited longest goes."""
+        value = self.pop(key) if key in self else make()
+        self[key] = value
+        if len(self) > self._most:
+            self._close(self.popitem(last=False)[1])
+        return value

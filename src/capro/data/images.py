@@ -20,7 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 # `catch_warnings` around each image would race between threads.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 REASONS = {
     "empty": "the file has no bytes",
@@ -63,7 +63,7 @@ def decode(
         min_side: A large JPEG is decoded in draft mode down to no less than this shorter side.
 
     Returns:
-        RGB image, rotated as EXIF says, first frame of an animation, transparency on white; and
+        RGB image, rotated by its EXIF orientation, first frame of an animation, transparency on white; and
         its full size and format.
     """
     image, info = _open(data, max_pixels=max_pixels, max_aspect=max_aspect)
@@ -97,7 +97,7 @@ def decode_bytes(
                 by = 1 if min_side is None else _draft(width, height, min_side)
                 least = {"min_height": -(-height // by), "min_width": -(-width // by)}
                 return np.asarray(simplejpeg.decode_jpeg(data, "RGBX", **least))
-        except ValueError:  # damaged in some way: Pillow is more patient, or says what it is
+        except ValueError:  # damaged in some way: Pillow may still decode it, or names the problem
             pass
     rgb, _ = decode(data, **limits, min_side=min_side)
     return np.asarray(rgb.convert("RGBX"))
@@ -128,7 +128,7 @@ def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Ima
     if not data:
         raise ImageProblem("empty")
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
     except UnidentifiedImageError:
         raise _unidentified(data) from None
     except Image.DecompressionBombError as error:
@@ -160,20 +160,25 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _broken(data: bytes, error: Exception) -> ImageProblem:
-    """Tell a file that ends too early from one with wrong bytes, as far as decoders say."""
+    """Whether the file ends too early or has wrong bytes, as far as the decoder's message shows."""
     text = str(error)
     words = ("truncated", "unexpected end", "not processed", "eof")
     short = isinstance(error, EOFError) or any(word in text.lower() for word in words)
-    if data[:4] == b"RIFF":  # WebP tells its length, but its decoder does not say "truncated"
+    if data[:4] == b"RIFF":  # a WebP holds its length, but its decoder has no word for "truncated"
         short = int.from_bytes(data[4:8], "little") + 8 > len(data)
     return ImageProblem("truncated" if short else "damaged", text[:200])
 
 
-def _unidentified(data: bytes) -> ImageProblem:
-    """Tell a cut-off file of a known format and a foreign image format from no image at all."""
-    head = data[:16]
+def has_known_header(head: bytes) -> bool:
+    """Whether a file's first 12 bytes or more are those of a format that is decoded here."""
     ours = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
-    if head.startswith(ours) or (head[:4] == b"RIFF" and data[8:12] == b"WEBP"):
+    return head.startswith(ours) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
+
+
+def _unidentified(data: bytes) -> ImageProblem:
+    """A cut-off file of a known format, an image of another format, or no image at all."""
+    head = data[:16]
+    if has_known_header(head):
         return ImageProblem("truncated", "the header is incomplete")
     foreign = (b"%PDF", b"8BPS", b"\0\0\1\0", b"\xff\x0a", b"qoif", b"P4", b"P5", b"P6", b"%!PS")
     brands = (b"ftypavif", b"ftypheic", b"ftypheix", b"ftypmif1", b"JXL ")

@@ -12,8 +12,9 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -25,9 +26,10 @@ from capro.errors import DataError
 from capro.run.artefacts import MANIFEST, atomic_path
 from capro.run.directory import Run
 
+T = TypeVar("T")
 Task = Literal["single", "multi"]
 SPLITS = ("train", "val", "test")
-BLOCK = 10_000  # rows at a time
+ROWS_PER_BLOCK = 10_000  # rows at a time
 
 ROW_REASONS = {
     "missing-file": "the metadata names a file that is not there",
@@ -82,25 +84,13 @@ class Row:
 def schema(task: Task, sources: Sequence[Source]) -> pa.Schema:
     """The manifest's columns; the sources travel in the metadata."""
     label = ("label", pa.string()) if task == "single" else ("labels", pa.list_(pa.string()))
+    texts = [(name, pa.string()) for name in ("title", "description", "tags")]
+    image = [("width", pa.int32()), ("height", pa.int32()), ("format", pa.string()), ("sha256", pa.string())]
     columns = [
-        ("id", pa.string()),
-        ("split", pa.string()),
-        ("source", pa.int16()),
-        ("path", pa.string()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
-        ("row", pa.int64()),
-        ("title", pa.string()),
-        ("description", pa.string()),
-        ("tags", pa.string()),
-        label,
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("format", pa.string()),
-        ("sha256", pa.string()),
-        ("status", pa.string()),
-        ("reason", pa.string()),
-        ("detail", pa.string()),
+        *[("id", pa.string()), ("split", pa.string()), ("source", pa.int16()), ("path", pa.string())],
+        *[("offset", pa.int64()), ("size", pa.int64()), ("row", pa.int64())],
+        *[*texts, label, *image],
+        *[("status", pa.string()), ("reason", pa.string()), ("detail", pa.string())],
     ]
     metadata = {"capro.sources": json.dumps([asdict(source) for source in sources])}
     return pa.schema(columns, metadata=metadata)
@@ -112,18 +102,18 @@ def write_manifest(
     """Stream records into a manifest, whole or not at all; memory is that of one block of rows."""
     columns = schema(task, sources)
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns) as writer:
-        for block in _blocks(records, BLOCK):
+        for block in blocks(records, ROWS_PER_BLOCK):
             writer.write_table(pa.Table.from_pylist(block, schema=columns))
 
 
-def _blocks(records: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    block: list[dict[str, Any]] = []
-    for record in records:
-        block.append(record)
-        if len(block) == size:
-            yield block
-            block = []
-    if block:
+def blocks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Items in lists of this many, the last one shorter.
+
+    >>> list(blocks("abc", 2))
+    [['a', 'b'], ['c']]
+    """
+    rest = iter(items)
+    while block := list(islice(rest, size)):
         yield block
 
 
@@ -164,8 +154,8 @@ class Manifest:
     def content(self) -> str:
         """A hash of all rows; where the sources lie is left out, what is in them is not."""
         digest = hashlib.sha256()
-        for begin in range(0, len(self.table), BLOCK):
-            rows = self.table.slice(begin, BLOCK).to_pylist()
+        for begin in range(0, len(self.table), ROWS_PER_BLOCK):
+            rows = self.table.slice(begin, ROWS_PER_BLOCK).to_pylist()
             digest.update(json.dumps(rows, sort_keys=True, ensure_ascii=False).encode())
         return digest.hexdigest()[:16]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capro.config import DataSettings
-from capro.data.readers.columns import Columns, choose, label_names, text_of
-from capro.data.readers.hub import image_bytes
+from capro.data.manifest import Row, blocks
+from capro.data.readers.columns import choose_columns, text_of
+from capro.data.readers.hub import HubReader, undecoded
+from capro.data.readers.table import ROWS_AT_ONCE
 from capro.errors import DataError
 from capro.run.artefacts import atomic_path
 from capro.run.fingerprints import fingerprint
-
-BLOCK = 256  # rows in memory
 
 
 def write_frame_source(
@@ -30,8 +31,8 @@ def write_frame_source(
     """
     frame = frame.reset_index(drop=True)
     frame.columns = frame.columns.map(str)
-    named = DataSettings(image_column=image_column, label_column=label_column)
-    columns = choose(list(frame.columns), named, place="DataFrame")
+    settings = DataSettings(image_column=image_column, label_column=label_column)
+    columns = choose_columns(list(frame.columns), settings, place="DataFrame")
     if columns.image is None:
         raise DataError(
             f"DataFrame: no column with paths among {', '.join(frame.columns[:12])}",
@@ -46,9 +47,10 @@ def write_frame_source(
     root = os.path.commonpath(folders)
     frame[columns.image] = [os.path.relpath(value, root) if value else None for value in given]
     frame[columns.label] = [_label(value) for value in frame[columns.label]]
-    _replace(path, frame)
-    found = {"source": str(path), "image_root": root, "image_column": columns.image}
-    return found | {"label_column": columns.label}
+    key = fingerprint([list(frame.columns), frame.astype(str).to_numpy().tolist()])
+    _write_once(path, key, lambda target: frame.to_parquet(target, index=False))
+    named = {"image_column": columns.image, "label_column": columns.label}
+    return {"source": str(path), "image_root": root, **named}
 
 
 def with_labels(frame: pd.DataFrame, y: Sequence[Any]) -> pd.DataFrame:
@@ -71,14 +73,13 @@ def _label(value: Any) -> Any:
     return text_of(value) or None
 
 
-def _replace(path: Path, frame: pd.DataFrame) -> None:
+def _write_once(path: Path, key: str, write: Callable[[Path], None]) -> None:
     """Write unless the same rows are there already: a rewritten source would be scanned again."""
     mark = path.with_suffix(".rows")
-    key = fingerprint([list(frame.columns), frame.astype(str).to_numpy().tolist()])
     if path.exists() and mark.exists() and mark.read_text() == key:
         return
     with atomic_path(path) as temporary:
-        frame.to_parquet(temporary, index=False)
+        write(temporary)
     mark.write_text(key)
 
 
@@ -90,90 +91,42 @@ def is_hub_data(value: Any) -> bool:
     return type(value).__module__.split(".")[0] == "datasets"
 
 
-def _splits(data: Any) -> dict[str, Any]:
-    return dict(data) if isinstance(data, dict) else {"train": data}
-
-
-def _undecoded(data: Any) -> Any:
-    """Images as encoded bytes, not as decoded pictures."""
-    import datasets
-
-    for column, feature in (data.features or {}).items():
-        if isinstance(feature, datasets.Image):
-            data = data.cast_column(column, datasets.Image(decode=False))
-    return data
-
-
-def _columns(data: Any, named: DataSettings) -> Columns:
-    columns = choose(list(data.column_names), named, place="data set")
-    if columns.image is None:
-        raise DataError("data set: no image column", hint="name it with data__image_column")
-    return columns
+def _rows(data: Any, settings: DataSettings) -> Iterator[Row]:
+    splits = data if isinstance(data, dict) else {"train": data}
+    return HubReader("data set", {name: undecoded(part) for name, part in splits.items()}, settings).rows()
 
 
 def write_hub_source(
     data: Any, path: Path, *, image_column: str | None = None, label_column: str | None = None
 ) -> dict[str, Any]:
     """Write a Hugging Face data set, or a dictionary of splits, to one Parquet table."""
-    named = DataSettings(image_column=image_column, label_column=label_column)
-    splits = _splits(data)
-    first = next(iter(splits.values()))
-    names = _class_names(first, _columns(first, named).label)
-    sample = first[0][_columns(first, named).label] if _columns(first, named).label else None
-    kind = pa.list_(pa.string()) if isinstance(sample, list) else pa.string()
+    rows = _rows(data, DataSettings(image_column=image_column, label_column=label_column))
+    first = next(rows)
+    kind = pa.list_(pa.string()) if first.listed else pa.string()
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     texts = [("title", pa.string()), ("description", pa.string()), ("tags", pa.string())]
     schema = pa.schema([("image", image), ("label", kind), ("split", pa.string()), *texts])
-    mark = path.with_suffix(".rows")
+
+    def write(target: Path) -> None:
+        with pq.ParquetWriter(target, schema) as writer:
+            for block in blocks(chain([first], rows), ROWS_AT_ONCE):
+                writer.write_table(pa.Table.from_pylist([*map(_record, block)], schema=schema))
+
+    splits = data if isinstance(data, dict) else {"train": data}
     key = fingerprint([(name, getattr(part, "_fingerprint", None)) for name, part in splits.items()])
-    if not (path.exists() and mark.exists() and mark.read_text() == key):
-        with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
-            for split, part in splits.items():
-                for block in _blocks(part, split, named, names):
-                    writer.write_table(pa.Table.from_pylist(block, schema=schema))
-        mark.write_text(key)
+    _write_once(path, key, write)
     return {"source": str(path), "image_column": "image", "label_column": "label"}
 
 
-def _blocks(data: Any, split: str, named: DataSettings, names: list[str]) -> Iterator[list[dict[str, Any]]]:
-    columns = _columns(data, named)
-    block: list[dict[str, Any]] = []
-    for cells in _undecoded(data):
-        label = cells.get(columns.label) if columns.label else None
-        several = isinstance(label, list)
-        values: list[Any] = label if isinstance(label, list) else [label]
-        found, _ = label_names([_name(value, names) for value in values], None)
-        block.append(
-            {
-                "image": {"bytes": image_bytes(cells[columns.image]), "path": None},
-                "label": list(found) if several else next(iter(found), None),
-                "split": split.replace("validation", "val"),
-                "title": text_of(cells.get(columns.text) if columns.text else None),
-                "description": text_of(cells.get(columns.description) if columns.description else None),
-                "tags": text_of(cells.get(columns.tags) if columns.tags else None),
-            }
-        )
-        if len(block) == BLOCK:
-            yield block
-            block = []
-    if block:
-        yield block
-
-
-def _class_names(data: Any, column: str | None) -> list[str]:
-    feature = (data.features or {}).get(column) if column else None
-    inner = getattr(feature, "feature", feature)
-    return list(getattr(inner, "names", None) or [])
-
-
-def _name(value: Any, names: list[str]) -> Any:
-    if names and isinstance(value, int):
-        return names[value] if 0 <= value < len(names) else None
-    return value
+def _record(row: Row) -> dict[str, Any]:
+    return {
+        "image": {"bytes": row.data, "path": None},
+        "label": list(row.labels) if row.listed else next(iter(row.labels), None),
+        **{name: getattr(row, name) for name in ("split", "title", "description", "tags")},
+    }
 
 
 def hub_images(data: Any) -> Iterator[tuple[str, bytes]]:
     """Names and encoded images of a data set without splits."""
-    column = _columns(data, DataSettings()).image
-    for number, cells in enumerate(_undecoded(data)):
-        yield f"row {number}", image_bytes(cells[column]) or b""
+    for number, row in enumerate(_rows(data, DataSettings())):
+        yield f"row {number}", row.data or b""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,20 +88,21 @@ class Pixels:
         """Decode every image once into a cache in ``folder``; a kill leaves no cache behind."""
         index = np.zeros((len(self), 3), dtype=np.int64)
         place = 0
-        with atomic_path(folder / "pixels.bin") as raw:
-            with raw.open("wb") as file, ThreadPoolExecutor() as pool:
-                for position, pixels in enumerate(pool.map(self._array, range(len(self)))):
-                    index[position] = place, *pixels.shape[:2]
-                    file.write(pixels.tobytes())
-                    place += pixels.size
-                    progress(1)
-            with atomic_path(folder / PIXELS.file) as target:
-                _with_header(raw, target, place)
-        (folder / "pixels.bin").unlink()
+        with (
+            atomic_path(folder / PIXELS.file) as target,
+            target.open("wb") as file,
+            ThreadPoolExecutor() as pool,
+        ):
+            _write_header(file, 0)
+            arrays = pool.map(lambda position: np.asarray(self._decode(position)), range(len(self)))
+            for position, pixels in enumerate(arrays):
+                index[position] = place, *pixels.shape[:2]
+                file.write(pixels.tobytes())
+                place += pixels.size
+                progress(1)
+            file.seek(0)
+            _write_header(file, place)
         write_array(folder / PIXEL_INDEX.file, index)
-
-    def _array(self, position: int) -> NDArray[np.uint8]:
-        return np.asarray(self._decode(position))
 
 
 def pixels_of(run: Run, side: int) -> Pixels:
@@ -113,15 +114,10 @@ def pixels_of(run: Run, side: int) -> Pixels:
     )
 
 
-def _with_header(raw: Path, target: Path, size: int) -> None:
-    """Copy raw bytes into an .npy file of shape (size,) by blocks."""
-    out = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=(size,))
-    with raw.open("rb") as file:
-        place = 0
-        while block := file.read(1 << 24):
-            out[place : place + len(block)] = np.frombuffer(block, dtype=np.uint8)
-            place += len(block)
-    out.flush()
+def _write_header(file: BinaryIO, size: int) -> None:
+    """The header of an .npy file of shape (size,); numpy makes it as long for any size."""
+    shape = {"descr": "|u1", "fortran_order": False, "shape": (size,)}
+    np.lib.format.write_array_header_1_0(file, shape)
 
 
 def decoded_bytes(manifest: Manifest) -> int:

@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def scan_sources(
         reasons = ", ".join(f"{name} ({n})" for name, n in summary["quarantined_by"].items())
         raise DataError(
             f"none of the {summary['rows']} rows can be used: {reasons or 'the source is empty'}",
-            hint=f"{folder / QUARANTINE.file} says why for each row",
+            hint=f"{folder / QUARANTINE.file} has the reason for each row",
         )
     write_json(folder / SUMMARY.file, summary)
     return summary
@@ -86,7 +87,7 @@ def _check_all(
     pool: ThreadPoolExecutor,
     settings: ScanSettings,
 ) -> Iterator[Checked]:
-    """Rows with what their image says, in order."""
+    """Rows with what was found in their images, in order."""
     waiting: deque[Future[Checked]] = deque()
     try:
         for number, row in rows:
@@ -96,38 +97,37 @@ def _check_all(
         while waiting:
             yield waiting.popleft().result()
     finally:
-        for future in waiting:  # after Ctrl-C nobody waits for these
+        for future in waiting:  # after Ctrl-C their results are not needed
             future.cancel()
 
 
 def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Checked:
     """Hash and decode one image; what is wrong with it becomes status and reason."""
     found: dict[str, Any] = {"status": "ok", "reason": None, "detail": None}
-    if row.problem:
-        return number, row, _problem(found, row.problem, row.detail)
     try:
+        if row.problem:
+            raise ImageProblem(row.problem, row.detail)
         data = row_bytes(row, source)
-    except FileNotFoundError:
-        return number, row, _problem(found, "missing-file", row.path[:500])
-    except OSError as error:
-        return number, row, _problem(found, "unreadable", error.strerror or str(error))
-    found["sha256"] = hashlib.sha256(data).hexdigest()
-    try:
+        found["sha256"] = hashlib.sha256(data).hexdigest()
         _, info = decode(data, max_pixels=settings.max_pixels, max_aspect=settings.max_aspect)
+        found |= asdict(info)
     except ImageProblem as problem:
-        return number, row, _problem(found, problem.reason, problem.detail)
-    found |= {"width": info.width, "height": info.height, "format": info.format}
+        found = _problem(found, problem.reason, problem.detail)
+    except FileNotFoundError:
+        found = _problem(found, "missing-file", row.path)
+    except OSError as error:
+        found = _problem(found, "unreadable", error.strerror or str(error))
     return number, row, found
 
 
 def _problem(found: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
-    return found | {"status": "quarantined", "reason": reason, "detail": detail or None}
+    return found | {"status": "quarantined", "reason": reason, "detail": detail[:500] or None}
 
 
 def _record_all(
     checked: Iterable[Checked], task: Task, progress: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
-    """Manifest records; what only the whole source can tell (ids, kinds of label) is checked here."""
+    """Manifest records; what needs the whole source (ids, kinds of label) is checked here."""
     seen: set[str] = set()
     for number, row, image in checked:
         identity = row.id
@@ -136,20 +136,14 @@ def _record_all(
         if identity in seen:  # quarantined rows too have an id of their own
             identity = f"{identity}#{len(seen)}"
         seen.add(identity)
-        label: Any = row.labels[0] if task == "single" and row.labels else None
+        labels = [_utf8(name) for name in row.labels]
         yield {
             "id": _utf8(identity),
             "split": row.split if row.split in SPLITS else None,
             "source": number,
-            "path": _utf8(row.path),
-            "offset": row.offset,
-            "size": row.size,
-            "row": row.row,
-            "title": _utf8(row.title),
-            "description": _utf8(row.description),
-            "tags": _utf8(row.tags),
-            **({"label": label and _utf8(label)} if task == "single" else {}),
-            **({"labels": [_utf8(name) for name in row.labels]} if task == "multi" else {}),
+            **{name: getattr(row, name) for name in ("offset", "size", "row")},
+            **{name: _utf8(getattr(row, name)) for name in ("path", "title", "description", "tags")},
+            **({"label": next(iter(labels), None)} if task == "single" else {"labels": labels}),
             **found,
         }
         progress(1)
@@ -157,13 +151,13 @@ def _record_all(
 
 def _row_problem(row: Row, task: Task, seen: set[str]) -> tuple[str | None, str]:
     if row.split not in SPLITS:
-        return "bad-split", row.split[:500]
+        return "bad-split", row.split
     if row.listed != (task == "multi") and (row.labels or row.listed):
-        return "label-kind", str(list(row.labels))[:500]
+        return "label-kind", str(list(row.labels))
     if not row.labels and task == "single":
         return "no-label", ""
     if row.id in seen:
-        return "duplicate-id", row.id[:500]
+        return "duplicate-id", row.id
     return None, ""
 
 

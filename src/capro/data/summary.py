@@ -13,7 +13,7 @@ from capro.data.images import REASONS
 from capro.data.manifest import ROW_REASONS, Manifest
 from capro.wording import many
 
-SHOWN = 10  # examples kept in the summary
+EXAMPLES = 10  # examples kept in the summary
 
 
 def summarise(manifest: Manifest, *, notes: Sequence[dict[str, int]] = ()) -> dict[str, Any]:
@@ -30,16 +30,18 @@ def summarise(manifest: Manifest, *, notes: Sequence[dict[str, int]] = ()) -> di
         "rows": len(frame),
         "samples": len(samples),
         "quarantined": int((frame["status"] != "ok").sum()),
-        "splits": {str(k): int(v) for k, v in samples["split"].value_counts().items()},
+        "splits": _counts(samples["split"].value_counts()),
         "classes": _per_class(samples),
         "unlabelled": int(sum(not labels for labels in samples["labels"])),
-        "without_text": {
-            str(split): int(count) for split, count in empty.groupby(samples["split"]).sum().items()
-        },
-        "quarantined_by": {str(reason): int(count) for reason, count in reasons.items()},
+        "without_text": _counts(empty.groupby(samples["split"]).sum()),
+        "quarantined_by": _counts(reasons),
         "duplicates": _duplicates(samples),
         "notes": dict(total),
     }
+
+
+def _counts(found: pd.Series) -> dict[str, int]:
+    return {str(name): int(count) for name, count in found.items()}
 
 
 def explain(reason: str) -> str:
@@ -48,14 +50,11 @@ def explain(reason: str) -> str:
 
 
 def _per_class(samples: pd.DataFrame) -> dict[str, dict[str, int]]:
-    counts = Counter(
-        (name, split)
-        for split, labels in zip(samples["split"], samples["labels"], strict=True)
-        for name in labels
-    )
     table: dict[str, dict[str, int]] = {}
-    for (name, split), count in sorted(counts.items()):
-        table.setdefault(name, {})[split] = count
+    pairs = samples[["labels", "split"]].explode("labels").dropna(subset="labels")
+    counts = pairs.value_counts().sort_index().reset_index()
+    for name, split, count in counts.itertuples(index=False, name=None):
+        table.setdefault(name, {})[split] = int(count)
     return table
 
 
@@ -70,7 +69,7 @@ def _duplicates(samples: pd.DataFrame) -> dict[str, Any]:
     conflicting = int(np.sum([labels.nunique() > 1 for _, labels in groups])) if len(groups) else 0
     examples = [
         [str(first.loc[sha, "id"]), str(identity)]
-        for sha, identity in leaked[["sha256", "id"]].head(SHOWN).itertuples(index=False)
+        for sha, identity in leaked[["sha256", "id"]].head(EXAMPLES).itertuples(index=False)
     ]
     return {
         "copies_in_train": int(copies.sum()),

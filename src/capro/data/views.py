@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from capro.errors import ConfigError
-
 QUERY, KEY, COLOUR = 0, 1, 2  # streams of one sample in one epoch; further views count on from 3
 # Boxes drawn before the fallback. At scale (0.2, 1) 1 in 100 images of 2:1 needs it, 1 in 6 of 3:1.
 TRIES = 10
+RATIO = (3 / 4, 4 / 3)  # width / height of a crop (MoCo)
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -48,7 +47,7 @@ def view_rng(seed: int, epoch: int, index: int, view: int) -> np.random.Generato
 
 
 class _Key(ISeedSequence):
-    """A seed as Philox's key as it is. With ``key=`` numpy asks the system for entropy that it then
+    """A seed as Philox's key as it is. With ``key=`` numpy takes entropy from the system that it then
     does not use, which takes three quarters of `view_rng`'s time.
     """
 
@@ -80,8 +79,6 @@ def crop_box(
     >>> crop_box(100, 50, view_rng(0, 0, 0, QUERY), scale=(1, 1), ratio=(2, 2))
     (0.0, 0.0, 100.0, 50.0)
     """
-    _check_range("scale", scale, 0, 1)
-    _check_range("ratio", ratio, 0, math.inf)
     # One call for all numbers, then plain floats: arrays of ten cost more than the loop.
     x, y, *draws = rng.random(2 * TRIES + 2).tolist()
     low, high = math.log(ratio[0]), math.log(ratio[1])
@@ -105,7 +102,6 @@ def crop(
     *,
     size: int,
     scale: tuple[float, float] = (0.2, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
     flip: float = 0.5,
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
@@ -117,7 +113,6 @@ def crop(
         size: side of the result.
         scale: share of the area. Strong crops (0.2) suit photographs of 100 px and more; of small
             images they leave too little, use (0.5, 1).
-        ratio: width / height of the box.
         flip: probability of a mirror image; 0 where left and right matter.
         out: where the result goes, (size, size, channels) in one piece; None makes an array.
 
@@ -126,33 +121,26 @@ def crop(
     """
     image = as_pixels(image)
     height, width = image.shape[:2]
-    box = crop_box(width, height, rng, scale=scale, ratio=ratio)
+    box = crop_box(width, height, rng, scale=scale, ratio=RATIO)
     mirrored = rng.random() < flip
     return _resize(image, box, size, mirrored=mirrored, out=out)
 
 
 def center(
-    image: Image.Image | NDArray[np.uint8],
-    size: int,
-    *,
-    share: float = 1.0,
-    out: NDArray[np.uint8] | None = None,
+    image: Image.Image | NDArray[np.uint8], size: int, *, out: NDArray[np.uint8] | None = None
 ) -> NDArray[np.uint8]:
     """The view without chance: the centre square, resized (never squashed). (size, size, channels)
 
     Args:
         image: RGB, or its bytes, (h, w, 3).
         size: side of the result.
-        share: of the shorter side that the square covers; ImageNet's habit for 224 px is 0.875.
         out: as in `crop`.
     """
-    _check_range("share", (share, share), 0, 1)
     image = as_pixels(image)
     height, width = image.shape[:2]
-    side = min(width, height) * share
+    side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
-    box = left, top, min(left + side, float(width)), min(top + side, float(height))
-    return _resize(image, box, size, out=out)
+    return _resize(image, (left, top, left + side, top + side), size, out=out)
 
 
 def _resize(
@@ -164,8 +152,6 @@ def _resize(
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """The box, in whole pixels, as (size, size, channels); antialiased where it shrinks."""
-    if size < 1:
-        raise ConfigError(f"views: size is {size}", hint="use a number of pixels, say 224")
     if out is None:
         out = np.empty((size, size, pixels.shape[2]), np.uint8)
     left, top, right, bottom = (round(edge) for edge in box)
@@ -225,41 +211,29 @@ class KeyAugment(nn.Module):
     Args:
         jitter: strength. Factors of brightness, contrast and saturation are uniform in 1 +- this,
             the turn of hue in +- a quarter of it (of the full circle).
-        jitter_share, grey, blur: probability of each step, per image.
-        blur_sigma: range of sigma in pixels of a 224 px image; it shrinks with the image.
+        grey, blur: probability of each step, per image.
 
     Defaults are MoCo v2's. The jitter's steps have a fixed order (one batch is one tensor).
     """
 
     COLUMNS = 6  # brightness, contrast, saturation, hue (turns), grey (0 or 1), sigma (0: none)
+    JITTERED = 0.8  # probability of jitter
+    SIGMA = (0.1, 2.0)  # of the blur, in pixels of a 224 px image; it shrinks with the image
 
-    def __init__(
-        self,
-        *,
-        jitter: float = 0.4,
-        jitter_share: float = 0.8,
-        grey: float = 0.2,
-        blur: float = 0.5,
-        blur_sigma: tuple[float, float] = (0.1, 2.0),
-    ) -> None:
+    def __init__(self, *, jitter: float = 0.4, grey: float = 0.2, blur: float = 0.5) -> None:
         super().__init__()
-        shares = {"jitter": jitter, "jitter_share": jitter_share, "grey": grey, "blur": blur}
-        for name, value in shares.items():
-            _check_range(name, (value, value), 0, 1, low_ok=True)
-        _check_range("blur_sigma", blur_sigma, 0, 100)
         self.spread = np.array([jitter, jitter, jitter, jitter / 4])
-        self.jitter_share, self.grey, self.blur = jitter_share, grey, blur
-        self.blur_sigma = blur_sigma
+        self.grey, self.blur = grey, blur
 
     def draw(self, seed: int, epoch: int, indices: Iterable[int]) -> Tensor:
         """The chances of each sample, (b, 6) float32 on the CPU; 6 µs a sample."""
         rows = [view_rng(seed, epoch, int(index), COLOUR).random(self.COLUMNS + 2) for index in indices]
         u = np.array(rows).reshape(-1, self.COLUMNS + 2)
         out = np.empty((len(u), self.COLUMNS), dtype=np.float32)
-        jittered = u[:, 6:7] < self.jitter_share
+        jittered = u[:, 6:7] < self.JITTERED
         out[:, :4] = np.array([1, 1, 1, 0]) + np.where(jittered, self.spread * (2 * u[:, :4] - 1), 0)
         out[:, 4] = u[:, 4] < self.grey
-        low, high = self.blur_sigma
+        low, high = self.SIGMA
         out[:, 5] = np.where(u[:, 7] < self.blur, low + (high - low) * u[:, 5], 0)
         return torch.from_numpy(out)
 
@@ -285,7 +259,7 @@ class KeyAugment(nn.Module):
         side = min(images.shape[-2:])
         pixels = side / 224
         # The width follows the settings, not the batch: a sample's blur is its own.
-        radius = min(math.ceil(3 * self.blur_sigma[1] * pixels), side - 1)
+        radius = min(math.ceil(3 * self.SIGMA[1] * pixels), side - 1)
         chosen = torch.nonzero(sigma > 0).flatten()
         if radius < 1 or not len(chosen):
             return images
@@ -319,17 +293,3 @@ def _rotate_colours(images: Tensor, saturation: Tensor, turns: Tensor) -> Tensor
     turn = torch.stack(rows, dim=1).view(-1, 3, 3)  # (b, 9) -> (b, 3, 3)
     matrix = images.new_tensor(_FROM_YUV) @ turn @ images.new_tensor(_TO_YUV)
     return (matrix @ images.flatten(2)).view_as(images).clamp_(0, 1)
-
-
-def _check_range(
-    name: str, pair: tuple[float, float], low: float, high: float, *, low_ok: bool = False
-) -> None:
-    """Low < pair[0] <= pair[1] <= high, or low <= pair[0] where that is allowed."""
-    first, last = pair
-    if not ((low <= first if low_ok else low < first) and first <= last <= high):
-        shown = first if first == last else pair
-        least = "from" if low_ok else "above"
-        most = f" up to {high}" if math.isfinite(high) else ""
-        raise ConfigError(
-            f"views: {name} is {shown}", hint=f"use values {least} {low}{most}, smaller one first"
-        )

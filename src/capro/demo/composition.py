@@ -24,7 +24,7 @@ from capro.demo.emoji.pages import page
 from capro.errors import ConfigError, DataError
 
 STAMP = ".capro-demo.json"
-VERSION = 1  # raise it whenever the bytes change: an older folder is then made anew
+DEMO_VERSION = 1  # raise it whenever the bytes change: an older folder is then made anew
 
 
 class DemoClass(NamedTuple):
@@ -38,7 +38,7 @@ class DemoClass(NamedTuple):
     size: float = 1.0  # relative number of training images
 
 
-CLASSES = (
+DEMO_CLASSES = (
     DemoClass("mouse", "n02330245", ("1f401", "1f42d"), ("1f5b1-fe0f",), 0.36),
     DemoClass("bat", "n02139199", ("1f987",), ("1f3cf", "1f3d3"), 0.12),
     DemoClass("cricket", "n02229544", ("1f997",), ("1f3cf",), 0.14),
@@ -68,7 +68,7 @@ KEPT_WORD = 0.8  # multi-label: how often a second thing in the picture is named
 
 
 class Shot(NamedTuple):
-    """One picture to be made: what the web says, what it shows."""
+    """One picture to be made: its web labels, and what it shows."""
 
     web: tuple[str, ...]  # labels, the query word first
     truth: tuple[str, ...]
@@ -83,17 +83,12 @@ def codes() -> list[str]:
     >>> len(codes())
     44
     """
-    shown = [code for c in CLASSES for code in (*c.shows, *c.other)]
+    shown = [code for c in DEMO_CLASSES for code in (*c.shows, *c.other)]
     return list(dict.fromkeys([*shown, *STRANGERS]))
 
 
 def write_demo(
-    folder: Path,
-    *,
-    seed: int = 0,
-    multi_label: bool = False,
-    n_train: int = 2400,
-    n_test: int = 600,
+    folder: Path, *, seed: int = 0, multi_label: bool = False, n_train: int = 2400, n_test: int = 600
 ) -> None:
     """Write the demo data as a Hugging Face image folder; the same arguments give the same bytes.
 
@@ -109,19 +104,14 @@ def write_demo(
         ConfigError: fewer images than classes.
         DataError: the folder exists and is not a demo of ours.
     """
-    for name, number in (("n_train", n_train), ("n_test", n_test)):
-        if number < len(CLASSES):
+    sizes = {"n_train": n_train, "n_test": n_test}
+    for name, number in sizes.items():
+        if number < len(DEMO_CLASSES):
             raise ConfigError(
-                f"{name}={number}: the demo has {len(CLASSES)} classes",
-                hint=f"ask for at least {len(CLASSES)} images",
+                f"{name}={number}: the demo has {len(DEMO_CLASSES)} classes",
+                hint=f"ask for at least {len(DEMO_CLASSES)} images",
             )
-    wanted = {
-        "version": VERSION,
-        "seed": seed,
-        "multi_label": multi_label,
-        "n_train": n_train,
-        "n_test": n_test,
-    }
+    wanted = {"version": DEMO_VERSION, "seed": seed, "multi_label": multi_label, **sizes}
     if is_complete(folder, wanted):
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -149,9 +139,7 @@ def is_complete(folder: Path, wanted: dict[str, Any]) -> bool:
         stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         stamp = None
-    if stamp == wanted and len(list(folder.glob("*/*/*.png"))) == sum(
-        wanted[split] for split in ("n_train", "n_test")
-    ):
+    if stamp == wanted and len([*folder.glob("*/*/*.png")]) == wanted["n_train"] + wanted["n_test"]:
         return True
     strange = sorted(found - {"train", "test", "classes.yaml", "train_truth.csv", STAMP})
     if stamp is None or strange:
@@ -168,8 +156,8 @@ def plan(rng: np.random.Generator, number: int, *, noisy: bool, multi_label: boo
     The counts of classes and kinds are exact, not drawn: small demos have the same noise.
     """
     shots = []
-    sizes = apportion(number, [c.size if noisy else 1 for c in CLASSES])
-    for c, size in zip(CLASSES, sizes, strict=True):
+    sizes = apportion(number, [c.size if noisy else 1 for c in DEMO_CLASSES])
+    for c, size in zip(DEMO_CLASSES, sizes, strict=True):
         noise = (c.other_share, FLIP_SHARE, OOD_SHARE) if noisy else (0, 0, 0)
         counts = apportion(size, [1 - sum(noise), *noise])
         for kind, count in zip(("clean", "sense", "flip", "ood"), counts, strict=True):
@@ -195,12 +183,12 @@ def apportion(number: int, weights: list[float]) -> list[int]:
 def single_shot(rng: np.random.Generator, c: DemoClass, kind: str) -> Shot:
     """A picture that a search for one class brings."""
     if kind == "flip":
-        unlike = [k for k in CLASSES if not {*k.shows} & {*c.shows, *c.other}]
+        unlike = [k for k in DEMO_CLASSES if not {*k.shows} & {*c.shows, *c.other}]
         choices = unlike[rng.integers(len(unlike))].shows
     else:
         choices = {"clean": c.shows, "sense": c.other, "ood": STRANGERS}[kind]
     code = choices[rng.integers(len(choices))]
-    truth = tuple(k.name for k in CLASSES if code in k.shows)
+    truth = tuple(k.name for k in DEMO_CLASSES if code in k.shows)
     return Shot((c.name,), truth, kind, (code,), (code,))
 
 
@@ -211,7 +199,7 @@ def with_company(rng: np.random.Generator, shot: Shot, *, kept: float) -> Shot:
     """
     if shot.kind == "ood":
         return shot
-    absent = [c for c in CLASSES if c.name not in {*shot.web, *shot.truth}]
+    absent = [c for c in DEMO_CLASSES if c.name not in {*shot.web, *shot.truth}]
     web, truth, codes, named = (list(field) for field in (shot.web, shot.truth, *shot[3:]))
     for i in rng.choice(len(absent), size=rng.integers(3), replace=False):
         code = absent[i].shows[rng.integers(len(absent[i].shows))]
@@ -225,6 +213,7 @@ def with_company(rng: np.random.Generator, shot: Shot, *, kept: float) -> Shot:
 
 
 def file_name(number: int, shot: Shot, *, multi_label: bool) -> str:
+    """Where a picture lies below its split's folder."""
     return f"{'images' if multi_label else shot.web[0]}/{number:05d}.png"
 
 
@@ -240,17 +229,17 @@ def write_split(folder: Path, shots: list[Shot], *, seed: list[int], multi_label
             image = scene(rng, list(shot.codes), distractors)
             image.save(folder / name, compress_level=3)
             labels = {"labels": shot.web} if multi_label else {"label": shot.web[0]}
-            row = {"file_name": name, **text_of(rng, shot), **labels}
+            row = {"file_name": name, **page_text(rng, shot), **labels}
             metadata.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def text_of(rng: np.random.Generator, shot: Shot) -> dict[str, Any]:
+def page_text(rng: np.random.Generator, shot: Shot) -> dict[str, Any]:
     """Title, description and tags: of this page, of another one, or none."""
     draw = rng.random()
     if draw < EMPTY_TEXT:
         return {"title": "", "description": "", "tags": []}
     if draw < EMPTY_TEXT + OTHER_PAGE:
-        others = [c for c in CLASSES if c.name not in {*shot.web, *shot.truth}]
+        others = [c for c in DEMO_CLASSES if c.name not in {*shot.web, *shot.truth}]
         c = others[rng.integers(len(others))]
         choices = c.shows + c.other
         return page(rng, [c.name], [choices[rng.integers(len(choices))]])
@@ -258,6 +247,7 @@ def text_of(rng: np.random.Generator, shot: Shot) -> dict[str, Any]:
 
 
 def write_truth(path: Path, shots: list[Shot], *, multi_label: bool) -> None:
+    """The true labels of the training pictures."""
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["file_name", "true_labels", "kind"])
@@ -267,8 +257,7 @@ def write_truth(path: Path, shots: list[Shot], *, multi_label: bool) -> None:
 
 
 def write_classes(path: Path) -> None:
-    rows = [
-        f"- {{name: {c.name}, sense: {c.sense}, ambiguous: {str(bool(c.other)).lower()}}}\n"
-        for c in CLASSES
-    ]
+    """classes.yaml of the demo."""
+    entries = [(c.name, c.sense, str(bool(c.other)).lower()) for c in DEMO_CLASSES]
+    rows = [f"- {{name: {name}, sense: {sense}, ambiguous: {other}}}\n" for name, sense, other in entries]
     path.write_text("".join(rows), encoding="utf-8")

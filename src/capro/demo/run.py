@@ -24,7 +24,7 @@ from capro.stages.report import report
 SEVERAL = [  # over the demo's preset where samples have several labels
     "train.gamma=0.9",  # as the paper's NUS-WIDE
     # L_cls is a mean over the classes, so that a logit pulls a dozen times less than with one label;
-    # with 1 the encoder forgets the classes for the sake of telling samples apart
+    # with 1 the encoder forgets the classes to separate single samples
     "train.lambda_ins=0.1",
 ]
 

@@ -2,14 +2,14 @@
 
 Every format keeps what is needed to go back: the given label, the decision and its evidence, the
 texts, and the sample's id as ``capro_id``, by which ``capro scan`` knows the sample again. Dropped
-samples are left out and listed in ``dropped.csv``; ``export.json`` says what was written.
+samples are left out and listed in ``dropped.csv``; ``export.json`` lists what was written.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,16 @@ import pandas as pd
 from capro import __version__
 from capro.data.image_bytes import ImageStore
 from capro.data.manifest import Manifest, manifest_of
+from capro.data.readers import load_writer
+from capro.data.readers.writing import IMAGE_MODES, Writer, write_csv
 from capro.errors import ConfigError, DataError, did_you_mean
-from capro.export import writers
 from capro.export.folders import new_folder, safe_name, safe_names
 from capro.run.artefacts import write_json
 from capro.run.directory import Run
 from capro.text.classes import classes_of
 
-FORMATS = ("folder", "csv", "parquet", "webdataset", "hf", "fiftyone")
-IMAGES = ("none", "link", "copy")
-DEFAULT_IMAGES = {"folder": "link", "webdataset": "copy", "hf": "copy"}  # others: none
-ALLOWED = {"folder": ("link", "copy"), "webdataset": ("copy",), "hf": ("copy",)}
-ENDINGS = {
-    "JPEG": ".jpg",
-    "PNG": ".png",
-    "WEBP": ".webp",
-    "GIF": ".gif",
-    "BMP": ".bmp",
-    "TIFF": ".tif",
-    "MPO": ".jpg",  # what Pillow calls a JPEG with further pictures in it
-}
-KEPT = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
+ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif"}  # MPO: a JPEG with further pictures in it
+EXPORTED = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
 
 Progress = Callable[[int], None]
 
@@ -52,14 +41,15 @@ def export_data(
     Args:
         run: With a finished clean stage.
         out: A folder that does not exist yet; appears whole or not at all.
-        to: One of FORMATS.
+        to: One of data.readers.WRITERS.
         images: ``none``, ``link`` (hard links) or ``copy``; None: what the format needs at least.
         progress: Called with the number of images done in each step.
 
     Returns:
-        What export.json says.
+        The content of export.json.
     """
-    mode = _mode(to, images)
+    writer = load_writer(to)
+    mode = _mode(to, writer, images)
     manifest = manifest_of(run)
     table = cleaned_table(run, manifest)
     kept, dropped = table[table["decision"] != "drop"], table[table["decision"] == "drop"]
@@ -67,8 +57,9 @@ def export_data(
         raise DataError("every training sample was dropped", hint="lower train.gamma and clean again")
     classes = [spec.name for spec in classes_of(run)]
     with new_folder(out) as folder:
-        pictures = Pictures(manifest, kept, folder, to, mode, progress)
+        pictures = ExportedPictures(manifest, kept, folder, writer, mode, progress)
         kept = kept.assign(file_name=pictures.names)
+        root = ["--image-root", pictures.root] if pictures.root else []
         note = {
             "capro": __version__,
             "format": to,
@@ -81,34 +72,24 @@ def export_data(
             "dropped": len(dropped),
             "decisions": {str(k): int(v) for k, v in table["decision"].value_counts().items()},
             "classes": classes,
-            "scan": scan_command(to, out, pictures.root),
+            "scan": shlex.join(["capro", "scan", str(out / writer.entry), *root]),
         }
         write_json(folder / "export.json", note)
-        writers.write_csv(folder / "dropped.csv", _columns(dropped, manifest.task))
-        writers.WRITERS[to](folder, _columns(kept, manifest.task), pictures, classes)
+        write_csv(folder / "dropped.csv", _columns(dropped, manifest.task))
+        writer.write(folder, _columns(kept, manifest.task), pictures, classes)
     return note
 
 
-def _mode(to: str, images: str | None) -> str:
-    if to not in FORMATS:
-        raise ConfigError(f"no format {to!r}", hint=did_you_mean(to, FORMATS))
-    mode = images or DEFAULT_IMAGES.get(to, "none")
-    if mode not in IMAGES:
-        raise ConfigError(f"--images {mode!r}", hint=did_you_mean(mode, IMAGES))
-    allowed = ALLOWED.get(to, IMAGES)
-    if mode not in allowed:
+def _mode(to: str, writer: Writer, images: str | None) -> str:
+    mode = images or writer.images[0]
+    if mode not in IMAGE_MODES:
+        raise ConfigError(f"--images {mode!r}", hint=did_you_mean(mode, IMAGE_MODES))
+    if mode not in writer.images:
         raise ConfigError(
             f"--to {to} holds images, --images {mode} is not possible",
-            hint=f"use --images {' or '.join(allowed)}, or --to csv for the table alone",
+            hint=f"use --images {' or '.join(writer.images)}, or --to csv for the table alone",
         )
     return mode
-
-
-def scan_command(to: str, out: Path, root: str | None) -> str:
-    """How the export is read back by ``capro scan``."""
-    place = {"csv": out / "samples.csv", "parquet": out / "samples.parquet"}.get(to, out)
-    words = ["capro", "scan", str(place), *(["--image-root", root] if root else [])]
-    return shlex.join(words)
 
 
 def cleaned_table(run: Run, manifest: Manifest) -> pd.DataFrame:
@@ -118,9 +99,8 @@ def cleaned_table(run: Run, manifest: Manifest) -> pd.DataFrame:
     samples = manifest.samples.iloc[position]
     found = verdicts.loc[samples["id"]].reset_index(drop=True)
     found["capro_id"], found["position"] = samples["id"].to_numpy(), position
-    for name in ("split", "title", "description", "tags", "path", "offset", "size", "row"):
+    for name in ("split", "title", "description", "tags", "path", "format", "source"):
         found[name] = samples[name].to_numpy()
-    found["format"], found["source"] = samples["format"].to_numpy(), samples["source"].to_numpy()
     if manifest.task == "single":
         found["label"] = found["corrected_label"]
     else:
@@ -134,15 +114,15 @@ def _columns(table: pd.DataFrame, task: str) -> pd.DataFrame:
     labels = ["label", "given_label"] if task == "single" else ["labels", "given_labels"]
     first = ["file_name"] if "file_name" in table else []
     place = [] if first else ["path"]
-    return table[[*first, *labels, *KEPT, *place]].reset_index(drop=True)
+    return table[[*first, *labels, *EXPORTED, *place]].reset_index(drop=True)
 
 
 # --- pictures -------------------------------------------------------------------------------------
 
 
 @dataclass
-class Pictures:
-    """Names of the exported pictures, and a way to write or read each.
+class ExportedPictures:
+    """Names of the exported pictures, and a way to write or read each: what a ``Writer`` gets.
 
     ``names`` are relative to the export folder; without images, to ``root``.
     """
@@ -150,40 +130,32 @@ class Pictures:
     manifest: Manifest
     table: pd.DataFrame
     folder: Path
-    to: str
+    writer: Writer
     mode: str
     progress: Progress
 
     def __post_init__(self) -> None:
         self._store = ImageStore(self.manifest)
-        self._positions = self.table["position"].tolist()
-        self._files = {
-            number: source.root
-            for number, source in enumerate(self.manifest.sources)
-            if source.kind == "files"
-        }
+        sources = enumerate(self.manifest.sources)
+        self._files = {number: source.root for number, source in sources if source.kind == "files"}
         self.root: str | None = None
         if self.mode == "none":
             self.root, self.names = self._in_place()
         else:
             self.names = self._new_names()
 
-    def __len__(self) -> int:
-        return len(self.names)
-
     def _in_place(self) -> tuple[str, list[str]]:
         """The pictures where they are: a root and paths below it."""
-        missing = sorted(set(self.table["source"]) - self._files.keys())
-        if missing:
+        used = set(self.table["source"])
+        if missing := sorted(used - self._files.keys()):
             source = self.manifest.sources[missing[0]]
             raise ConfigError(
                 f"{source.root}: its images lie in {source.kind}, not in files of their own",
                 hint="use --images copy",
             )
-        roots = {number: self._files[number] for number in set(self.table["source"])}
-        root = os.path.commonpath(list(roots.values()))
+        root = os.path.commonpath([self._files[number] for number in used])
         rows = zip(self.table["source"], self.table["path"], strict=True)
-        return root, [os.path.relpath(Path(roots[number], path), root) for number, path in rows]
+        return root, [os.path.relpath(Path(self._files[number], path), root) for number, path in rows]
 
     def _new_names(self) -> list[str]:
         single = self.manifest.task == "single"
@@ -191,12 +163,10 @@ class Pictures:
         names = []
         for number, row in enumerate(self.table.to_dict("records")):
             stem = safe_name(Path(str(row["path"])).stem) if row["source"] in self._files else ""
-            name = f"{number:08d}{'-' + stem if stem else ''}{ENDINGS.get(str(row['format']), '.img')}"
-            if self.to == "folder" and single:
-                name = f"{folders[row['label']]}/{name}"
-            elif self.to in ("folder", "csv", "parquet"):
-                name = f"images/{name}"
-            names.append(name)
+            ending = ENDINGS.get(row["format"], f".{row['format'].lower()}")
+            name = f"{number:08d}{'-' + stem if stem else ''}{ending}"
+            below = folders[row["label"]] if self.writer.by_class and single else self.writer.below
+            names.append(f"{below}/{name}" if below else name)
         return names
 
     def path(self, number: int) -> Path | None:
@@ -208,7 +178,7 @@ class Pictures:
     def read(self, number: int) -> bytes:
         """The bytes of a picture."""
         self.progress(1)
-        return self._store.read(self._positions[number])
+        return self._store.read(int(self.table["position"].iloc[number]))
 
     def write_all(self, below: str = "") -> None:
         """Link or copy every picture into the export."""
@@ -233,7 +203,3 @@ class Pictures:
             os.link(path.resolve(), target)
         except OSError as error:
             raise DataError(f"{path}: cannot be linked: {error.strerror}", hint="use --images copy") from None
-
-    def __iter__(self) -> Iterator[tuple[str, bytes]]:
-        for number, name in enumerate(self.names):
-            yield name, self.read(number)

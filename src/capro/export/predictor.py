@@ -182,7 +182,7 @@ def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
 def find_images(paths: Sequence[Path]) -> Iterator[Item]:
     """Every image of files, folders, tar shards and tables, in order; nothing is left out."""
     for path in paths:
-        if path.is_file() and not path.name.lower().endswith((".tar", *readers.TABLES)):
+        if path.is_file() and readers.recognise(path, DataSettings()) is None:
             yield _file(path)
         elif path.exists():
             yield from _source(path)

@@ -13,9 +13,10 @@ from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Job, Stage
 from capro.text import classes as class_texts
-from capro.text.classes import ClassSpec, Suggestion, classes_of
+from capro.text.classes import ClassSpec, classes_of
 from capro.text.cleaning import training_texts
 from capro.text.encoders import load_text_encoder
+from capro.text.senses import Suggestion, rank_senses
 
 SHOWN = 5  # names in a warning
 EAGER = 0.8  # with a lower gamma the rule per class adds labels that it half believes
@@ -31,7 +32,7 @@ def suggest(run: Run, *, watch: Watch = SILENT) -> list[Suggestion]:
             texts[label].append(text)
     encoder = load_text_encoder(settings.text_encoder, max_tokens=settings.max_tokens)
     with watch.bar("ranking senses", None) as step:
-        return class_texts.suggest(texts, lambda batch: encoder.encode(batch, progress=step))
+        return rank_senses(texts, lambda batch: encoder.encode(batch, progress=step))
 
 
 def _given(run: Run) -> list[ClassSpec]:

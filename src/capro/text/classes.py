@@ -8,29 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import yaml
 
 from capro.errors import ConfigError, did_you_mean
-from capro.run.artefacts import CLASSES
+from capro.run.artefacts import CLASSES, write_text
 from capro.run.directory import Run
 from capro.text import wordnet
-from capro.text.senses import Candidate, Suggestion, suggest
+from capro.text.senses import Suggestion
 
-__all__ = [
-    "Candidate",
-    "ClassSpec",
-    "Suggestion",
-    "class_text",
-    "classes_of",
-    "draft",
-    "load_classes",
-    "save_classes",
-    "suggest",
-]
-
+ONE_LINE = "write one line per class, such as '- name: tiger'"
 HEADER = """\
 # The classes. Each may have
 #   sense:       a noun sense of WordNet 3.0: an id (n02123159), tiger_cat.n.02, or a word
@@ -95,69 +84,60 @@ def load_classes(path: str | os.PathLike[str]) -> list[ClassSpec]:
     path = Path(path)
     root = _parse(path)
     if not isinstance(root, yaml.SequenceNode) or not root.value:
-        raise ConfigError(
-            f"{path}: no list of classes", hint="write one line per class, such as '- name: tiger'"
-        )
-    specs: list[ClassSpec] = []
-    lines: dict[str, int] = {}
+        raise ConfigError(f"{path}: no list of classes", hint=ONE_LINE)
+    found: dict[str, tuple[ClassSpec, int]] = {}
     for entry, node in enumerate(root.value, start=1):
         line = node.start_mark.line + 1
         where = f"{path}:{line}: class {entry}"
         spec = _spec(node, where, path)
-        if spec.name in lines:
+        if spec.name in found:
             raise ConfigError(
-                f"{where}: '{spec.name}' is there already, in line {lines[spec.name]}",
+                f"{where}: '{spec.name}' is there already, in line {found[spec.name][1]}",
                 hint="remove one of the two",
             )
-        lines[spec.name] = line
-        specs.append(spec)
-    return specs
+        found[spec.name] = spec, line
+    return [spec for spec, _ in found.values()]
 
 
 def _parse(path: Path) -> yaml.Node | None:
+    place = str(path)
     try:
         # Nodes, not objects: they know their lines, and `no` and `101` stay the text they are.
-        text = path.read_text(encoding="utf-8-sig")
-        root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+        root: yaml.Node | None = yaml.compose(path.read_text("utf-8-sig"), Loader=yaml.SafeLoader)
         return root
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file", hint="draft it with 'capro classes suggest'") from None
+        problem, hint = "no such file", "draft it with 'capro classes suggest'"
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", hint="check the path") from None
+        problem, hint = str(error.strerror), "check the path"
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is not UTF-8", hint="save the file as UTF-8") from None
+        problem, hint = f"byte {error.start} is not UTF-8", "save the file as UTF-8"
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{path}:{mark.line + 1}" if mark else f"{path}"
-        problem = getattr(error, "problem", None) or "a character that YAML does not allow"
-        raise ConfigError(
-            f"{place}: no valid YAML: {problem}", hint="put names and definitions with ':' or '#' in quotes"
-        ) from None
+        mark, wrong = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        place += f":{mark.line + 1}" if mark else ""
+        problem = f"no valid YAML: {wrong or 'a character that YAML does not allow'}"
+        hint = "put names and definitions with ':' or '#' in quotes"
     except RecursionError:
-        raise ConfigError(
-            f"{path}: nested too deeply", hint="write one line per class, such as '- name: tiger'"
-        ) from None
+        problem, hint = "nested too deeply", ONE_LINE
+    raise ConfigError(f"{place}: {problem}", hint=hint)
 
 
 def _spec(node: yaml.Node, where: str, path: Path) -> ClassSpec:
     values: dict[str, str | bool | None] = {}
-    lines: dict[str, str] = {}
+    places: dict[str, str] = {}
     if isinstance(node, yaml.ScalarNode):
         values["name"] = _text(node)
-    elif isinstance(node, yaml.MappingNode):
-        for key_node, value in node.value:
-            key = str(key_node.value)
-            place = f"{path}:{key_node.start_mark.line + 1}: {where.rpartition(': ')[2]}"
-            if key not in _KEYS:
-                raise ConfigError(f"{place}: unknown key '{key}'", hint=did_you_mean(key, _KEYS))
-            if key in values:
-                raise ConfigError(f"{place}: '{key}' stands twice", hint="remove one of the two")
-            if not isinstance(value, yaml.ScalarNode):
-                raise ConfigError(f"{place}: '{key}' is no text", hint="write it on one line")
-            values[key] = _boolean(value, place) if key == "ambiguous" else _text(value)
-            lines[key] = place
-    else:
+    elif not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{where} is a list", hint="write '- name: tiger'")
+    for key_node, value in node.value if isinstance(node, yaml.MappingNode) else []:
+        key = str(key_node.value)
+        places[key] = place = f"{path}:{key_node.start_mark.line + 1}: {where.rpartition(': ')[2]}"
+        if key not in _KEYS:
+            raise ConfigError(f"{place}: unknown key '{key}'", hint=did_you_mean(key, _KEYS))
+        if key in values:
+            raise ConfigError(f"{place}: '{key}' stands twice", hint="remove one of the two")
+        if not isinstance(value, yaml.ScalarNode):
+            raise ConfigError(f"{place}: '{key}' is no text", hint="write it on one line")
+        values[key] = _boolean(value, place) if key == "ambiguous" else _text(value)
     if not values.get("name"):
         raise ConfigError(f"{where} has no name", hint="add 'name: ...', as the labels have it")
     spec = ClassSpec(**values)  # type: ignore[arg-type]  # keys and types are checked above
@@ -165,7 +145,7 @@ def _spec(node: yaml.Node, where: str, path: Path) -> ClassSpec:
         try:
             wordnet.resolve(spec.sense)
         except ConfigError as error:
-            raise ConfigError(f"{lines['sense']} '{spec.name}': {error}", hint=error.hint) from None
+            raise ConfigError(f"{places['sense']} '{spec.name}': {error}", hint=error.hint) from None
     return spec
 
 
@@ -175,44 +155,37 @@ def _text(node: yaml.ScalarNode) -> str | None:
 
 
 def _boolean(node: yaml.ScalarNode, place: str) -> bool | None:
-    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
     text = _text(node)
-    if text is None:
-        return None
-    if text.lower() not in words:
+    found = None if text is None else yaml.SafeLoader.bool_values.get(text.lower())
+    if text is not None and found is None:
         raise ConfigError(f"{place}: 'ambiguous' is '{text}'", hint="write 'ambiguous: true' or 'false'")
-    return words[text.lower()]
+    return found
 
 
 def save_classes(
     path: str | os.PathLike[str], specs: Sequence[ClassSpec], *, suggestions: Iterable[Suggestion] = ()
 ) -> None:
     """Write classes.yaml at once or not at all; suggestions add the other senses as comments."""
-    path = Path(path)
     comments = {each.name: each.comments() for each in suggestions}
     text = HEADER + "".join("\n" + _entry(spec, comments.get(spec.name, [])) for spec in specs)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        Path(path).parent.stat()  # a folder that is not there is not made
+        write_text(Path(path), text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise ConfigError(f"{path}: {error.strerror}", hint="choose a folder that exists") from None
 
 
 def _entry(spec: ClassSpec, comments: Sequence[str]) -> str:
-    lines = [f"- name: {_scalar(spec.name)}"]
-    if spec.sense:
-        sense = wordnet.resolve(spec.sense)
-        lines.append(f"  sense: {_scalar(spec.sense)}  # {sense.name}: {sense.definition}")
-    if spec.definition:
-        lines.append(f"  definition: {_scalar(spec.definition)}")
-    if spec.query:
-        lines.append(f"  query: {_scalar(spec.query)}")
-    if spec.ambiguous is not None:
-        lines.append(f"  ambiguous: {'true' if spec.ambiguous else 'false'}")
-    lines += [f"  # {comment}" for comment in comments]
-    return "\n".join(lines) + "\n"
+    lines = []
+    for key, value in asdict(spec).items():
+        if isinstance(value, bool):
+            lines.append(f"{key}: {str(value).lower()}")
+        elif value:
+            lines.append(f"{key}: {_scalar(value)}")
+        if key == "sense" and value:
+            sense = wordnet.resolve(value)
+            lines[-1] += f"  # {sense.name}: {sense.definition}"
+    return "- " + "\n  ".join([*lines, *(f"# {comment}" for comment in comments)]) + "\n"
 
 
 def _scalar(text: str) -> str:

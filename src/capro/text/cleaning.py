@@ -11,9 +11,8 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Any
 
 from capro.data.manifest import Manifest
 from capro.text import wordnet
@@ -36,7 +35,7 @@ _IMAGES_AND_PAGES = """
 jpg jpeg jpe jfif png gif webp avif bmp tif tiff svg heic heif psd pdf html htm xhtml shtml php
 asp aspx jsp
 """
-_EXTENSIONS = frozenset(_IMAGES_AND_PAGES.split())
+_DROPPED = STOP_WORDS.union(_IMAGES_AND_PAGES.split())
 _DOTTED = re.compile(r"\.(?:doc|docx|raw|mov|avi|ico|cgi|zip|txt|cr2|nef|mp[34])(?!\w)", re.I)
 
 _MANY_AMPS = re.compile(r"&(?:amp;)++", re.I)
@@ -74,36 +73,30 @@ _AFFIXES = frozenset(_ENDS_OF_WORDS.split())
 class _Translation(dict[int, str | None]):
     """A table for str.translate that grows with the characters it meets."""
 
+    def __init__(self, replacement: Callable[[str], str | None]) -> None:
+        super().__init__()
+        self._replacement = replacement
+
     def __missing__(self, code: int) -> str | None:
-        self[code] = self.of(chr(code))
+        self[code] = self._replacement(chr(code))
         return self[code]
 
-    def of(self, character: str) -> str | None:
-        raise NotImplementedError
+
+@_Translation
+def _without_invisible(character: str) -> str | None:
+    """White space becomes a space; invisible characters go, before letters are composed."""
+    if character.isspace() or character == "\u200b":  # zero-width space parts words in Thai
+        return " "
+    hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs") and character not in _JOINERS
+    selector = "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
+    return None if hidden or selector else character
 
 
-class _Invisible(_Translation):
-    """White space becomes a space; what nobody sees goes, before letters are composed."""
-
-    def of(self, character: str) -> str | None:
-        if character.isspace() or character == "\u200b":  # zero-width space parts words in Thai
-            return " "
-        if character in _JOINERS:
-            return character
-        hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs")
-        selector = "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
-        return None if hidden or selector else character
-
-
-class _NoWord(_Translation):
+@_Translation
+def _words_only(character: str) -> str | None:
     """Letters and their marks stay; punctuation, digits, symbols part words."""
-
-    def of(self, character: str) -> str | None:
-        kind = unicodedata.category(character)
-        return character if kind[0] in "LM" or kind == "Nl" or character in _JOINERS else " "
-
-
-_INVISIBLE, _NO_WORD = _Invisible(), _NoWord()
+    kind = unicodedata.category(character)
+    return character if kind[0] in "LM" or kind == "Nl" or character in _JOINERS else " "
 
 
 def clean_text(raw: str) -> str:
@@ -119,11 +112,11 @@ def clean_text(raw: str) -> str:
     """
     text = _strip_markup(raw)
     text = _URL.sub(" ", text)
-    text = " ".join(word for word in text.split() if "." not in word or not _is_site(word))
+    text = " ".join(word for word in text.split() if "." not in word or not _SITE.fullmatch(word[:2048]))
     text = _CLITIC.sub(" ", _NEGATION.sub(" ", _DOTTED.sub(" ", text)))
-    words = [word.strip(_JOINERS) for word in text.translate(_NO_WORD).split()]
+    words = [word.strip(_JOINERS) for word in text.translate(_words_only).split()]
     words = [part for at, word in enumerate(words) for part in _parts(word, at)]
-    return " ".join(word for word in words if _says_something(word))
+    return " ".join(word for word in words if _has_meaning(word))
 
 
 def combine(title: str | None, description: str | None, tags: str | Sequence[str] | None) -> str:
@@ -154,7 +147,7 @@ def _strip_markup(raw: str) -> str:
     text = _MANY_AMPS.sub("&", raw)
     for _ in range(2):  # once for the page, once for a page that was escaped on its way
         text = html.unescape(_LONG_NUMBER.sub(" ", text))
-    text = unicodedata.normalize("NFKC", text.translate(_INVISIBLE))
+    text = unicodedata.normalize("NFKC", text.translate(_without_invisible))
     for opening, closing, unclosed in _BLOCKS:
         text = _drop_blocks(text, opening, closing, drop_rest=unclosed == "drop")
     text = _TAG.sub(" ", text)
@@ -178,23 +171,14 @@ def _drop_blocks(text: str, opening: re.Pattern[str], closing: re.Pattern[str], 
     return " ".join([*kept, text[at:]]) if kept else text[at:]
 
 
-def _is_site(word: str) -> bool:
-    return bool(_SITE.fullmatch(word[:2048]))
-
-
 def _parts(word: str, at: int) -> Sequence[str]:
-    if at < _GLUED_WORDS and word.isascii():
-        return split_glued(word).split(" ")
-    return (word,)
+    return split_glued(word).split(" ") if at < _GLUED_WORDS and word.isascii() else (word,)
 
 
-def _says_something(word: str) -> bool:
+def _has_meaning(word: str) -> bool:
+    """Whether a word is neither a function word nor an extension, and has a letter."""
     lower = word.lower()
-    return (
-        lower not in STOP_WORDS
-        and lower not in _EXTENSIONS
-        and any(character.isalpha() for character in word)
-    )
+    return lower not in _DROPPED and any(character.isalpha() for character in word)
 
 
 @cache
@@ -204,13 +188,6 @@ def _ranks() -> dict[str, int]:
 
     costs: dict[str, float] = wordninja.DEFAULT_LANGUAGE_MODEL._wordcost
     return {word: rank for rank, word in enumerate(sorted(costs, key=lambda word: costs[word]))}
-
-
-@cache
-def _splitter() -> Any:
-    import wordninja
-
-    return wordninja.split
 
 
 @lru_cache(maxsize=100_000)
@@ -223,18 +200,16 @@ def split_glued(word: str) -> str:
     >>> split_glued("goldengatebridge"), split_glued("Steinway"), split_glued("butterfly")
     ('golden gate bridge', 'Steinway', 'butterfly')
     """
-    if len(word) not in _GLUED_LENGTH or not (word.isascii() and word.isalpha()):
+    lower = word.lower()
+    letters = len(word) in _GLUED_LENGTH and word.isascii() and word.isalpha()
+    if not letters or lower in _ranks() or wordnet.is_lemma(lower):
         return word
-    if _is_word(word.lower()):
-        return word
-    parts: list[str] = list(_splitter()(word))
+    import wordninja
+
+    parts: list[str] = wordninja.split(word)
     # `Steinway`: one capital at the start is a name more often than two glued words.
     named = word[0].isupper() and word[1:].islower() and len(parts) < 3
     return word if named or len(parts) < 2 or not _plausible(parts) else " ".join(parts)
-
-
-def _is_word(word: str) -> bool:
-    return word in _ranks() or wordnet.is_lemma(word)
 
 
 def _plausible(parts: Sequence[str]) -> bool:

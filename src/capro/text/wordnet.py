@@ -10,7 +10,7 @@ import difflib
 import lzma
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -27,16 +27,7 @@ time
 LEXNAMES = {number: f"noun.{name}" for number, name in enumerate(_FILES.split(), start=3)}
 
 # Endings of regular plurals and what replaces them, as morphy(7WN) has them for nouns.
-_ENDINGS = (
-    ("s", ""),
-    ("ses", "s"),
-    ("xes", "x"),
-    ("zes", "z"),
-    ("ches", "ch"),
-    ("shes", "sh"),
-    ("men", "man"),
-    ("ies", "y"),
-)
+_ENDINGS = [rule.split(">") for rule in "s> ses>s xes>x zes>z ches>ch shes>sh men>man ies>y".split()]
 
 _WNID = re.compile(r"n(\d{8})", re.ASCII | re.IGNORECASE)
 _NAMED = re.compile(r"(.+)\.n\.(\d{1,4})", re.ASCII | re.IGNORECASE | re.DOTALL)
@@ -84,6 +75,15 @@ class Synset:
         return re.split(r';\s*"', self.gloss, maxsplit=1)[0].strip()
 
     @property
+    def kind(self) -> str:
+        """The lexicographer file in a word.
+
+        >>> resolve("n02123159").kind
+        'animal'
+        """
+        return self.lexname.removeprefix("noun.")
+
+    @property
     def words(self) -> tuple[str, ...]:
         """Lemmas with spaces.
 
@@ -93,18 +93,28 @@ class Synset:
         return tuple(lemma.replace("_", " ") for lemma in self.lemmas)
 
 
-@dataclass(frozen=True)
 class _Table:
-    at: dict[int, int]  # offset -> line of the columns below
-    lex: list[str]
-    lemmas: list[str]
-    hypernyms: list[str]
-    glosses: list[str]
-    hyponyms: dict[str, list[int]]  # offset as it is written -> offsets, ascending
-    single: dict[str, int]  # lower-case lemma -> its offset (the last one where it has several)
-    several: dict[str, list[int]]  # lower-case lemma -> its offsets in WordNet's order
-    plurals: dict[str, list[str]]
-    parsed: dict[int, Synset] = field(default_factory=dict)
+    """The file in memory. ``single`` has the offset of each lower-case lemma (the last one where it has
+    several), ``several`` all offsets of such a lemma in WordNet's order.
+    """
+
+    def __init__(self) -> None:
+        text = lzma.decompress(TABLE.read_bytes()).decode("utf-8")
+        columns = [part.split("\n") for part in text.rstrip("\n").split("\n\n")]
+        numbers, *self._columns, orders, plurals = columns
+        _, lemmas, hypernyms, _ = self._columns
+        offsets = [int(number) for number in numbers]
+        self.at = {offset: at for at, offset in enumerate(offsets)}
+        self._hyponyms: dict[str, list[int]] = {}  # offset as it is written -> offsets, ascending
+        self.single: dict[str, int] = {}
+        for offset, words, above in zip(offsets, lemmas, hypernyms, strict=True):
+            for word in words.lower().split(" "):
+                self.single[word] = offset
+            for hypernym in above.split(" "):
+                self._hyponyms.setdefault(hypernym, []).append(offset)
+        self.several = {word: [int(each) for each in rest] for word, *rest in map(str.split, orders)}
+        self.plurals = {plural: words for plural, *words in map(str.split, plurals)}
+        self._parsed: dict[int, Synset] = {}
 
     @cached_property
     def squashed(self) -> dict[str, list[str]]:
@@ -118,43 +128,20 @@ class _Table:
         return self.several.get(lemma) or [self.single[lemma]]
 
     def synset(self, offset: int) -> Synset:
-        if offset not in self.parsed:
-            at = self.at[offset]
-            self.parsed[offset] = Synset(
+        if offset not in self._parsed:
+            lex, lemmas, hypernyms, gloss = (column[self.at[offset]] for column in self._columns)
+            self._parsed[offset] = Synset(
                 offset=offset,
-                lexname=LEXNAMES[int(self.lex[at])],
-                lemmas=tuple(self.lemmas[at].split(" ")),
-                gloss=self.glosses[at],
-                hypernyms=tuple(int(text) for text in self.hypernyms[at].split(" ") if text != "-"),
-                hyponyms=tuple(self.hyponyms.get(f"{offset:08d}", ())),
+                lexname=LEXNAMES[int(lex)],
+                lemmas=tuple(lemmas.split(" ")),
+                gloss=gloss,
+                hypernyms=tuple(int(text) for text in hypernyms.split(" ") if text != "-"),
+                hyponyms=tuple(self._hyponyms.get(f"{offset:08d}", ())),
             )
-        return self.parsed[offset]
+        return self._parsed[offset]
 
 
-@cache
-def _table() -> _Table:
-    text = lzma.decompress(TABLE.read_bytes()).decode("utf-8")
-    columns = [part.split("\n") for part in text.rstrip("\n").split("\n\n")]
-    numbers, lex, lemmas, hypernyms, glosses, orders, plurals = columns
-    offsets = [int(number) for number in numbers]
-    single: dict[str, int] = {}
-    hyponyms: dict[str, list[int]] = {}
-    for offset, words, above in zip(offsets, lemmas, hypernyms, strict=True):
-        for word in words.lower().split(" "):
-            single[word] = offset
-        for hypernym in above.split(" "):
-            hyponyms.setdefault(hypernym, []).append(offset)
-    return _Table(
-        {offset: at for at, offset in enumerate(offsets)},
-        lex,
-        lemmas,
-        hypernyms,
-        glosses,
-        hyponyms,
-        single,
-        {word: [int(each) for each in rest] for word, *rest in map(str.split, orders)},
-        {plural: words for plural, *words in map(str.split, plurals)},
-    )
+_table = cache(_Table)  # read once per process
 
 
 def synset(offset: int) -> Synset:
@@ -173,6 +160,10 @@ def synset(offset: int) -> Synset:
         ) from None
 
 
+def _joined(word: str) -> str:
+    return "_".join(re.split(r"[\s_]+", word.strip().lower()))
+
+
 def _squash(word: str) -> str:
     return re.sub(r"[\W_]+", "", word.lower())
 
@@ -188,7 +179,7 @@ def _singulars(word: str) -> Iterator[str]:
 def _forms(word: str) -> list[str]:
     """Lemmas that a word may be, best first: as it is written, then its singulars."""
     table = _table()
-    base = "_".join(re.split(r"[\s_]+", word.strip().lower()))
+    base = _joined(word)
     head, separator, last = base.rpartition("_")
     spellings = [base, base.replace("-", "_"), base.replace("_", "-"), *table.plurals.get(base, ())]
     spellings += [head + separator + singular for singular in _singulars(last)]
@@ -267,7 +258,7 @@ def resolve(reference: str) -> Synset:
 
 
 def _spelling_hint(word: str) -> str:
-    base = "_".join(re.split(r"[\s_]+", word.strip().lower()))[:64]
+    base = _joined(word)[:64]
     near = [
         lemma  # difflib over all 117,798 lemmas would take seconds
         for lemma in _table().single
@@ -280,10 +271,10 @@ def _spelling_hint(word: str) -> str:
     return "did you mean " + " or ".join(f"'{lemma}'" for lemma in close) + f"? Else {advice}"
 
 
-def sense_text(sense: Synset, *, max_hyponyms: int = MAX_HYPONYMS) -> str:
+def sense_text(sense: Synset) -> str:
     """Text t^c of a textual prototype (method.md, Text encoding).
 
-    Encoders truncate (MiniLM at 256 tokens, about ten relatives), so what says most comes first:
+    Encoders truncate (MiniLM at 256 tokens, about ten relatives), so the most informative comes first:
     definition and synonyms, then hypernyms with theirs, then hyponyms, those with most kinds of
     their own first. Examples in the gloss are left out: they show idioms more often than the thing.
 
@@ -292,5 +283,5 @@ def sense_text(sense: Synset, *, max_hyponyms: int = MAX_HYPONYMS) -> str:
 domestic cat, house cat, Felis domesticus, Felis catus'
     """
     hyponyms = sorted(map(synset, sense.hyponyms), key=lambda each: -len(each.hyponyms))
-    relatives = [*map(synset, sense.hypernyms), *hyponyms[:max_hyponyms]]
+    relatives = [*map(synset, sense.hypernyms), *hyponyms[:MAX_HYPONYMS]]
     return "; ".join(f"{each.definition}; {', '.join(each.words)}" for each in [sense, *relatives])

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from capro import config
+from capro.run.artefacts import SUMMARY
 from capro.run.directory import Run
+from capro.run.progress import Lines
 from capro.stages import PLAN
+from capro.text.classes import classes_of
 from tests.data.published import CONCEPTS, NAMES, nuswide, webvision
 
 
@@ -20,12 +23,12 @@ def test_the_preset_and_the_folder_are_enough(tmp_path: Path, preset: str) -> No
         root = webvision(tmp_path / "data")
     settings = config.load(preset_name=preset, overrides=[f"data.source={root}"])
     run = Run.create(tmp_path / "run", settings)
-    summary = PLAN.do(run, "scan")
-    assert summary["quarantined"] == 0
-    told: list[str] = []
-    specs = PLAN.do(run, "classes", warn=told.append)
+    content = PLAN.do(run, "scan")
+    assert run.read(SUMMARY)["quarantined"] == 0
+    warnings: list[str] = []
+    PLAN.do(run, "classes", watch=Lines(warnings.append, stages=False))
+    specs = classes_of(run)
     assert [spec.name for spec in specs] == (CONCEPTS if preset == "nuswide" else NAMES)
     assert all(spec.sense for spec in specs)
-    assert told == []  # nothing was guessed, no class is empty
-    again = PLAN.do(run, "scan")
-    assert again == summary
+    assert warnings == []  # nothing was guessed, no class is empty
+    assert PLAN.do(run, "scan") == content

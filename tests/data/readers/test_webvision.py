@@ -11,7 +11,7 @@ from capro.config import DataSettings, ScanSettings
 from capro.data import readers
 from capro.data.manifest import Manifest
 from capro.data.readers.webvision import Info, WebVisionReader
-from capro.data.scan import scan
+from capro.data.scan import scan_sources
 from capro.errors import CaproError, ConfigError, DataError
 from tests.data.corpus import jpeg, png
 from tests.data.published import NAMES, SYNSETS, put, webvision
@@ -27,7 +27,7 @@ def scanned(root: Path, out: Path, **data: object) -> tuple[Manifest, dict[str, 
     found = readers.find(settings, source=str(root))
     if settings.test:
         found += readers.find(settings, source=settings.test, split="test")
-    summary = scan(found, out, ScanSettings(workers=1))
+    summary = scan_sources(found, out, ScanSettings(workers=1))
     manifest = Manifest.load(out / "manifest.parquet")
     assert summary["samples"] + summary["quarantined"] == len(manifest.frame)
     return manifest, summary

@@ -1,41 +1,69 @@
-"""Readers: from a source's layout to rows. ``find`` recognises the layout.
+"""Formats of data. Each is a module of this package with a ``FORMAT``: how a source is recognised, read and
+written. ``find`` recognises a source.
 
-A reader yields every row of its source, in a stable order, problems included; it never drops one.
+A new format is a new module and a line in ``FORMATS``. No module is imported before it is needed, since the
+command line takes the names for its help from here.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capro.config import DataSettings
-from capro.data.manifest import SPLITS
-from capro.data.readers.base import Reader
-from capro.data.readers.fiftyone import FiftyOneReader, is_fiftyone
-from capro.data.readers.folder import METADATA, FolderReader
-from capro.data.readers.hub import HubReader
-from capro.data.readers.nuswide import is_nuswide, nuswide_readers
-from capro.data.readers.table import TableReader, parquet_splits
-from capro.data.readers.tars import TarReader
-from capro.data.readers.webvision import (
-    ImageNetReader,
-    Info,
-    is_imagenet_validation,
-    is_webvision,
-    webvision_readers,
-)
-from capro.errors import ConfigError, DataError
+from capro.errors import ConfigError, DataError, did_you_mean
 
-TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
-SPLIT_FOLDERS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+if TYPE_CHECKING:
+    from capro.data.readers.base import Format, Reader
+    from capro.data.readers.writing import Writer
+
+# The module of each format, and the names under which an export writes it. The first one that recognises a
+# source reads it.
+FORMATS: dict[str, tuple[str, ...]] = {
+    "hub": (),
+    "webvision": (),
+    "nuswide": (),
+    "tars": ("webdataset",),
+    "fiftyone": ("fiftyone",),
+    "table": ("csv", "parquet", "hf"),
+    "folder": ("folder",),
 }
+WRITERS = {name: module for module, names in FORMATS.items() for name in names}  # for --to
+SPLIT_FOLDERS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+
+
+def load_format(name: str) -> Format:
+    """A format by its name for ``--format``."""
+    if name not in FORMATS:
+        raise ConfigError(f"data.format: no format {name!r}", hint=did_you_mean(name, ("auto", *FORMATS)))
+    found: Format = import_module(f"{__name__}.{name}").FORMAT
+    return found
+
+
+def load_writer(name: str) -> Writer:
+    """A writer by its name for ``--to``."""
+    if name not in WRITERS:
+        raise ConfigError(f"no format {name!r}", hint=did_you_mean(name, WRITERS))
+    return load_format(WRITERS[name]).writers[name]
+
+
+def on_hub(settings: DataSettings, source: str) -> bool:
+    """Whether a source is the name of a data set, not a path."""
+    return settings.format == "hub" or source.startswith("hub:")
+
+
+def recognise(path: Path, settings: DataSettings) -> Format | None:
+    """The format of a path: the one asked for, if it is laid out so, else the first that recognises it.
+
+    A file always has its format by its name: the test set may be in another one than the training set.
+    """
+    names = FORMATS if settings.format == "auto" or path.is_file() else [settings.format]
+    return next((each for each in map(load_format, names) if each.recognises(path, settings)), None)
 
 
 def find(settings: DataSettings, *, source: str, split: str | None = None) -> list[Reader]:
@@ -44,105 +72,71 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
     Args:
         settings: Format and columns.
         source: Path or ``hub:NAME``.
-        split: Put every row into this split, whatever the layout says.
+        split: Put every row into this split, whatever the layout is.
     """
-    if settings.format == "hub" or source.startswith("hub:"):
-        return [HubReader(source.removeprefix("hub:"), settings, split)]
+    if on_hub(settings, source):
+        return [*load_format("hub").readers(Path(source.removeprefix("hub:")), settings, split)]
     path = Path(source)
     if not path.exists():
         raise DataError(f"{source}: no such file or folder", hint="check the path to the data")
-    if path.is_file():
-        return [_file_reader(path, settings, split or "train")]
-    published = _published(path, settings, split)
-    if published:
-        return published
-    if split is None and (settings.subset != "all" or settings.class_list):
-        name = "subset" if settings.subset != "all" else "class_list"
-        raise ConfigError(
-            f"data.{name} is for WebVision, and {source} is not laid out like it",
-            hint=f"leave data.{name} out, or give the folder that holds info/synsets.txt",
-        )
-    if split is None:
-        named = _split_folders(path)
-        if named:
-            return [
-                reader for name, folder in named for reader in find(settings, source=str(folder), split=name)
-            ]
-    return _folder_readers(path, settings, split)
+    named = None if settings.format == "auto" else load_format(settings.format)
+    found = recognise(path, settings)
+    if found and found.own_splits:
+        return [*found.readers(path, settings, split)]
+    if split is None and path.is_dir() and not (named and named.own_splits):
+        _refuse_subsets(settings, source)
+        parts = _split_folders(path)
+        if parts:
+            return [one for name, part in parts for one in find(settings, source=str(part), split=name)]
+    if found is None:
+        raise _unreadable(path, settings.format, named)
+    return [*found.readers(path, settings, split)]
 
 
 def find_to_evaluate(settings: DataSettings, source: str) -> list[Reader]:
     """The readers of a source to evaluate on: its test part where it names one, else all of it."""
+    from capro.data.readers.table import TableReader, parquet_splits
+
     path = Path(source)
-    if path.is_dir():
-        if (path / "train").is_dir() and (path / "test").is_dir():
-            return find(settings, source=str(path / "test"), split="test")
-        shards = parquet_splits(path)
-        if "test" in shards:
-            return [TableReader(shards["test"], settings, "test")]
+    if (path / "train").is_dir() and (path / "test").is_dir():
+        return find(settings, source=str(path / "test"), split="test")
+    shards = parquet_splits(path) if path.is_dir() else {}
+    if "test" in shards:
+        return [TableReader(shards["test"], settings, "test")]
     return find(settings, source=source, split="test")
 
 
-def _published(path: Path, settings: DataSettings, split: str | None) -> list[Reader]:
-    """Readers of a tree in a published layout: WebVision, NUS-WIDE, ImageNet beside WebVision."""
-    kind = settings.format
-    known = {"webvision": is_webvision, "nuswide": is_nuswide}
-    main = Path(settings.source) if settings.source else None
-    if split == "test" and main is not None and main != path and is_webvision(main):
-        classes = Path(settings.class_list) if settings.class_list else None
-        if kind in ("auto", "webvision") and is_imagenet_validation(path):
-            return [ImageNetReader(path, Info(main, settings.subset, classes))]
-    if kind in ("auto", "webvision") and is_webvision(path):
-        return [*webvision_readers(path, settings, split)]
-    if kind in ("auto", "nuswide") and is_nuswide(path):
-        return [*nuswide_readers(path, split)]
-    if kind in known:
-        raise DataError(
-            f"{path}: not laid out as {kind}", hint=f"docs/{kind}.md shows the files that must be there"
-        )
-    return []
+def _refuse_subsets(settings: DataSettings, source: str) -> None:
+    """Settings for WebVision alone, where the source is something else."""
+    for name, given in (("subset", settings.subset != "all"), ("class_list", settings.class_list)):
+        if given:
+            raise ConfigError(
+                f"data.{name} is for WebVision, and {source} is not laid out like it",
+                hint=f"leave data.{name} out, or give the folder that holds info/synsets.txt",
+            )
 
 
 def _split_folders(path: Path) -> list[tuple[str, Path]]:
     """Subfolders called train, val, test, if these are all there are: a class may be called train."""
+    from capro.data.readers.folder import METADATA
+
     if any((path / name).exists() for name in METADATA):
         return []
-    folders = [child for child in sorted(path.iterdir()) if child.is_dir()]
-    folders = [child for child in folders if not child.name.startswith(".")]
-    found = [(SPLIT_FOLDERS.get(child.name.lower(), ""), child) for child in folders]
+    folders = [child for child in path.iterdir() if child.is_dir() and not child.name.startswith(".")]
+    found = [(SPLIT_FOLDERS.get(child.name.lower(), ""), child) for child in sorted(folders)]
     names = [name for name, _ in found]
     if "train" not in names or "" in names:
         return []
-    return sorted(found, key=lambda item: SPLITS.index(item[0]))
+    return sorted(found, key=lambda item: ("train", "val", "test").index(item[0]))
 
 
-def _folder_readers(path: Path, settings: DataSettings, split: str | None) -> list[Reader]:
-    if settings.format in ("auto", "tars") and any(path.glob("*.tar")):
-        return [TarReader(path, settings, split or "train")]
-    if settings.format == "auto" and is_fiftyone(path):
-        return [FiftyOneReader(path, settings, split or "train")]
-    if settings.format == "tars":
-        raise DataError(f"{path}: no .tar file in it", hint="give the folder with the shards")
-    if settings.format in ("auto", "table"):
-        shards = parquet_splits(path)
-        if shards:
-            wanted = {split: [f for fs in shards.values() for f in fs]} if split else shards
-            return [TableReader(files, settings, name) for name, files in wanted.items()]
-    if settings.format == "table":
-        raise DataError(f"{path}: no SPLIT-00000-of-00001.parquet file in it", hint="give the table itself")
-    return [FolderReader(path, settings, split or "train")]
-
-
-def _file_reader(path: Path, settings: DataSettings, split: str) -> Reader:
-    name = path.name.lower()
-    if name.endswith(".tar"):
-        return TarReader(path, settings, split)
-    if name.endswith(TABLES):
-        return TableReader([path], settings, split)
-    compressed = name.endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst"))
+def _unreadable(path: Path, name: str, named: Format | None) -> DataError:
+    if named and path.is_dir():
+        return DataError(f"{path}: not laid out as {name}", hint=named.layout)
+    compressed = path.name.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst"))
     hint = (
         "unpack it once to a plain .tar: shards are read in place by offset"
         if compressed
         else "give a folder, a .csv, .tsv, .jsonl or .parquet table, or .tar shards"
     )
-    raise DataError(f"{path}: not a source that capro can read", hint=hint)
+    return DataError(f"{path}: not a source that capro can read", hint=hint)

@@ -1,12 +1,14 @@
-"""What every reader offers. A reader yields every row of its source, problems included; it drops none."""
+"""What every reader and every format offers. A reader yields every row of its source, problems included."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from capro.config import DataSettings
 from capro.data.manifest import Row, Source
+from capro.data.readers.writing import Writer
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,22 @@ class Reader:
     def listing(self) -> list[Path]:
         """The files whose names, sizes and times decide whether the source is scanned again."""
         return sorted(Path(self.source.root).rglob("*"))
+
+
+@dataclass(frozen=True)
+class Format:
+    """A layout of data: how it is recognised, read and written.
+
+    Attributes:
+        layout: What a source of this format must be like; the hint where it is not.
+        recognises: Whether a path is laid out so.
+        readers: The readers of a path; a split as the last argument is that of every row.
+        own_splits: Whether the layout has a training and a test part of its own.
+        writers: How an export writes it, by the name for ``--to``.
+    """
+
+    layout: str
+    recognises: Callable[[Path, DataSettings], bool]
+    readers: Callable[[Path, DataSettings, str | None], Sequence[Reader]]
+    own_splits: bool = False
+    writers: Mapping[str, Writer] = field(default_factory=dict)

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capro.config import DataSettings
-from capro.errors import DataError, did_you_mean
+from capro.data.manifest import Row
+from capro.errors import DataError, did_you_mean, first_line
 
 GUESSES = {
     "image": ("image", "file_name", "filename", "path", "image_path", "filepath", "file", "img", "jpg"),
@@ -24,9 +25,10 @@ GUESSES = {
     "text": ("title", "caption", "text", "txt", "alt", "alt_text"),
     "description": ("description", "desc"),
     "tags": ("tags", "keywords", "hashtags"),
-    "id": ("capro_id",),  # what an export of ours calls it: nobody else's column is taken unasked
+    "id": ("capro_id",),  # of our own exports; no other column is taken for an id without being named
     "split": ("split",),
 }
+REPLACED = "\N{REPLACEMENT CHARACTER}"  # for bytes that are not UTF-8
 MAX_CELL = 2**31 - 1  # captions of megabytes are fine; csv's default stops at 128 kB
 
 
@@ -41,25 +43,72 @@ class Columns:
     tags: str | None = None
     id: str | None = None
     split: str | None = None
+    separator: str | None = None  # splits a label cell
+
+    def row(self, cells: Mapping[Any, Any], **known: Any) -> Row:
+        """Cells as a row: the one way from a source's columns to labels, texts, id and split.
+
+        Args:
+            cells: By column.
+            known: Further fields of the row. ``id`` and ``split`` are for a row whose cells do not have
+                them; all others win over the cells.
+        """
+        labels, listed = label_names(cells.get(self.label), self.separator)
+        found = {
+            "title": text_of(cells.get(self.text)),
+            "description": text_of(cells.get(self.description)),
+            "tags": text_of(cells.get(self.tags)),
+            "labels": labels,
+            "listed": listed,
+            **known,
+        }
+        for purpose, column in (("id", self.id), ("split", self.split)):
+            found[purpose] = text_of(cells.get(column)) or known[purpose]
+        return Row(**found)
 
 
-def choose(names: Sequence[str], settings: DataSettings, *, place: str) -> Columns:
-    """Match column names to purposes: as the settings say, else by common names.
+def named_columns(settings: DataSettings) -> dict[str, str]:
+    """The columns that the settings name, by purpose."""
+    named = {purpose: getattr(settings, f"{purpose}_column") for purpose in GUESSES}
+    return {purpose: column for purpose, column in named.items() if column is not None}
 
-    >>> choose(["file_name", "title", "label"], DataSettings(), place="metadata.csv").text
+
+def choose_columns(
+    names: Sequence[str], settings: DataSettings, *, place: str, strict: bool = True
+) -> Columns:
+    """Match column names to purposes: as the settings name them, else by common names.
+
+    Args:
+        names: Of the columns.
+        settings: Which columns were named.
+        place: Where the columns are, for the message.
+        strict: Refuse a column that was named and is not there.
+
+    >>> choose_columns(["file_name", "title", "label"], DataSettings(), place="metadata.csv").text
     'title'
     """
-    chosen: dict[str, str | None] = {}
-    lowered = {name.lower(): name for name in reversed(names)}
-    for purpose, guesses in GUESSES.items():
-        named = getattr(settings, f"{purpose}_column")
-        if named is not None and named not in names:
+    named = named_columns(settings)
+    for purpose, column in named.items():
+        if strict and column not in names:
             raise DataError(
-                f"{place}: no column '{named}' for --{purpose}-column", hint=did_you_mean(named, names)
+                f"{place}: no column '{column}' for --{purpose}-column", hint=did_you_mean(column, names)
             )
-        guessed = (lowered[guess] for guess in guesses if guess in lowered)
-        chosen[purpose] = named if named is not None else next(guessed, None)
-    return Columns(**chosen)
+    lowered = {name.lower(): name for name in reversed(names)}
+    guessed = {
+        purpose: next((lowered[guess] for guess in guesses if guess in lowered), None)
+        for purpose, guesses in GUESSES.items()
+    }
+    return Columns(**guessed | named, separator=settings.label_separator)
+
+
+def image_column(columns: Columns, names: Sequence[str], *, place: str) -> str:
+    """The column with the images, which there must be."""
+    if columns.image is None:
+        raise DataError(
+            f"{place}: no column with images among {', '.join(names[:12])}",
+            hint="name it with --image-column (data.image_column)",
+        )
+    return columns.image
 
 
 def text_of(value: Any) -> str:
@@ -85,26 +134,35 @@ def label_names(value: Any, separator: str | None) -> tuple[tuple[str, ...], boo
     >>> label_names("cat", None), label_names(["cat", "dog"], None), label_names("cat; dog", ";")
     ((('cat',), False), (('cat', 'dog'), True), (('cat', 'dog'), True))
     """
-    if separator and isinstance(value, str):
-        parts: list[Any] = value.split(separator)
-    elif isinstance(value, str) and value.lstrip().startswith("[") and value.rstrip().endswith("]"):
-        try:
-            parsed = json.loads(value)  # a list that went through a CSV
-        except ValueError:
-            parsed = None
-        if not isinstance(parsed, list):
-            return _names([value]), False
-        parts = parsed
-    elif isinstance(value, list | tuple):
-        parts = list(value)
+    listed = bool(separator)
+    if isinstance(value, str):
+        if separator:
+            value = value.split(separator)
+        elif value.strip().startswith("[") and value.strip().endswith("]"):
+            try:
+                parsed = json.loads(value)  # a list that went through a CSV
+            except ValueError:
+                parsed = None
+            value = parsed if isinstance(parsed, list) else value
+    if isinstance(value, list | tuple):
+        listed = True
     else:
-        return _names([value]), bool(separator)
-    return _names(parts), True
+        value = [value]
+    names = (" ".join(text_of(part).split()) for part in value)
+    return tuple(dict.fromkeys(name for name in names if name)), listed
 
 
-def _names(parts: Sequence[Any]) -> tuple[str, ...]:
-    names = (" ".join(text_of(part).split()) for part in parts)
-    return tuple(dict.fromkeys(name for name in names if name))
+def class_name(value: Any, names: Sequence[Any]) -> Any:
+    """The name behind a number, where a source numbers its classes; a list of them for a list.
+
+    >>> class_name(1, ["cat", "dog"]), class_name([0, -1], ["cat", "dog"]), class_name("cat", [])
+    ('dog', ['cat', None], 'cat')
+    """
+    if isinstance(value, list):
+        return [class_name(item, names) for item in value]
+    if names and isinstance(value, int):
+        return names[value] if 0 <= value < len(names) else None  # -1: Hugging Face's "no label"
+    return value
 
 
 def safe_relative(name: str) -> str | None:
@@ -124,12 +182,31 @@ def safe_relative(name: str) -> str | None:
     return "/".join(parts)
 
 
+def safe_place(name: str, detail: str) -> dict[str, Any]:
+    """The path of a row by a published list, or that it leaves the folder."""
+    path = safe_relative(name)
+    return {"path": path} if path else {"path": "", "problem": "outside-folder", "detail": detail}
+
+
 def is_inside(root: Path, path: Path) -> bool:
     """Whether a path, symbolic links followed, stays in the folder."""
     try:
         return path.resolve().is_relative_to(root.resolve())
     except (OSError, RuntimeError):  # a loop of links
         return False
+
+
+def file_below(root: Path, name: str) -> dict[str, Any]:
+    """The path of a row whose image is a file below a folder, or why it cannot be used."""
+    relative = safe_relative(name)
+    if relative is None or not is_inside(root, root / relative):
+        return {"path": "", "problem": "outside-folder", "detail": name}
+    if not (root / relative).is_file():
+        return {"path": relative, "problem": "missing-file", "detail": name}
+    return {"path": relative}
+
+
+# --- table files ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -147,22 +224,14 @@ def header(path: Path) -> list[str]:
     if path.suffix == ".parquet":
         return list(_parquet(path).schema_arrow.names)
     if path.suffix == ".jsonl":
-        for record in _jsonl(path):
-            if not record.problem:
-                return list(record.cells)
-        return []
-    return next(_csv_rows(path), ([], False))[0]
+        return next((list(record.cells) for record in _jsonl(path) if not record.problem), [])
+    return next(_csv_rows(path), [])
 
 
-def records(path: Path, *, skip: str | None = None) -> Iterator[Record]:
-    """Every row of a CSV, TSV, JSONL or Parquet file, bad ones with their problem.
-
-    Args:
-        path: The file; its ending says what it is.
-        skip: A Parquet column not to read.
-    """
+def records(path: Path) -> Iterator[Record]:
+    """Every row of a CSV, TSV, JSONL or Parquet file (by its ending), bad ones with their problem."""
     if path.suffix == ".parquet":
-        return _parquet_records(path, skip)
+        return _parquet_records(path)
     return _jsonl(path) if path.suffix == ".jsonl" else _csv(path)
 
 
@@ -171,29 +240,27 @@ def _parquet(path: Path) -> pq.ParquetFile:
         return pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(
-            f"{path}: not a Parquet file: {str(error).splitlines()[0]}", hint="check that the file is whole"
+            f"{path}: not a Parquet file: {first_line(error)}", hint="check that the file is whole"
         ) from None
 
 
-def _parquet_records(path: Path, skip: str | None) -> Iterator[Record]:
+def _parquet_records(path: Path) -> Iterator[Record]:
     file = _parquet(path)
-    wanted = [name for name in file.schema_arrow.names if name != skip]
-    names = class_names(file.schema_arrow)
+    names = _class_labels(file.schema_arrow)
     number = 0
     try:
-        for batch in file.iter_batches(batch_size=256, columns=wanted):
+        for batch in file.iter_batches(batch_size=256):
             for cells in batch.to_pylist():
                 number += 1
-                for column, classes in names.items():
-                    cells[column] = _class_name(cells.get(column), classes)
-                yield Record(number, cells)
+                numbered = {column: class_name(cells.get(column), known) for column, known in names.items()}
+                yield Record(number, cells | numbered)
     except (pa.ArrowInvalid, OSError) as error:
-        # what follows cannot be read: said once per row, since the footer knows how many there are
+        # what follows cannot be read: one record per row, since the footer has their number
         for missing in range(number + 1, file.metadata.num_rows + 1):
-            yield Record(missing, {}, problem=str(error).splitlines()[0])
+            yield Record(missing, {}, problem=first_line(error))
 
 
-def class_names(columns: pa.Schema) -> dict[str, list[str]]:
+def _class_labels(columns: pa.Schema) -> dict[str, list[str]]:
     """Names behind integer labels where Hugging Face's ClassLabel wrote them into the schema."""
     try:
         features = json.loads((columns.metadata or {})[b"huggingface"])["info"]["features"]
@@ -207,61 +274,43 @@ def class_names(columns: pa.Schema) -> dict[str, list[str]]:
     return found
 
 
-def _class_name(value: Any, names: list[str]) -> Any:
-    if isinstance(value, list):
-        return [_class_name(item, names) for item in value]
-    if isinstance(value, int) and 0 <= value < len(names):
-        return names[value]
-    return None if value == -1 else value  # -1: Hugging Face's "no label"
-
-
 def _jsonl(path: Path) -> Iterator[Record]:
     with _open(path) as file:
-        for number, raw in enumerate(file, start=1):
-            if not raw.strip():
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
                 continue
-            line, replaced = _decode(raw)
-            try:
-                cells = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield Record(number, {}, problem=f"line {number}: {error}", replaced=replaced)
-                continue
-            if isinstance(cells, dict):
-                yield Record(number, cells, replaced=replaced)
-            else:
-                yield Record(number, {}, problem=f"line {number}: not an object", replaced=replaced)
+            cells, problem = json_object(line)
+            yield Record(number, cells, problem and f"line {number}: {problem}", REPLACED in line)
+
+
+def json_object(text: str) -> tuple[dict[str, Any], str]:
+    """The fields of a JSON object, or what is wrong with it."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return {}, str(error)
+    return (found, "") if isinstance(found, dict) else ({}, "not an object")
 
 
 def _csv(path: Path) -> Iterator[Record]:
     rows = _csv_rows(path)
-    names, _ = next(rows, ([], False))
-    for number, (cells, replaced) in enumerate(rows, start=1):
-        if len(cells) == len(names):
-            yield Record(number, dict(zip(names, cells, strict=True)), replaced=replaced)
-        else:
-            problem = f"row {number}: {len(cells)} cells under {len(names)} column names"
-            yield Record(number, dict(zip(names, cells, strict=False)), problem, replaced)
+    names = next(rows, [])
+    for number, cells in enumerate(rows, start=1):
+        fits = len(cells) == len(names)
+        problem = "" if fits else f"row {number}: {len(cells)} cells under {len(names)} column names"
+        replaced = any(REPLACED in cell for cell in cells)
+        yield Record(number, dict(zip(names, cells, strict=False)), problem, replaced)
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[list[str], bool]]:
-    """Cells of each row, header first, and whether bytes had to be replaced."""
+def _csv_rows(path: Path) -> Iterator[list[str]]:
+    """Cells of each row, header first."""
     csv.field_size_limit(min(MAX_CELL, sys.maxsize))
-    replaced = False
-
-    def lines(file: Any) -> Iterator[str]:
-        nonlocal replaced
-        for raw in file:
-            line, bad = _decode(raw)
-            replaced = replaced or bad
-            yield line
-
     with _open(path) as file:
-        first = file.readline()
+        head = file.readline()
         file.seek(0)
-        head, _ = _decode(first)
         tab = path.suffix == ".tsv" or (head.count("\t") > head.count(","))
         delimiter = "\t" if tab else ";" if head.count(";") > head.count(",") else ","
-        reader = csv.reader(lines(file), delimiter=delimiter)
+        reader = csv.reader(file, delimiter=delimiter)
         while True:
             try:
                 cells = next(reader)
@@ -270,19 +319,11 @@ def _csv_rows(path: Path) -> Iterator[tuple[list[str], bool]]:
             except csv.Error as error:
                 cells = [f"csv: {error}"]
             if cells:
-                yield cells, replaced
-            replaced = False
+                yield cells
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path) -> TextIO:
     try:
-        return path.open("rb")
+        return path.open(encoding="utf-8-sig", errors="replace", newline="\n")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}", hint="check the file") from None
-
-
-def _decode(raw: bytes) -> tuple[str, bool]:
-    try:
-        return raw.decode("utf-8-sig"), False
-    except UnicodeDecodeError:
-        return raw.decode("utf-8-sig", "replace"), True

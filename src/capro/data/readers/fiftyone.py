@@ -7,55 +7,56 @@ followed only below ``--image-root``.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+import pandas as pd
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Reader
-from capro.data.readers.columns import GUESSES, is_inside, label_names, safe_relative, text_of
+from capro.data.readers.base import Format, Reader
+from capro.data.readers.columns import (
+    choose_columns,
+    class_name,
+    file_below,
+    is_inside,
+    json_object,
+    label_names,
+    text_of,
+)
+from capro.data.readers.writing import Pictures, Writer, plain_records
 from capro.errors import DataError
+from capro.run.artefacts import write_json
 
 LABELS, PLACES = "labels.json", "data.json"
-
-
-def is_fiftyone(path: Path) -> bool:
-    """Whether a folder looks like such an export."""
-    return (path / LABELS).is_file() and ((path / "data").is_dir() or (path / PLACES).is_file())
 
 
 class FiftyOneReader(Reader):
     """Reads one export folder."""
 
     def __init__(self, path: Path, settings: DataSettings, split: str) -> None:
-        self.notes: dict[str, int] = {}
-        self._settings = settings
-        self._split = split
-        document = _object(path / LABELS)
-        labels = document.get("labels")
+        self.notes = {}
+        self._settings, self._split, self._file = settings, split, path / LABELS
+        document = _object(self._file)
+        labels, classes, whole = (document.get(key) for key in ("labels", "classes", "capro"))
         if not isinstance(labels, dict):
-            raise DataError(
-                f"{path / LABELS}: no 'labels' object", hint="is it a folder? use --format folder"
-            )
+            raise DataError(f"{self._file}: no 'labels' object", hint="is it a folder? use --format folder")
         self._labels: dict[str, Any] = labels
-        classes = document.get("classes")
         self._classes: list[Any] = classes if isinstance(classes, list) else []
-        whole = document.get("capro")
         self._whole: dict[str, Any] = whole if isinstance(whole, dict) else {}
         if (path / PLACES).is_file():
             self.root = Path(settings.image_root) if settings.image_root else path
-            self._places = {key: text_of(v) for key, v in _object(path / PLACES).items()}
+            self._places = {key: text_of(place) for key, place in _object(path / PLACES).items()}
         else:
             self.root = path / "data"
-            self._places = {}
-            for file in sorted(self.root.rglob("*")):
-                if file.is_file() and not file.name.startswith("."):
-                    relative = file.relative_to(self.root)
-                    self._places[str(relative.with_suffix("").as_posix())] = relative.as_posix()
+            files = (file.relative_to(self.root) for file in sorted(self.root.rglob("*")) if file.is_file())
+            self._places = {
+                file.with_suffix("").as_posix(): file.as_posix()
+                for file in files
+                if not file.name.startswith(".")
+            }
         self.source = Source("files", str(self.root.resolve()))
-        self._file = path / LABELS
 
     def count(self) -> int | None:
         """Labelled samples."""
@@ -73,51 +74,75 @@ class FiftyOneReader(Reader):
 
     def _row(self, key: str, target: Any, multi: bool) -> Row:
         found = target if isinstance(target, list) else [] if target is None else [target]
-        names = [self._name(one) for one in found]
+        values = [one.get("label") if isinstance(one, dict) else one for one in found]
+        labels, _ = label_names(class_name(values, self._classes), None)
         attributes = next((one.get("attributes") for one in found if isinstance(one, dict)), None)
-        cells: dict[str, Any] = dict(attributes) if isinstance(attributes, dict) else {}
-        record = self._whole.get(key)
-        cells |= record if isinstance(record, dict) else {}
+        known = (part for part in (attributes, self._whole.get(key)) if isinstance(part, dict))
+        cells = {name: value for part in known for name, value in part.items()}
+        columns = choose_columns(list(cells), self._settings, place=str(self._file), strict=False)
+        return columns.row(
+            cells,
+            id=f"{self._split}/{key}",
+            split=self._split,
+            labels=labels,
+            listed=multi,
+            **self._place(key),
+        )
 
-        def cell(purpose: str) -> str:
-            named = getattr(self._settings, f"{purpose}_column")
-            guesses = [named] if named else GUESSES[purpose]
-            return text_of(next((cells[name] for name in guesses if name in cells), None))
-
-        labels, _ = label_names(names, None)
-        path, problem, detail = self._place(key)
-        return Row(
-            cell("id") or f"{self._split}/{key}", path, cell("split") or self._split,
-            title=cell("text"), description=cell("description"), tags=cell("tags"),
-            labels=labels, listed=multi, problem=problem, detail=detail[:500],
-        )  # fmt: skip
-
-    def _name(self, target: Any) -> Any:
-        value = target.get("label") if isinstance(target, dict) else target
-        if isinstance(value, int) and self._classes:
-            return self._classes[value] if 0 <= value < len(self._classes) else None
-        return value
-
-    def _place(self, key: str) -> tuple[str, str | None, str]:
+    def _place(self, key: str) -> dict[str, Any]:
         name = self._places.get(key)
         if name is None:
-            return "", "missing-file", key
-        path = self.root / name  # an absolute name wins over the root
-        relative = safe_relative(name)
-        if Path(name).is_absolute() and is_inside(self.root, path):
-            relative = path.resolve().relative_to(self.root.resolve()).as_posix()
-        if relative is None or not is_inside(self.root, self.root / relative):
-            return "", "outside-folder", f"{name} (give --image-root to follow absolute paths)"
-        if not (self.root / relative).is_file():
-            return relative, "missing-file", name
-        return relative, None, ""
+            return {"path": "", "problem": "missing-file", "detail": key}
+        if Path(name).is_absolute():
+            if not is_inside(self.root, Path(name)):
+                detail = f"{name} (give --image-root to follow absolute paths)"
+                return {"path": "", "problem": "outside-folder", "detail": detail}
+            name = Path(name).resolve().relative_to(self.root.resolve()).as_posix()
+        return file_below(self.root, name)
 
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read: {error}", hint="check the file") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: not a JSON object", hint="check the file")
+        found, problem = json_object(path.read_text("utf-8-sig"))
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    if problem:
+        raise DataError(f"{path}: cannot be read: {problem}", hint="check the file")
     return found
+
+
+def _write(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[str]) -> None:
+    """FiftyOneImageClassificationDataset: labels.json, and data/ or a data.json of paths.
+
+    ``labels`` maps each picture to its target with attributes; the key ``capro``, which FiftyOne
+    does not read, holds each sample's whole record.
+    """
+    index = {name: number for number, name in enumerate(names)}
+    labels, whole, places = dict[str, Any](), dict[str, Any](), dict[str, str]()
+    for number, record in enumerate(plain_records(table)):
+        key = str(PurePosixPath(record.pop("file_name")).with_suffix(""))
+        if pictures.mode == "none":
+            key = f"{number:08d}"
+            places[key] = str(pictures.path(number))
+        given = "given_label" if "label" in record else "given_labels"
+        attributes = {name: record[name] for name in ("capro_id", "decision", "evidence", given)}
+        targets = [
+            {"label": index[name], "attributes": attributes}
+            for name in record.get("labels", [record.get("label")])
+        ]
+        labels[key] = targets[0] if "label" in record else targets
+        whole[key] = record
+    write_json(out / LABELS, {"classes": list(names), "labels": labels, "capro": whole})
+    if places:
+        write_json(out / PLACES, places)
+    pictures.write_all("data")
+
+
+FORMAT = Format(
+    layout=f"give the folder that holds {LABELS}, and data/ or {PLACES}",
+    recognises=lambda path, _: (
+        (path / LABELS).is_file() and ((path / "data").is_dir() or (path / PLACES).is_file())
+    ),
+    readers=lambda path, settings, split: [FiftyOneReader(path, settings, split or "train")],
+    writers={"fiftyone": Writer(_write)},
+)

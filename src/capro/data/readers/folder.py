@@ -7,59 +7,57 @@ folder, and its columns win over the folder's name. Files are taken by content, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from capro.config import DataSettings
+from capro.data.images import has_known_header
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Reader
+from capro.data.readers.base import Format, Reader
 from capro.data.readers.columns import (
     Columns,
     Record,
-    choose,
+    choose_columns,
     header,
     is_inside,
-    label_names,
+    named_columns,
     records,
     safe_relative,
     text_of,
 )
+from capro.data.readers.writing import Pictures, Writer, write_csv
 from capro.errors import DataError
 
 METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet")
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".jfif")
-MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
 
 class FolderReader(Reader):
     """Reads an image folder."""
 
     def __init__(self, root: Path, settings: DataSettings, split: str) -> None:
-        self.root = root
+        self.root, self._settings, self._split, self.notes = root, settings, split, {}
         self.source = Source("files", str(root.resolve()))
-        self.notes: dict[str, int] = {}
-        self._settings = settings
-        self._split = split
-        self._files: list[str] | None = None
 
     def count(self) -> int | None:
         """Files that look like pictures, plus metadata rows without a file (found on the way)."""
-        return len(self._pictures())
+        return len(self._pictures)
 
     def rows(self) -> Iterator[Row]:
         """Every picture in path order, then metadata rows that match no picture."""
         metadata, bad, columns = self._metadata()
-        pictures = self._pictures()
-        matched = 0
+        known, pictures = len(metadata), self._pictures
         for name in pictures:
-            cells = metadata.pop(name, None)
-            matched += cells is not None
-            yield self._row(name, cells, columns)
+            yield self._row(name, metadata.pop(name, None), columns)
         self.notes |= {"files": len(pictures)}
         if columns is not None:
+            matched = known - len(metadata)
             self.notes |= {
-                "metadata_rows": matched + len(metadata) + len(bad),
+                "metadata_rows": known + len(bad),
                 "metadata_matched": matched,
                 "metadata_unmatched": len(metadata) + len(bad),
                 "files_without_metadata": len(pictures) - matched,
@@ -68,39 +66,37 @@ class FolderReader(Reader):
             yield Row(f"{self._split}/{name}", name, self._split, problem="missing-file", detail=name)
         yield from bad
 
+    @cached_property
     def _pictures(self) -> list[str]:
-        if self._files is None:
-            self._files, other = [], 0
-            for folder, folders, names in os.walk(self.root):
-                folders[:] = sorted(name for name in folders if not name.startswith("."))
-                for name in sorted(names):
-                    if name.startswith(".") or name.lower() in METADATA:
-                        continue
-                    path = Path(folder) / name
-                    if _looks_like_picture(path):
-                        self._files.append(path.relative_to(self.root).as_posix())
-                    else:
-                        other += 1
-            self._files.sort()
-            self.notes["other_files_ignored"] = other
-            if not self._files:
-                raise DataError(
-                    f"{self.root}: no image in this folder",
-                    hint="give a folder of images, a table, or tar shards",
-                )
-        return self._files
+        files: list[str] = []
+        for folder, folders, names in os.walk(self.root):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            visible = (name for name in names if not name.startswith(".") and name.lower() not in METADATA)
+            files += [os.path.join(os.path.relpath(folder, self.root), name) for name in visible]
+        found = sorted(Path(name).as_posix() for name in files if _looks_like_picture(self.root / name))
+        self.notes["other_files_ignored"] = len(files) - len(found)
+        if not found:
+            raise DataError(
+                f"{self.root}: no image in this folder",
+                hint="give a folder of images, a table, or tar shards",
+            )
+        return found
 
     def _metadata(self) -> tuple[dict[str, dict[str, Any]], list[Row], Columns | None]:
         """Cells by file name; rows that cannot be used; the columns' purposes."""
         found = [self.root / name for name in METADATA if (self.root / name).is_file()]
         if not found:
-            self._refuse_columns_without_metadata()
+            for purpose, column in named_columns(self._settings).items():
+                raise DataError(
+                    f"{self.root}: --{purpose}-column {column} given, but there is no metadata file",
+                    hint="put a metadata.csv with a file_name column into the folder",
+                )
             return {}, [], None
         if len(found) > 1:
             names = " and ".join(file.name for file in found)
             raise DataError(f"{self.root}: has {names}", hint="keep one metadata file")
         file = found[0]
-        columns = choose(header(file), self._settings, place=str(file))
+        columns = choose_columns(header(file), self._settings, place=str(file))
         image = columns.image
         if image is None:
             raise DataError(f"{file}: no 'file_name' column", hint="name it with --image-column")
@@ -124,44 +120,19 @@ class FolderReader(Reader):
         raw = text_of(record.cells.get(image))
         name = safe_relative(raw)
         if name is None or not is_inside(self.root, self.root / name):
-            return Row(identity, "", self._split, problem="outside-folder", detail=raw[:500])
+            return Row(identity, "", self._split, problem="outside-folder", detail=raw)
         if name in seen:
             return Row(identity, name, self._split, problem="duplicate-id", detail=name)
         return name
 
-    def _refuse_columns_without_metadata(self) -> None:
-        for purpose in ("image", "label", "text", "description", "tags", "id", "split"):
-            named = getattr(self._settings, f"{purpose}_column")
-            if named is not None:
-                raise DataError(
-                    f"{self.root}: --{purpose}-column {named} given, but there is no metadata file",
-                    hint="put a metadata.csv with a file_name column into the folder",
-                )
-
     def _row(self, name: str, cells: dict[str, Any] | None, columns: Columns | None) -> Row:
-        identity, split = f"{self._split}/{name}", self._split
-        folder = name.rsplit("/", 2)[-2] if "/" in name else ""
-        labels: tuple[str, ...] = (folder,) if folder else ()
-        listed = False
-        title = description = tags = ""
-        if cells is not None and columns is not None:
-
-            def cell(column: str | None) -> Any:
-                return cells.get(column) if column else None
-
-            title, description = text_of(cell(columns.text)), text_of(cell(columns.description))
-            tags = text_of(cell(columns.tags))
-            if columns.label:
-                labels, listed = label_names(cell(columns.label), self._settings.label_separator)
-            identity = text_of(cell(columns.id)) or identity
-            split = text_of(cell(columns.split)) or split
-        problem, detail = None, ""
+        known: dict[str, Any] = {"id": f"{self._split}/{name}", "path": name, "split": self._split}
+        if cells is None or columns is None or not columns.label:  # the class is the folder
+            folder = name.rsplit("/", 2)[-2] if "/" in name else ""
+            known |= {"labels": (folder,) if folder else (), "listed": False}
         if not is_inside(self.root, self.root / name):
-            problem, detail = "outside-folder", "a symbolic link out of the folder"
-        return Row(
-            identity, name, split, title=title, description=description, tags=tags,
-            labels=labels, listed=listed, problem=problem, detail=detail,
-        )  # fmt: skip
+            known |= {"problem": "outside-folder", "detail": "a symbolic link out of the folder"}
+        return (columns or Columns()).row(cells or {}, **known)
 
 
 def _looks_like_picture(path: Path) -> bool:
@@ -172,7 +143,21 @@ def _looks_like_picture(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            head = file.read(12)
+            head = file.read(16)
     except OSError:
         return False
-    return head.startswith(MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
+    return has_known_header(head)
+
+
+def _write(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
+    """LABEL/NUMBER-NAME.png and metadata.csv: an image folder as torchvision and Hugging Face read."""
+    write_csv(out / METADATA[0], table)
+    pictures.write_all()
+
+
+FORMAT = Format(
+    layout="give a folder of images",
+    recognises=lambda path, _: path.is_dir(),
+    readers=lambda path, settings, split: [FolderReader(path, settings, split or "train")],
+    writers={"folder": Writer(_write, images=("link", "copy"), below="images", by_class=True)},
+)

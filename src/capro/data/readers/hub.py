@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from capro.config import DataSettings
+from capro.data.image_bytes import cell_bytes
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Reader
-from capro.data.readers.columns import Columns, choose, label_names, text_of
-from capro.errors import DataError
+from capro.data.readers.base import Format, Reader
+from capro.data.readers.columns import choose_columns, class_name, image_column
+from capro.errors import DataError, first_line
 
 
-def load_hub(name: str) -> Any:
-    """A data set with its splits; images stay encoded bytes."""
+def load_hub(name: str) -> Mapping[str, Any]:
+    """The splits of a data set."""
     try:
         import datasets
     except ImportError:
@@ -24,34 +26,45 @@ def load_hub(name: str) -> Any:
         found = datasets.load_dataset(path, config or None)
     except Exception as error:
         raise DataError(
-            f"hub:{name}: {str(error).splitlines()[0][:300]}",
+            f"hub:{name}: {first_line(error)}",
             hint="check the name (hub:OWNER/NAME or hub:OWNER/NAME@CONFIG) and the network",
         ) from None
-    for split, data in found.items():
-        for column, feature in data.features.items():
-            if isinstance(feature, datasets.Image):
-                found[split] = data.cast_column(column, datasets.Image(decode=False))
-    return found
+    return {split: undecoded(data) for split, data in found.items()}
+
+
+def undecoded(data: Any) -> Any:
+    """A data set whose images are encoded bytes, not decoded pictures."""
+    import datasets
+
+    for column, feature in (data.features or {}).items():
+        if isinstance(feature, datasets.Image):
+            data = data.cast_column(column, datasets.Image(decode=False))
+    return data
 
 
 class HubReader(Reader):
-    """Reads all splits of a hub data set."""
+    """Reads all splits of a hub data set.
 
-    def __init__(self, name: str, settings: DataSettings, split: str | None) -> None:
-        self.name = name
-        self.notes: dict[str, int] = {}
-        self._settings = settings
-        self._split = split
-        self._data = load_hub(name)
-        first = next(iter(self._data.values()))
-        self._columns = choose(first.column_names, settings, place=f"hub:{name}")
-        if self._columns.image is None:
-            raise DataError(f"hub:{name}: no image column", hint="name it with --image-column")
-        self.source = Source("hub", name, self._columns.image)
+    Args:
+        name: Of the data set.
+        splits: Its rows, by split; images are encoded bytes.
+        settings: Columns.
+        split: Put every row into this split.
+    """
+
+    def __init__(
+        self, name: str, splits: Mapping[str, Any], settings: DataSettings, split: str | None = None
+    ) -> None:
+        self.notes = {}
+        self._splits, self._split = splits, split
+        names = list(next(iter(splits.values())).column_names)
+        columns = choose_columns(names, settings, place=name)
+        self.source = Source("hub", name.removeprefix("hub:"), image_column(columns, names, place=name))
+        self._columns = replace(columns, split=None) if split else columns
 
     def count(self) -> int | None:
         """Rows of all splits."""
-        return sum(len(data) for data in self._data.values())
+        return sum(len(data) for data in self._splits.values())
 
     def listing(self) -> list[Path]:
         """Nothing on this disk: the name stands for the data."""
@@ -60,57 +73,26 @@ class HubReader(Reader):
     def rows(self) -> Iterator[Row]:
         """Every row, split by split; ``path`` is the split's name."""
         order = ("train", "validation", "val", "test")
-        known = [split for split in order if split in self._data]
-        for split in known + sorted(set(self._data) - set(known)):
-            data = self._data[split]
-            names = _class_names(data, self._columns)
-            for number, cells in enumerate(data):
-                yield self._row(split, number, cells, names)
-
-    def _row(self, split: str, number: int, cells: dict[str, Any], names: list[str]) -> Row:
         columns = self._columns
-
-        def cell(column: str | None) -> Any:
-            return cells.get(column) if column else None
-
-        data = image_bytes(cell(columns.image))
-        value = cell(columns.label)
-        if names:
-            value = [_name(v, names) for v in value] if isinstance(value, list) else _name(value, names)
-        labels, listed = label_names(value, self._settings.label_separator)
-        return Row(
-            text_of(cell(columns.id)) or f"{split}/{number:08d}",
-            split,
-            self._split or text_of(cell(columns.split)) or split.replace("validation", "val"),
-            row=number,
-            title=text_of(cell(columns.text)),
-            description=text_of(cell(columns.description)),
-            tags=text_of(cell(columns.tags)),
-            labels=labels,
-            listed=listed,
-            problem=None if data else "no-image",
-            data=data,
-        )
+        for split in sorted(self._splits, key=lambda name: (order.index(name) if name in order else 9, name)):
+            data = self._splits[split]
+            feature = (data.features or {}).get(columns.label)
+            names = getattr(getattr(feature, "feature", feature), "names", None) or []
+            for number, cells in enumerate(data):
+                image = cell_bytes(cells[self.source.image_column])
+                yield columns.row(
+                    {**cells, columns.label: class_name(cells.get(columns.label), names)},
+                    id=f"{split}/{number:08d}",
+                    split=self._split or split.replace("validation", "val"),
+                    path=split,
+                    row=number,
+                    problem=None if image else "no-image",
+                    data=image,
+                )
 
 
-def image_bytes(cell: Any) -> bytes | None:
-    """The encoded image of a cell: bytes, or Hugging Face's {bytes, path}."""
-    data = cell.get("bytes") if isinstance(cell, dict) else cell
-    if data is None and isinstance(cell, dict) and cell.get("path"):
-        try:
-            return Path(cell["path"]).read_bytes()
-        except OSError:
-            return None
-    return data if isinstance(data, bytes) else None
-
-
-def _class_names(data: Any, columns: Columns) -> list[str]:
-    feature = data.features.get(columns.label) if columns.label else None
-    inner = getattr(feature, "feature", feature)
-    return list(getattr(inner, "names", None) or [])
-
-
-def _name(value: Any, names: list[str]) -> Any:
-    if isinstance(value, int):
-        return names[value] if 0 <= value < len(names) else None
-    return value
+FORMAT = Format(
+    layout="give the name of a data set, hub:OWNER/NAME",
+    recognises=lambda *_: False,  # a name is no path: see `find`
+    readers=lambda path, settings, split: [HubReader(f"hub:{path}", load_hub(str(path)), settings, split)],
+)

@@ -1,9 +1,10 @@
-"""Text files with one entry per line, as published data sets have them; a mistake is told by line."""
+"""Text files with one entry per line, as published data sets have them; an error names the line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,7 +35,7 @@ class Line:
         return value
 
 
-def lines(path: Path, *, hint: str) -> Iterator[Line]:
+def read_lines(path: Path, *, hint: str) -> Iterator[Line]:
     """Lines of a file without their ends, blank ones left out; what is not UTF-8 is replaced.
 
     Args:
@@ -52,22 +53,14 @@ def lines(path: Path, *, hint: str) -> Iterator[Line]:
                 yield Line(path, number, text)
 
 
-def pairs(
-    first: Iterator[Line], second: Iterator[Line], paths: tuple[Path, Path]
-) -> Iterator[tuple[Line, Line]]:
+def paired_lines(first: Path, second: Path, *, hint: str) -> Iterator[tuple[Line, Line]]:
     """Lines of two files that belong together; both must have as many."""
-    count = 0
-    for count, line in enumerate(first, start=1):
-        other = next(second, None)
-        if other is None:
-            line.fail(
-                f"entry {count}, but {paths[1].name} has only {count - 1}",
+    both = zip_longest(read_lines(first, hint=hint), read_lines(second, hint=hint))
+    for number, (line, other) in enumerate(both, start=1):
+        if line is None or other is None:
+            longer, shorter = (line, second) if line else (other, first)
+            longer.fail(
+                f"entry {number}, but {shorter.name} has only {number - 1}",
                 "fetch both files again: they belong together line by line",
             )
         yield line, other
-    extra = next(second, None)
-    if extra is not None:
-        extra.fail(
-            f"entry {count + 1}, but {paths[0].name} has only {count}",
-            "fetch both files again: they belong together line by line",
-        )

@@ -20,39 +20,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import ClassHint, Reader
-from capro.data.readers.columns import safe_relative
-from capro.data.readers.lists import Line, lines, pairs
+from capro.data.readers.base import ClassHint, Format, Reader
+from capro.data.readers.columns import safe_place
+from capro.data.readers.lists import Line, paired_lines, read_lines
 from capro.errors import DataError
 
-IMAGES = ("Flickr", "images", "Images")
+IMAGE_FOLDERS = ("Flickr", "images", "Images")
 HINT = "unpack {} of NUS-WIDE into the folder"
 
 # The sense that the concept's pictures show. The first sense of WordNet is another one for these:
 # coral is a colour there, a tiger a fierce person, a whale a giant, plants are factories.
-SENSES = {
-    "book": "book.n.02",
-    "castle": "castle.n.02",
-    "clouds": "cloud.n.02",
-    "coral": "coral.n.04",
-    "fire": "fire.n.03",
-    "flowers": "flower.n.01",
-    "food": "food.n.02",
-    "plants": "plant.n.02",
-    "protest": "protest.n.02",
-    "railroad": "railroad_track.n.01",
-    "reflection": "reflection.n.05",
-    "running": "run.n.07",
-    "sign": "sign.n.02",
-    "snow": "snow.n.02",
-    "sunset": "sunset.n.02",
-    "swimmers": "swimmer.n.02",
-    "tattoo": "tattoo.n.02",
-    "tiger": "tiger.n.02",
-    "water": "body_of_water.n.01",
-    "whales": "whale.n.02",
-}
+OTHER_SENSES = (
+    "book=book.n.02 castle=castle.n.02 clouds=cloud.n.02 coral=coral.n.04 fire=fire.n.03 "
+    "flowers=flower.n.01 food=food.n.02 plants=plant.n.02 protest=protest.n.02 "
+    "railroad=railroad_track.n.01 reflection=reflection.n.05 running=run.n.07 sign=sign.n.02 "
+    "snow=snow.n.02 sunset=sunset.n.02 swimmers=swimmer.n.02 tattoo=tattoo.n.02 tiger=tiger.n.02 "
+    "water=body_of_water.n.01 whales=whale.n.02"
+).split()
 FIRST = (
     "airport animal beach bear birds boats bridge buildings cars cat cityscape computer cow dancing "
     "dog earthquake elk fish flags fox frost garden glacier grass harbor horses house lake leaf map "
@@ -60,37 +46,16 @@ FIRST = (
     "sports statue street sun surf temple tower town toy train tree valley vehicle waterfall wedding "
     "window zebra"
 ).split()
-
-
-def is_nuswide(root: Path) -> bool:
-    """Whether a folder is laid out as NUS-WIDE."""
-    return (root / "ImageList" / "TrainImagelist.txt").is_file() and (
-        root / "ConceptsList" / "Concepts81.txt"
-    ).is_file()
-
-
-def nuswide_readers(root: Path, split: str | None) -> list[NusWideReader]:
-    """Readers of both splits, or of one."""
-    names = {"train": ["Train"], "test": ["Test"], "val": ["Test"]}.get(split or "")
-    return [NusWideReader(root, name) for name in names or ["Train", "Test"]]
+SENSES = {name: name for name in FIRST} | dict(entry.split("=") for entry in OTHER_SENSES)
 
 
 class NusWideReader(Reader):
     """Reads one split, ``Train`` or ``Test``."""
 
     def __init__(self, root: Path, part: str) -> None:
-        self.root, self.part = root, part
-        self.split = part.lower()
-        images = next((name for name in IMAGES if (root / name).is_dir()), IMAGES[0])
+        self.root, self.part, self.split, self.notes = root, part, part.lower(), {}
+        images = next((name for name in IMAGE_FOLDERS if (root / name).is_dir()), IMAGE_FOLDERS[0])
         self.source = Source("files", str((root / images).resolve()))
-        self.notes: dict[str, int] = {}
-        folders = ("ImageList", "ConceptsList", "NUS_WID_Tags", "Groundtruth")
-        self._files = [
-            path
-            for folder in folders
-            for path in sorted((root / folder).rglob("*.txt"))
-            if folder != "Groundtruth" or part == "Test"
-        ]
         self._list = root / "ImageList" / f"{part}Imagelist.txt"
         self._tags81 = root / "NUS_WID_Tags" / f"{part}_Tags81.txt"
 
@@ -99,7 +64,7 @@ class NusWideReader(Reader):
         """Names of the 81 concepts, in the order of every column."""
         path = self.root / "ConceptsList" / "Concepts81.txt"
         found: list[str] = []
-        for line in lines(path, hint=HINT.format("ConceptsList.zip")):
+        for line in read_lines(path, hint=HINT.format("ConceptsList.zip")):
             if line.text in found:
                 line.fail(f"{line.text!r} stands twice", "use the list as it was published")
             found.append(line.text)
@@ -109,10 +74,7 @@ class NusWideReader(Reader):
 
     def classes(self) -> list[ClassHint]:
         """The concepts, with the senses that their pictures show where they are the published ones."""
-        return [
-            ClassHint(name, sense=SENSES.get(name) or (name if name in FIRST else None))
-            for name in self.concepts
-        ]
+        return [ClassHint(name, sense=SENSES.get(name)) for name in self.concepts]
 
     def count(self) -> int:
         """Images of the list."""
@@ -120,51 +82,39 @@ class NusWideReader(Reader):
 
     def listing(self) -> list[Path]:
         """The published lists."""
-        return self._files
+        folders = ["ImageList", "ConceptsList", "NUS_WID_Tags", *(["Groundtruth"] * (self.part == "Test"))]
+        return [path for folder in folders for path in sorted((self.root / folder).rglob("*.txt"))]
 
     def rows(self) -> Iterator[Row]:
         """Every image in the order of the list; those without any of the 81 tags with that problem."""
         tags = self._tags()
         truth = self._truth() if self.part == "Test" else None
-        without = untold = named = told = 0
-        both = pairs(
-            self._images(),
-            lines(self._tags81, hint=HINT.format("NUS_WID_Tags.zip")),
-            (self._list, self._tags81),
-        )
+        without = unlisted = named = among = 0
+        both = paired_lines(self._list, self._tags81, hint=HINT.format("ImageList.zip and NUS_WID_Tags.zip"))
         for number, (line, row) in enumerate(both):
-            path = safe_relative(line.text)
+            place = safe_place(line.text, f"{line.path.name}:{line.number}: {line.text}")
             web = self._web(row)
             photo = line.text.rpartition("_")[2].partition(".")[0]
-            untold += photo not in tags
+            unlisted += photo not in tags
             text = tags.get(photo, "")
             words = set(text.lower().split())
-            named, told = named + len(web), told + sum(name.lower() in words for name in web)
+            named, among = named + len(web), among + sum(name.lower() in words for name in web)
             labels = web
             if truth is not None:
                 labels = tuple(self.concepts[c] for c in np.flatnonzero(truth[:, number]))
-            problem = None if path else "outside-folder"
-            if path and not web:
-                problem, without = "no-concept-tag", without + 1
-            yield Row(
-                f"{self.split}/{path or line.number}",
-                path or "",
-                self.split,
-                tags=text,
-                labels=labels,
-                listed=True,
-                problem=problem,
-                detail="" if path else f"{line.path.name}:{line.number}: {line.text[:200]}",
-            )
+            if place["path"] and not web:
+                place["problem"], without = "no-concept-tag", without + 1
+            identity = f"{self.split}/{place['path'] or line.number}"
+            yield Row(identity, split=self.split, tags=text, labels=labels, listed=True, **place)
         self.notes |= {
             f"{self.split}_images_without_any_of_the_tags": without,
-            f"{self.split}_images_not_in_All_Tags": untold,
+            f"{self.split}_images_not_in_All_Tags": unlisted,
             f"{self.split}_web_labels": named,
-            f"{self.split}_web_labels_among_the_tags": told,  # few: columns in another order
+            f"{self.split}_web_labels_among_the_tags": among,  # few: columns in another order
         }
 
     def _images(self) -> Iterator[Line]:
-        return lines(self._list, hint=HINT.format("ImageList.zip"))
+        return read_lines(self._list, hint=HINT.format("ImageList.zip"))
 
     def _web(self, line: Line) -> tuple[str, ...]:
         """The concepts among an image's tags, from its row of 0 and 1."""
@@ -181,7 +131,7 @@ class NusWideReader(Reader):
         """The user's tags by photo id."""
         path = self.root / "NUS_WID_Tags" / "All_Tags.txt"
         found = {}
-        for line in lines(path, hint=HINT.format("NUS_WID_Tags.zip")):
+        for line in read_lines(path, hint=HINT.format("NUS_WID_Tags.zip")):
             photo, *words = line.text.split()
             if not photo.isdigit():
                 line.fail(f"{photo[:80]!r} is no photo id", "use the file as it was published")
@@ -196,9 +146,8 @@ class NusWideReader(Reader):
             named = [folder / f"Labels_{name}_{self.part}.txt" for name in self.concepts]
             return np.stack([_column(path, number) for path in named])
         whole = self.root / "ImageList" / "Imagelist.txt"
-        everyone = {
-            line.text: place for place, line in enumerate(lines(whole, hint=HINT.format("ImageList.zip")))
-        }
+        every = enumerate(read_lines(whole, hint=HINT.format("ImageList.zip")))
+        everyone = {line.text: place for place, line in every}
         rows = []
         for line in self._images():
             if line.text not in everyone:
@@ -210,14 +159,28 @@ class NusWideReader(Reader):
 
 def _column(path: Path, number: int) -> NDArray[np.bool_]:
     """A file with 0 or 1 per line, (number,)."""
-    found = np.zeros(number, np.bool_)
-    place = 0
-    for place, line in enumerate(lines(path, hint=HINT.format("Groundtruth.zip")), start=1):
-        if place > number:
-            line.fail(f"label {place} of {number} images", "fetch labels and image lists again")
-        found[place - 1] = line.integer(line.text, 0, 1, "label")
-    if place < number:
-        raise DataError(
-            f"{path}: {place} labels for {number} images", hint="fetch labels and image lists again"
-        )
-    return found
+    found: list[int] = []
+    again = "fetch labels and image lists again"
+    for line in read_lines(path, hint=HINT.format("Groundtruth.zip")):
+        if len(found) == number:
+            line.fail(f"label {number + 1} of {number} images", again)
+        found.append(line.integer(line.text, 0, 1, "label"))
+    if len(found) < number:
+        raise DataError(f"{path}: {len(found)} labels for {number} images", hint=again)
+    return np.array(found, np.bool_)
+
+
+def _readers(root: Path, _: DataSettings, split: str | None) -> list[NusWideReader]:
+    names = {"train": ["Train"], "test": ["Test"], "val": ["Test"]}.get(split or "")
+    return [NusWideReader(root, name) for name in names or ["Train", "Test"]]
+
+
+FORMAT = Format(
+    layout="docs/nuswide.md shows the files that must be there",
+    recognises=lambda path, _: (
+        (path / "ImageList" / "TrainImagelist.txt").is_file()
+        and (path / "ConceptsList" / "Concepts81.txt").is_file()
+    ),
+    readers=_readers,
+    own_splits=True,
+)

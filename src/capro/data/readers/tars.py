@@ -6,21 +6,26 @@ Members of one sample share the name up to the first dot: ``000000012.jpg``, ``.
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import pandas as pd
+
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Reader
-from capro.data.readers.columns import choose, label_names, text_of
+from capro.data.readers.base import Format, Reader
+from capro.data.readers.columns import REPLACED, choose_columns, json_object, named_columns, text_of
+from capro.data.readers.writing import SHARD_SIZE, Pictures, Writer, plain_records
 from capro.errors import DataError, did_you_mean
 
-IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
-TEXTS = ("txt", "json", "cls", "caption", "text", "title")
+IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
+TEXT_ENDINGS = ("txt", "json", "cls", "caption", "text", "title")
 MAX_META = 64 << 20  # a json of more than 64 MB describes no image
 
 
@@ -40,19 +45,10 @@ class TarReader(Reader):
         self._shards = [path] if path.is_file() else sorted(path.glob("*.tar"))
         self.root = path.parent if path.is_file() else path
         self.source = Source("tars", str(self.root.resolve()))
-        self.notes: dict[str, int] = {
-            "shards": len(self._shards),
-            "truncated_shards": 0,
-            "replaced": 0,
-            "other_members_ignored": 0,
-        }
-        self._settings = settings
-        self._split = split
+        self.notes = dict.fromkeys(("shards", "truncated_shards", "replaced", "other_members_ignored"), 0)
+        self.notes["shards"] = len(self._shards)
+        self._settings, self._split = settings, split
         self._seen_fields: set[str] = set()
-
-    def count(self) -> int | None:
-        """Unknown before the shards have been read."""
-        return None
 
     def listing(self) -> list[Path]:
         """The shards."""
@@ -61,10 +57,9 @@ class TarReader(Reader):
     def rows(self) -> Iterator[Row]:
         """Every sample, shard by shard in name order."""
         empty = True
-        for shard in self._shards:
-            for row in self._shard(shard):
-                empty = False
-                yield row
+        for row in chain.from_iterable(map(self._shard, self._shards)):
+            empty = False
+            yield row
         if empty:
             raise DataError(
                 f"{self._shards[0]}: no sample in the shards",
@@ -98,88 +93,64 @@ class TarReader(Reader):
                 self.notes["truncated_shards"] += 1
                 if current is None:
                     yield self._cut(shard, "", str(error))
-        if current is not None:  # its members are whole; whether more were to come, nobody knows
+        if current is not None:  # its members are whole; more of them may be lost
             yield self._row(shard, current, seen)
 
     def _take(self, sample: _Sample, extension: str, member: tarfile.TarInfo, raw: Any) -> None:
-        if extension in IMAGES:
+        if extension in IMAGE_ENDINGS:
             sample.image = sample.image or (member.offset_data, member.size)  # the first of several
-        elif extension in TEXTS and member.size <= MAX_META:
+        elif extension in TEXT_ENDINGS and member.size <= MAX_META:
             raw.seek(member.offset_data)
             sample.texts[extension] = raw.read(member.size)
         else:
             self.notes["other_members_ignored"] += 1
 
     def _cut(self, shard: Path, key: str, detail: str) -> Row:
-        """The sample that a shard ends in: not to be trusted, but told."""
+        """The sample that a shard ends in, which cannot be used."""
         identity = f"{self._split}/{shard.stem}/{key}".rstrip("/")
-        return Row(identity, shard.name, self._split, problem="truncated-shard", detail=detail[:500])
+        return Row(identity, shard.name, self._split, problem="truncated-shard", detail=detail)
 
     def _row(self, shard: Path, sample: _Sample, seen: set[str]) -> Row:
         identity = f"{self._split}/{shard.stem}/{sample.key}"
         if sample.key in seen:
-            return Row(
-                f"{identity}#{len(seen)}", shard.name, self._split,
-                problem="duplicate-id", detail=sample.key,
-            )  # fmt: skip
+            identity = f"{identity}#{len(seen)}"
+            return Row(identity, shard.name, self._split, problem="duplicate-id", detail=sample.key)
         seen.add(sample.key)
-        cells, problem = self._cells(sample)
-        columns = choose(list(cells), DataSettings(), place=str(shard))
-        named = {
-            purpose: getattr(self._settings, f"{purpose}_column") or getattr(columns, purpose)
-            for purpose in ("label", "text", "description", "tags", "id", "split")
-        }
+        cells, known = self._cells(sample)
         self._seen_fields |= cells.keys()
-
-        def cell(purpose: str) -> Any:
-            return cells.get(named[purpose]) if named[purpose] else None
-
-        labels, listed = label_names(cell("label"), self._settings.label_separator)
-        offset, size = sample.image or (None, None)
         status = cells.get("status")
-        if problem is None and status not in (None, "success"):
-            problem = ("not-downloaded", text_of(status) + " " + text_of(cells.get("error_message")))
-        if problem is None and sample.image is None:
-            problem = ("no-image", "")
-        reason, detail = problem or (None, "")
-        return Row(
-            text_of(cell("id")) or identity, shard.name, text_of(cell("split")) or self._split,
-            offset=offset, size=size, labels=labels, listed=listed,
-            title=text_of(cell("text")), description=text_of(cell("description")),
-            tags=text_of(cell("tags")), problem=reason, detail=detail[:500],
-        )  # fmt: skip
+        if not known and status not in (None, "success"):
+            detail = f"{text_of(status)} {text_of(cells.get('error_message'))}"
+            known = {"problem": "not-downloaded", "detail": detail}
+        if not known and sample.image is None:
+            known = {"problem": "no-image"}
+        offset, size = sample.image or (None, None)
+        known |= {"path": shard.name, "offset": offset, "size": size}
+        columns = choose_columns(list(cells), self._settings, place=str(shard), strict=False)
+        return columns.row(cells, id=identity, split=self._split, **known)
 
-    def _cells(self, sample: _Sample) -> tuple[dict[str, Any], tuple[str, str] | None]:
-        """The sample's fields: the json's, and each text member under its extension."""
+    def _cells(self, sample: _Sample) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The sample's fields (the json's, and each text member under its ending), and a problem."""
         cells: dict[str, Any] = {}
-        problem = None
+        problem: dict[str, Any] = {}
         for extension, raw in sample.texts.items():
-            try:
-                text = raw.decode("utf-8-sig")
-            except UnicodeDecodeError:
-                text = raw.decode("utf-8-sig", "replace")
-                self.notes["replaced"] += 1
+            text = raw.decode("utf-8-sig", "replace")
+            self.notes["replaced"] += REPLACED in text
             if extension != "json":
                 cells[extension] = text
                 continue
-            try:
-                parsed = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                problem = ("bad-row", f"{sample.key}.json: {error}")
-                continue
-            if isinstance(parsed, dict):
-                cells = {**parsed, **cells}
-            else:
-                problem = ("bad-row", f"{sample.key}.json: not an object")
+            parsed, wrong = json_object(text)
+            cells = {**parsed, **cells}
+            if wrong:
+                problem = {"problem": "bad-row", "detail": f"{sample.key}.json: {wrong}"}
         return cells, problem
 
     def _check_columns(self) -> None:
-        for purpose in ("label", "text", "description", "tags", "id", "split"):
-            named = getattr(self._settings, f"{purpose}_column")
-            if named is not None and named not in self._seen_fields:
+        for purpose, column in named_columns(self._settings).items():
+            if purpose != "image" and column not in self._seen_fields:
                 raise DataError(
-                    f"{self.root}: no sample has a field '{named}' for --{purpose}-column",
-                    hint=did_you_mean(named, self._seen_fields),
+                    f"{self.root}: no sample has a field '{column}' for --{purpose}-column",
+                    hint=did_you_mean(column, self._seen_fields),
                 )
 
 
@@ -201,3 +172,31 @@ def _closed(raw: Any, length: int) -> bool:
         return False
     raw.seek(length - 512)
     return not any(raw.read(512))
+
+
+def _write(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[str]) -> None:
+    """train-000000.tar ...: KEY.png, KEY.json and, for one label, KEY.cls with the class number."""
+    index = {name: number for number, name in enumerate(names)}
+    records = plain_records(table.drop(columns="file_name"))
+    for shard, begin in enumerate(range(0, len(records), SHARD_SIZE)):
+        with tarfile.open(out / f"train-{shard:06d}.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+            for number, record in enumerate(records[begin : begin + SHARD_SIZE], start=begin):
+                ending = PurePosixPath(pictures.names[number]).suffix
+                _add(tar, f"{number:09d}{ending}", pictures.read(number))
+                _add(tar, f"{number:09d}.json", json.dumps(record, ensure_ascii=False).encode())
+                if "label" in record:
+                    _add(tar, f"{number:09d}.cls", str(index[record["label"]]).encode())
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)  # no time, no owner: the same export gives the same bytes
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+FORMAT = Format(
+    layout="give the folder with the .tar shards",
+    recognises=lambda path, _: any(path.glob("*.tar")) if path.is_dir() else path.suffix.lower() == ".tar",
+    readers=lambda path, settings, split: [TarReader(path, settings, split or "train")],
+    writers={"webdataset": Writer(_write, images=("copy",))},
+)

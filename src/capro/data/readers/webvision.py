@@ -24,28 +24,23 @@ from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import ClassHint, Reader
-from capro.data.readers.columns import safe_relative, text_of
-from capro.data.readers.lists import Line, lines, pairs
+from capro.data.readers.base import ClassHint, Format, Reader
+from capro.data.readers.columns import Columns, safe_place, safe_relative, text_of
+from capro.data.readers.lists import Line, paired_lines, read_lines
 from capro.errors import DataError, did_you_mean
 
 MINI = 50  # classes of mini-WebVision: the first ones, Google's images only
 VALIDATION = "val_images_256"
 INFO = "unpack info.tar of WebVision 1.0 into the folder"
 META_FOLDERS = ("", "metadata", "meta")  # where people unpack the archive with the texts
+TEXT_FIELDS = Columns(text="title", description="description", tags="tags")
 _QUERY = re.compile(r"/q(\d+)/")
 _WNID = re.compile(r"n\d{8}")
 
 
-def is_webvision(root: Path) -> bool:
-    """Whether a folder is laid out as WebVision 1.0."""
-    info = root / "info"
-    return (info / "synsets.txt").is_file() and any(info.glob("train_filelist_*.txt"))
-
-
 @dataclass(frozen=True)
 class Info:
-    """What ``info/`` says of the classes, and which of them are wanted."""
+    """The classes by the lists in ``info/``, and which of them are wanted."""
 
     root: Path
     subset: str = "all"
@@ -55,7 +50,7 @@ class Info:
     def synsets(self) -> list[tuple[str, str]]:
         """WordNet id and name of each class; a name that two classes share gets its id behind it."""
         found: dict[str, str] = {}
-        for line in lines(self.root / "info" / "synsets.txt", hint=INFO):
+        for line in read_lines(self.root / "info" / "synsets.txt", hint=INFO):
             wnid, _, words = line.text.partition(" ")
             if not _WNID.fullmatch(wnid):
                 line.fail(f"{wnid[:80]!r} is no WordNet id", "each line is 'n01440764 tench, ...'")
@@ -76,7 +71,7 @@ class Info:
     def class_of_query(self) -> dict[int, int]:
         """Class, from 0, of each query id; the file counts classes from 1."""
         found = {}
-        for line in lines(self.root / "info" / "queries_synsets_map.txt", hint=INFO):
+        for line in read_lines(self.root / "info" / "queries_synsets_map.txt", hint=INFO):
             cells = line.text.split()
             if len(cells) != 2:
                 line.fail(f"{len(cells)} columns", "each line is a query id and a synset id")
@@ -94,35 +89,28 @@ class Info:
             known |= {str(number): number, wnid: number, name: number}
         chosen = set()
         hint = "give the file of data.class_list: one WordNet id, class name or label per line"
-        for line in lines(self.class_list, hint=hint):
+        for line in read_lines(self.class_list, hint=hint):
             text = line.text.partition("#")[0].strip()
-            first = text.split()[0] if text else ""
-            if text and text not in known and first not in known:
-                line.fail(f"no class {text[:80]!r} in synsets.txt", did_you_mean(text, known))
             if text:
-                chosen.add(known[text] if text in known else known[first])
+                found = known.get(text, known.get(text.split()[0]))
+                if found is None:
+                    line.fail(f"no class {text[:80]!r} in synsets.txt", did_you_mean(text, known))
+                chosen.add(found)
         if not chosen:
             raise DataError(f"{self.class_list}: names no class", hint=hint)
         return sorted(chosen)
 
     def classes(self) -> list[ClassHint]:
         """The classes of the subset with their senses and what was searched for."""
-        words: dict[int, list[str]] = {}
+        queries: dict[int, dict[str, None]] = {number: {} for number in range(len(self.synsets))}
         for engine in self.engines:
-            path = self.root / "info" / f"queries_{engine}.txt"
-            for line in lines(path, hint=_hint(engine)):
+            for line in read_lines(self.root / "info" / f"queries_{engine}.txt", hint=_hint(engine)):
                 query, _, text = line.text.partition(" ")
                 number = line.integer(query.removeprefix("q"), 1, 10**9, "query id")
                 if number in self.class_of_query and text:
-                    words.setdefault(self.class_of_query[number], []).append(text.strip())
-        return [
-            ClassHint(
-                name=self.synsets[number][1],
-                sense=self.synsets[number][0],
-                query="; ".join(dict.fromkeys(words.get(number, []))) or None,
-            )
-            for number in self.wanted
-        ]
+                    queries[self.class_of_query[number]][text.strip()] = None
+        chosen = [(*self.synsets[number], "; ".join(queries[number])) for number in self.wanted]
+        return [ClassHint(name, sense=wnid, query=query or None) for wnid, name, query in chosen]
 
     def files(self) -> list[Path]:
         """The files in ``info/`` that decide a scan."""
@@ -135,27 +123,16 @@ def _hint(part: str) -> str:
     return INFO + (alone if part == "flickr" else "")
 
 
-def webvision_readers(root: Path, settings: DataSettings, split: str | None) -> list[WebVisionReader]:
-    """Readers of one tree: Google's and Flickr's training images, and the validation images."""
-    info = Info(root, settings.subset, Path(settings.class_list) if settings.class_list else None)
-    train = [WebVisionReader(info, engine) for engine in info.engines]
-    test = [WebVisionReader(info, "val")]
-    return {"train": train, "test": test, "val": test}.get(split or "", train + test)
-
-
 class WebVisionReader(Reader):
     """Reads one list of images: ``google``, ``flickr`` or ``val``."""
 
     def __init__(self, info: Info, part: str) -> None:
-        self.info = info
-        self.part = part
+        self.info, self.part, self.notes = info, part, {}
         self.split = "test" if part == "val" else "train"
         self.source = Source("files", str(info.root.resolve()))
-        self.notes: dict[str, int] = {}
         name = "val_filelist.txt" if part == "val" else f"train_filelist_{part}.txt"
         self._list = info.root / "info" / name
         self._meta = info.root / "info" / f"train_meta_list_{part}.txt"
-        self._rows: int | None = None
 
     def classes(self) -> list[ClassHint]:
         """The classes of the subset, whether or not they have images."""
@@ -163,28 +140,30 @@ class WebVisionReader(Reader):
 
     def count(self) -> int:
         """Images of the subset. Reads the lists once and refuses a bad line before any decoding."""
-        if self._rows is None:
-            self.info.classes()
-            other = differ = total = 0
-            wanted = set(self.info.wanted)
-            first: Line | None = None
-            for line, name, label, _ in self._entries():
-                total += 1
-                other += label not in wanted
-                query = _QUERY.search(f"/{name}")
-                mapped = self.info.class_of_query.get(int(query[1])) if query else None
-                if self.part != "val" and mapped is not None and mapped != label:
-                    first, differ = first or line, differ + 1
-            if first is not None and 2 * differ > total:
-                first.fail(
-                    f"label unlike the query's class, as in {differ} of {total} lines",
-                    "labels in this list count from 0, synset ids in queries_synsets_map.txt from 1",
-                )
-            self._rows = total - other
-            self.notes[f"{self.part}_images_of_other_classes"] = other
-            if differ:
-                self.notes[f"{self.part}_labels_unlike_their_query"] = differ
-        return self._rows
+        return self._checked
+
+    @cached_property
+    def _checked(self) -> int:
+        self.info.classes()
+        other = differ = total = 0
+        wanted = set(self.info.wanted)
+        first: Line | None = None
+        for line, name, label, _ in self._entries():
+            total += 1
+            other += label not in wanted
+            query = _QUERY.search(f"/{name}")
+            mapped = self.info.class_of_query.get(int(query[1])) if query else None
+            if self.part != "val" and mapped is not None and mapped != label:
+                first, differ = first or line, differ + 1
+        if first is not None and 2 * differ > total:
+            first.fail(
+                f"label unlike the query's class, as in {differ} of {total} lines",
+                "labels in this list count from 0, synset ids in queries_synsets_map.txt from 1",
+            )
+        self.notes[f"{self.part}_images_of_other_classes"] = other
+        if differ:
+            self.notes[f"{self.part}_labels_unlike_their_query"] = differ
+        return total - other
 
     def listing(self) -> list[Path]:
         """The published lists."""
@@ -203,30 +182,20 @@ class WebVisionReader(Reader):
             stem = name.rpartition("/")[2].rpartition(".")[0]
             strange += bool(entry.get("id")) and text_of(entry["id"]) != stem
             path = f"{VALIDATION}/{name}" if self.part == "val" else name
-            safe = safe_relative(path)
-            yield Row(
-                f"{self.split}/{path}",
-                safe or "",
-                self.split,
-                title=text_of(entry.get("title")),
-                description=text_of(entry.get("description")),
-                tags=text_of(entry.get("tags")),
-                labels=(self.info.synsets[label][1],),
-                problem=None if safe else "outside-folder",
-                detail="" if safe else f"{line.path.name}:{line.number}",
-            )
+            place = safe_place(path, f"{line.path.name}:{line.number}")
+            labels = (self.info.synsets[label][1],)
+            yield TEXT_FIELDS.row(entry, id=f"{self.split}/{path}", split=self.split, labels=labels, **place)
         if strange:
             self.notes[f"{self.part}_texts_with_another_id"] = strange
 
     def _entries(self) -> Iterator[tuple[Line, str, int, Line | None]]:
         """Line, image, class from 0, and the line of the meta list that belongs to it."""
         hint = _hint(self.part)
-        images = lines(self._list, hint=hint)
         both: Iterator[tuple[Line, Line | None]]
         if self.part == "val":
-            both = ((line, None) for line in images)
+            both = ((line, None) for line in read_lines(self._list, hint=hint))
         else:
-            both = pairs(images, lines(self._meta, hint=hint), (self._list, self._meta))
+            both = paired_lines(self._list, self._meta, hint=hint)
         high = len(self.info.synsets) - 1
         for line, meta in both:
             name, _, label = line.text.rpartition(" ")
@@ -278,13 +247,6 @@ class _Texts:
 # --- ImageNet -------------------------------------------------------------------------------------
 
 
-def is_imagenet_validation(root: Path) -> bool:
-    """Whether a folder holds ILSVRC 2012's validation images, by class or flat with val.txt."""
-    if any(root.glob("ILSVRC2012_val_*.JPEG")):
-        return True
-    return any(child.is_dir() and _WNID.fullmatch(child.name) for child in root.iterdir())
-
-
 class ImageNetReader(Reader):
     """ILSVRC 2012's validation images with WebVision's classes: a second test set.
 
@@ -293,46 +255,72 @@ class ImageNetReader(Reader):
     """
 
     def __init__(self, root: Path, info: Info) -> None:
-        self.root, self.info = root, info
+        self.root, self.info, self.notes = root, info, {}
         self.source = Source("files", str(root.resolve()))
-        self.notes: dict[str, int] = {}
-        self._entries: list[tuple[str, str]] | None = None
 
     def count(self) -> int:
         """Images of the wanted classes."""
-        return len(self._wanted())
+        return len(self._wanted)
 
     def rows(self) -> Iterator[Row]:
         """Every image of a wanted class, in path order; other classes are counted."""
         names = dict(self.info.synsets)
-        for path, wnid in self._wanted():
-            safe = safe_relative(path)
-            yield Row(
-                f"test/{self.root.name}/{path}",
-                safe or "",
-                "test",
-                labels=(names[wnid],),
-                problem=None if safe else "outside-folder",
-            )
+        for path, wnid in self._wanted:
+            place = safe_place(path, path)
+            yield Row(f"test/{self.root.name}/{path}", split="test", labels=(names[wnid],), **place)
 
+    @cached_property
     def _wanted(self) -> list[tuple[str, str]]:
-        if self._entries is None:
-            wanted = {self.info.synsets[number][0] for number in self.info.wanted}
-            found = list(self._by_folder()) or list(self._by_list())
-            self._entries = [(path, wnid) for path, wnid in found if wnid in wanted]
-            self.notes["imagenet_images_of_other_classes"] = len(found) - len(self._entries)
-        return self._entries
+        """Path and WordNet id of the images of wanted classes."""
+        wanted = {self.info.synsets[number][0] for number in self.info.wanted}
+        found = list(self._by_folder()) or list(self._by_list())
+        self.notes["imagenet_images_of_other_classes"] = sum(wnid not in wanted for _, wnid in found)
+        return [(path, wnid) for path, wnid in found if wnid in wanted]
 
     def _by_folder(self) -> Iterator[tuple[str, str]]:
-        for folder in sorted(self.root.iterdir()):
-            if folder.is_dir() and _WNID.fullmatch(folder.name):
-                for path in sorted(folder.iterdir()):
-                    if path.is_file() and not path.name.startswith("."):
-                        yield f"{folder.name}/{path.name}", folder.name
+        for path in sorted(self.root.glob("n*/[!.]*")):
+            if _WNID.fullmatch(path.parent.name) and path.is_file():
+                yield f"{path.parent.name}/{path.name}", path.parent.name
 
     def _by_list(self) -> Iterator[tuple[str, str]]:
         order = sorted(wnid for wnid, _ in self.info.synsets)
         hint = "put val.txt of Caffe's ilsvrc_aux beside the images, or sort them into class folders"
-        for line in lines(self.root / "val.txt", hint=hint):
+        for line in read_lines(self.root / "val.txt", hint=hint):
             name, _, label = line.text.rpartition(" ")
             yield name.strip(), order[line.integer(label, 0, len(order) - 1, "label")]
+
+
+# --- the format -----------------------------------------------------------------------------------
+
+
+def _is_webvision(root: Path) -> bool:
+    info = root / "info"
+    return (info / "synsets.txt").is_file() and any(info.glob("train_filelist_*.txt"))
+
+
+def _is_imagenet(path: Path, settings: DataSettings) -> bool:
+    """Whether a path holds ILSVRC 2012's validation images, and the run's own source is WebVision."""
+    source = Path(settings.source) if settings.source else path
+    if source == path or not path.is_dir() or not _is_webvision(source):
+        return False
+    folders = (child for child in path.iterdir() if _WNID.fullmatch(child.name))
+    return any(path.glob("ILSVRC2012_val_*.JPEG")) or any(folder.is_dir() for folder in folders)
+
+
+def _readers(path: Path, settings: DataSettings, split: str | None) -> list[Reader]:
+    """Google's and Flickr's training images and the validation images, or those of ImageNet."""
+    class_list = Path(settings.class_list) if settings.class_list else None
+    if not _is_webvision(path):
+        return [ImageNetReader(path, Info(Path(settings.source or ""), settings.subset, class_list))]
+    info = Info(path, settings.subset, class_list)
+    train = [WebVisionReader(info, engine) for engine in info.engines]
+    test = [WebVisionReader(info, "val")]
+    return [*{"train": train, "test": test, "val": test}.get(split or "", train + test)]
+
+
+FORMAT = Format(
+    layout="docs/webvision.md shows the files that must be there",
+    recognises=lambda path, settings: _is_webvision(path) or _is_imagenet(path, settings),
+    readers=_readers,
+    own_splits=True,
+)

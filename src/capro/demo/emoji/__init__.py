@@ -1,6 +1,6 @@
 """The embedded emoji: pictures in three designs, names and keywords of CLDR.
 
-`scripts/make_emoji.py` made the files, README.md beside them says whose work they are. Pictures are
+`scripts/make_emoji.py` made the files, README.md beside them names their authors. Pictures are
 decoded once and kept: 44 emoji x 3 designs x 64 x 64 x 4 bytes are 2 MB.
 """
 
@@ -17,17 +17,17 @@ DESIGNS = ("noto", "twemoji", "fluent")
 
 
 class Emoji(NamedTuple):
-    """What CLDR says of one emoji in English."""
+    """One emoji's English name and keywords in CLDR."""
 
     name: str
     keywords: tuple[str, ...]
 
 
 @cache
-def table() -> dict[str, Emoji]:
+def emoji_table() -> dict[str, Emoji]:
     """Name and keywords by code, the code points in hexadecimal.
 
-    >>> table()["1f5b1-fe0f"]
+    >>> emoji_table()["1f5b1-fe0f"]
     Emoji(name='computer mouse', keywords=('computer', 'mouse'))
     """
     text = resources.files(__package__).joinpath("emoji.json").read_text(encoding="utf-8")

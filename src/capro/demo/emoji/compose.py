@@ -11,8 +11,7 @@ from PIL import Image, ImageEnhance
 
 from capro.demo.emoji import DESIGNS, picture
 
-SIDE = 64
-Array = NDArray[np.float64]
+PICTURE_SIDE = 64
 
 # r, g, b -> y (grey), u, v (colour): a hue is an angle in the u, v plane.
 _TO_YUV = np.array([[0.299, 0.587, 0.114], [-0.147, -0.289, 0.436], [0.615, -0.515, -0.100]])
@@ -40,34 +39,32 @@ def scene(rng: np.random.Generator, codes: list[str], distractors: list[str]) ->
     return image
 
 
-def free_centre(rng: np.random.Generator, width: float) -> Array:
+def free_centre(rng: np.random.Generator, width: float) -> NDArray[np.float64]:
     """Where something of this width may sit: at most a tenth of it leaves the frame."""
     margin = 0.4 * width
     return rng.uniform(margin, 1 - margin, 2)
 
 
 def stamp(
-    rng: np.random.Generator, image: Image.Image, code: str, *, width: float, centre: Array
+    rng: np.random.Generator, image: Image.Image, code: str, *, width: float, centre: NDArray[np.float64]
 ) -> None:
     """Paste one emoji in a random design, turned, mirrored and recoloured a little."""
     emoji = picture(DESIGNS[rng.integers(len(DESIGNS))], code)
-    pixels = max(1, round(width * SIDE))
+    pixels = max(1, round(width * PICTURE_SIDE))
     emoji = emoji.resize((pixels, pixels), Image.Resampling.BICUBIC)
     if rng.random() < 0.5:
         emoji = emoji.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     emoji = recolour(emoji, hue=rng.uniform(-0.35, 0.35), brightness=rng.uniform(0.7, 1.2))
     emoji = emoji.rotate(rng.uniform(-30, 30), Image.Resampling.BICUBIC, expand=True)
-    corner = (round(centre[0] * SIDE - emoji.width / 2), round(centre[1] * SIDE - emoji.height / 2))
+    corner = (round(centre[0] * PICTURE_SIDE - emoji.width / 2), round(centre[1] * PICTURE_SIDE - emoji.height / 2))
     image.paste(emoji, corner, emoji)
 
 
 def recolour(emoji: Image.Image, *, hue: float, brightness: float) -> Image.Image:
     """Turn the colours by `hue` radians around grey, then scale them; alpha stays."""
-    turn = np.array(
-        [[1, 0, 0], [0, np.cos(hue), -np.sin(hue)], [0, np.sin(hue), np.cos(hue)]]
-    )  # in y, u, v: the grey axis is fixed
-    matrix = np.zeros((3, 4))
-    matrix[:, :3] = _TO_RGB @ turn @ _TO_YUV
+    cos, sin = np.cos(hue), np.sin(hue)
+    turn = np.array([[1, 0, 0], [0, cos, -sin], [0, sin, cos]])  # in y, u, v: the grey axis is fixed
+    matrix = np.pad(_TO_RGB @ turn @ _TO_YUV, ((0, 0), (0, 1)))  # (3, 3) -> (3, 4)
     rgb = emoji.convert("RGB").convert("RGB", tuple(matrix.ravel()))
     rgb = ImageEnhance.Brightness(rgb).enhance(brightness)
     rgb.putalpha(emoji.getchannel("A"))
@@ -77,7 +74,7 @@ def recolour(emoji: Image.Image, *, hue: float, brightness: float) -> Image.Imag
 def background(rng: np.random.Generator) -> NDArray[np.uint8]:
     """Plain, gradient, stripes or noise, (64, 64, 3)."""
     first, second = rng.uniform(40, 255, (2, 3))
-    x, y = np.meshgrid(np.linspace(0, 1, SIDE), np.linspace(0, 1, SIDE))
+    x, y = np.meshgrid(np.linspace(0, 1, PICTURE_SIDE), np.linspace(0, 1, PICTURE_SIDE))
     angle = rng.uniform(0, 2 * np.pi)
     along = (x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle)  # (64, 64), -0.7 .. 0.7
     kind = rng.integers(4)
@@ -88,7 +85,7 @@ def background(rng: np.random.Generator) -> NDArray[np.uint8]:
     elif kind == 2:
         share = 0.5 * (np.sin(along * rng.uniform(15, 50)) > 0)
     else:
-        cells = rng.uniform(0, 0.7, (SIDE // 4, SIDE // 4))  # 4 px grains compress and confuse well
+        cells = rng.uniform(0, 0.7, (PICTURE_SIDE // 4, PICTURE_SIDE // 4))  # 4 px grains compress and confuse well
         share = np.kron(cells, np.ones((4, 4)))
-    mixed: Array = first + share[..., None] * (second - first)  # (64, 64, 3)
+    mixed: NDArray[np.float64] = first + share[..., None] * (second - first)  # (64, 64, 3)
     return mixed.astype(np.uint8)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from capro.demo.emoji import table
+from capro.demo.emoji import emoji_table
 
 # {name}, {a}, {b}: the emoji shown and two of its keywords; {word}: the query; {n}: any number.
 TITLES = (
@@ -30,11 +30,11 @@ DESCRIPTIONS = (
 
 def page(rng: np.random.Generator, words: list[str], codes: list[str]) -> dict[str, Any]:
     """Title, description and tags of a page found by `words` that shows the emoji `codes`."""
-    emoji = [table()[code] for code in codes]
+    emoji = [emoji_table()[code] for code in codes]
     main = emoji[0]
-    # Keywords that only repeat the query tell nothing; every emoji of the demo has others or a name
-    telling = [word for word in main.keywords if word not in words] or [main.name]
-    a, b = (telling[i] for i in rng.integers(len(telling), size=2))
+    # Keywords that only repeat the query add nothing; every emoji of the demo has others or a name
+    informative = [word for word in main.keywords if word not in words] or [main.name]
+    a, b = (informative[i] for i in rng.integers(len(informative), size=2))
     fields = {"name": main.name, "a": a, "b": b, "n": f"{rng.integers(10_000):04d}"}
     title = TITLES[rng.integers(len(TITLES))].format(word=words[0], **fields)
     description = DESCRIPTIONS[rng.integers(len(DESCRIPTIONS))].format(word=words[0], **fields)

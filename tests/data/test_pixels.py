@@ -14,7 +14,7 @@ from capro.config import DataSettings, ScanSettings, ViewSettings
 from capro.data import readers
 from capro.data.manifest import Manifest
 from capro.data.pixels import Pixels
-from capro.data.scan import scan
+from capro.data.scan import scan_sources
 from capro.data.views import KEY, QUERY
 from capro.train.batches import PLAIN, ImageInputs, Plan, load_batches
 from tests.data.corpus import jpeg
@@ -27,7 +27,7 @@ def pixels(tmp_path: Path) -> Pixels:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(jpeg(40, 30, seed=seed))
     found = readers.find(DataSettings(), source=str(tmp_path / "data"))
-    scan(found, tmp_path / "scan", ScanSettings(workers=1))
+    scan_sources(found, tmp_path / "scan", ScanSettings(workers=1))
     manifest = Manifest.load(tmp_path / "scan" / "manifest.parquet")
     return Pixels(manifest, ScanSettings(), min_side=64)
 
