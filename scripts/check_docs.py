@@ -30,6 +30,8 @@ from capro import config  # noqa: E402
 from capro.data.images import REASONS  # noqa: E402
 from capro.data.manifest import ROW_REASONS  # noqa: E402
 from capro.errors import CaproError, did_you_mean  # noqa: E402
+from capro.run import artefacts  # noqa: E402
+from capro.stages import PLAN  # noqa: E402
 from capro.text.classes import load_classes  # noqa: E402
 
 FENCE = re.compile(r"^\s*(```+|~~~+)\s*(\S*)")
@@ -357,9 +359,9 @@ def sources() -> str:
 
 @cache
 def stage_folders() -> set[str]:
-    """Names of a run directory's folders, as the pipeline calls its stages."""
-    text = "\n".join(file.read_text("utf-8") for file in (ROOT / "src/capro").rglob("*.py"))
-    return set(re.findall(r"(?:folder|need|finished)\(\"([a-z]+)\"", text))
+    """Names of a run directory's folders."""
+    declared = [each for each in vars(artefacts).values() if isinstance(each, artefacts.Artefact)]
+    return {*PLAN.names, *(artefact.stage for artefact in declared)}
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from capro.cli.commands import app
+from capro.cli import app
 from typer.main import get_command
 
 from capro import config
@@ -31,12 +31,12 @@ def commands(group: Any = None, prefix: str = "capro") -> Iterator[tuple[str, An
             yield f"{prefix} {name}", command
 
 
-def stages() -> dict[str, type[config.Stage]]:
+def stages() -> dict[str, type[config.Section]]:
     """The classes of settings by stage."""
     return {
         name: type(getattr(config.Settings(), name))
         for name in config.Settings.model_fields
-        if isinstance(getattr(config.Settings(), name), config.Stage)
+        if isinstance(getattr(config.Settings(), name), config.Section)
     }
 
 
@@ -99,7 +99,7 @@ def _presets() -> Iterator[str]:
     yield from _table(["setting", *names], rows)
 
 
-def _meaning(kind: type[config.Stage], name: str) -> str:
+def _meaning(kind: type[config.Section], name: str) -> str:
     return kind.model_fields[name].description or ""
 
 

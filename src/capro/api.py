@@ -24,7 +24,8 @@ from capro import config
 from capro.data.images import ImageProblem
 from capro.data.memory import is_hub_data, with_labels, write_frame_source, write_hub_source
 from capro.errors import CaproError, ConfigError, DataError
-from capro.export import export_data, export_model
+from capro.export.cleaned import export_data
+from capro.export.model import export_model
 from capro.export.predictor import MULTI_LABEL_FROM, Predictor, find_images
 from capro.run.artefacts import read_json, write_json
 from capro.run.directory import Run

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from capro.cli.app import app, config_app, lines, note
+from capro.cli.program import app, config_app, lines, note
 from capro.cli.options import (
     AsJson,
     Force,
@@ -97,7 +97,7 @@ def export(
 
     The given labels stay in it, dropped samples are listed.
     """
-    from capro.export import export_data
+    from capro.export.cleaned import export_data
 
     with lines().bar("writing images", None) as step:
         found = export_data(open_run(run), out, to=to, images=images, progress=step)
@@ -119,7 +119,7 @@ def export_model(
 
     Weights, configuration, model card, and ONNX on request.
     """
-    from capro.export import export_model as write_model
+    from capro.export.model import export_model as write_model
     from capro.stages.threshold import threshold
 
     opened = open_run(run)

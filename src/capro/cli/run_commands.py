@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from capro.cli.app import app, lines, live, note
+from capro.cli.program import app, lines, live, note
 from capro.cli.options import (
     AsJson,
     Memory,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from capro.cli.app import app, classes_app, fail, lines, note
+from capro.cli.program import app, classes_app, fail, lines, note
 from capro.cli.options import (
     AsJson,
     Force,
