@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from capro.cli import app
 from typer.main import get_command
 
 from capro import config
+from capro.cli import app
 
 HEAD = """\
 # Reference

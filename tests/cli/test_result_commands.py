@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from capro.cli import app
 from capro.errors import CaproError
 from tests.made_up import CLASSES, make_run

@@ -6,10 +6,12 @@ and exits with 2; an interruption exits with 130.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -61,7 +63,7 @@ def main() -> None:
     if processes.count() > 1:
         signal.signal(signal.SIGTERM, _terminated)
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="capro")  # also as `python -m capro`
     except RankError:  # the rank that failed prints the message
         raise SystemExit(2) from None
     except CaproError as error:
@@ -123,6 +125,14 @@ def note(text: str) -> None:
     """A line for the reader, on stderr; of several ranks the main one writes it."""
     if processes.is_main():
         print(text, file=sys.stderr)
+
+
+def show(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
+    """What a command found, to stdout: as JSON, or written for people."""
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        write(found)
 
 
 def lines(*, warnings: bool = True) -> Watch:

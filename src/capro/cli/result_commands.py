@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from capro.cli.program import app, config_app, lines, note
 from capro.cli.options import (
     AsJson,
     Force,
@@ -23,6 +21,7 @@ from capro.cli.options import (
     one_run,
     open_run,
 )
+from capro.cli.program import app, config_app, lines, note, show
 
 
 @app.command()
@@ -47,6 +46,7 @@ def evaluate(
     Metrics, classes made worse first, confusions, calibration; with options also other data,
     the open set, and true labels.
     """
+    from capro.cli import evaluation_tables
     from capro.stages.assess import assess
 
     found = assess(
@@ -57,12 +57,7 @@ def evaluate(
         novel=novel,
         watch=lines(),
     )
-    if as_json:
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        from capro.cli import evaluation_tables
-
-        evaluation_tables.assessment(found)
+    show(found, as_json, evaluation_tables.assessment)
 
 
 @app.command()
@@ -101,11 +96,9 @@ def export(
 
     with lines().bar("writing images", None) as step:
         found = export_data(open_run(run), out, to=to, images=images, progress=step)
-    if as_json:
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        print(f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv")
-        note(f"read it back with `{found['scan']} --run NEW_RUN`")
+    text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
+    show(found, as_json, lambda _: print(text))
+    note(f"read it back with `{found['scan']} --run NEW_RUN`")
 
 
 @app.command("export-model")
@@ -125,11 +118,8 @@ def export_model(
     opened = open_run(run)
     chosen = threshold(opened, watch=lines())
     found = write_model(opened, out, open_set=chosen, onnx=onnx, say=note)
-    if as_json:
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        limit = found["open_set"]["threshold"]
-        print(f"model of {found['num_labels']} classes in {out}, open-set threshold {limit}")
+    text = f"model of {found['num_labels']} classes in {out}, open-set threshold "
+    show(found, as_json, lambda found: print(text + str(found["open_set"]["threshold"])))
 
 
 @app.command()
@@ -169,10 +159,7 @@ def config_show(
     from capro import config
 
     settings = config.load(file, preset_name=preset, overrides=set_ or [])
-    if as_json:
-        print(settings.model_dump_json())
-    else:
-        print(config.show(settings, preset_name=preset), end="")
+    show(settings.model_dump(), as_json, lambda _: print(config.show(settings, preset_name=preset), end=""))
 
 
 @config_app.command("presets")
