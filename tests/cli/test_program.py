@@ -18,7 +18,6 @@ from typer.main import get_command
 
 from capro import config, stages
 from capro.cli import app, main, program
-from capro.cli.options import with_memory
 from capro.data.manifest import manifest_of
 from capro.errors import DataError, RankError
 from capro.run.directory import Run
@@ -103,7 +102,8 @@ def test_a_copied_source_is_scanned_again_and_nothing_behind_it(folder: Path, tm
         (["scan", "nowhere", "--run", "r"], "nowhere: no such file or folder", "check the path"),
         (["scan", "data", "--run", "r", "--lable-column", "x"], "no such option", "capro scan --help"),
         (["scan", "data", "--run", "r", "--label-column", "x"], "no metadata file", "metadata.csv"),
-        (["scan", "data"], "--run", "capro scan --help"),
+        (["scan", "data"], "--run", "`capro scan --help`"),
+        (["scan", "data", "--run", "r", "--subset", "goggle"], "got 'goggle'", "capro config show"),
         (["scna"], "no such command", "capro --help"),
         (["scan", "data", "--run", "r", "--set", "scan.max_pixel=3"], "unknown setting", "did you mean"),
         (["config", "show", "--preset", "nusvide"], "no preset 'nusvide'", "did you mean 'nuswide'?"),
@@ -125,14 +125,6 @@ def test_mistakes_exit_with_2_and_a_hint(folder: Path, args: list[str], message:
     assert message in lines[0]
     assert lines[1].startswith("hint: ")
     assert hint in lines[1]
-
-
-@pytest.mark.parametrize(
-    ("text", "gigabytes"), [("4GB", 4), ("4", 4), ("1.5 GiB", 1.5), ("512mb", 0.5), ("2T", 2048)]
-)
-def test_memory_becomes_the_setting(text: str, gigabytes: float) -> None:
-    found = config.load(overrides=with_memory(None, text) or [])
-    assert found.match.memory_gb == gigabytes
 
 
 def test_interrupt_exits_with_130_and_leaves_nothing_partial(tmp_path: Path) -> None:
@@ -250,3 +242,18 @@ def test_help_lists_commands_in_the_order_of_use() -> None:
     assert sorted(names) == sorted(group.commands)  # type: ignore[attr-defined]
     assert names[:3] == ["demo", "run", "scan"]
     assert names[-1] == "config"
+
+
+def test_a_missing_stage_is_named_before_any_work_and_the_hint_can_be_copied(
+    folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "my run"
+    assert capro("scan", folder, "--run", run).returncode == 0
+    for command in ("train", "match", "embed", "clean"):
+        done = capro(command, "--run", run)
+        error, hint = done.stderr.splitlines()
+        assert error == f"error: {run}: the pretrain stage has not finished"
+        assert hint == (
+            f"hint: run `capro pretrain --run '{run}'` first, or `capro run --run '{run}'` for all stages"
+        )
+    assert not (run / "classes").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, get_origin
 
 import typer
+import yaml
 
 from capro import config
 from capro.config import DataSettings
@@ -83,8 +84,9 @@ def data_overrides(data: Mapping[str, str | None]) -> list[str]:
     >>> data_overrides({"test": None, "label_separator": ";"})
     ['data.label_separator=";"']
     """
-    given = {name: value for name, value in data.items() if value is not None}
-    return [f"data.{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items()]
+    given = {name: text for name, text in data.items() if text is not None}
+    quoted = {name: yaml.safe_dump(text, default_style='"', width=math.inf) for name, text in given.items()}
+    return [f"data.{name}={value.strip()}" for name, value in quoted.items()]
 
 
 def with_memory(overrides: list[str] | None, memory: str | None) -> list[str]:
