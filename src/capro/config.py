@@ -257,9 +257,9 @@ def load(
     values = _read(file) if file else {}
     named = preset_name or values.pop("preset", None)
     values.pop("preset", None)
-    merged = _merge(dict(preset(named)) if named else {}, values)
+    merged = merge(preset(named) if named else {}, values)
     for override in overrides:
-        merged = _merge(merged, _parse_override(override))
+        merged = merge(merged, _parse_override(override))
     return validate(merged, place=str(file) if file else "settings")
 
 
@@ -267,7 +267,7 @@ def update(settings: Settings, overrides: Iterable[str]) -> Settings:
     """Settings with some values replaced by ``stage.name=value``."""
     merged = settings.model_dump()
     for override in overrides:
-        merged = _merge(merged, _parse_override(override))
+        merged = merge(merged, _parse_override(override))
     return validate(merged, place="--set")
 
 
@@ -331,30 +331,42 @@ def _parse_override(text: str) -> dict[str, Any]:
     if not equals or not name.strip():
         raise ConfigError(f"--set {text!r}: not of the form name=value", hint="--set train.gamma=0.4")
     try:
-        nested: Any = yaml.safe_load(value)
+        return nested(name.strip(), yaml.safe_load(value))
     except yaml.YAMLError:
-        nested = value
-    for part in reversed(name.strip().split(".")):
-        nested = {part: nested}
-    return cast(dict[str, Any], nested)
+        return nested(name.strip(), value)
 
 
-def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in top.items():
-        old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merge(dict(old), value)
-        else:
-            merged[key] = value
-    return merged
+def nested(name: str, value: Any) -> dict[str, Any]:
+    """A value under its dotted name.
+
+    >>> nested("train.gamma", 0.4)
+    {'train': {'gamma': 0.4}}
+    """
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return cast(dict[str, Any], value)
+
+
+def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings, where ``top`` wins.
+
+    >>> merge({"train": {"gamma": 0.6, "alpha": 0.5}}, {"train": {"gamma": 0.4}})
+    {'train': {'gamma': 0.4, 'alpha': 0.5}}
+    """
+    inner = {
+        key: merge(base[key], value)
+        for key, value in top.items()
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+    }
+    return {**base, **top, **inner}
 
 
 def _explain(problem: ErrorDetails, place: str) -> ConfigError:
-    path = [str(part) for part in problem["loc"]]
+    path, value = [str(part) for part in problem["loc"]], problem["input"]
+    if isinstance(value, Mapping) and problem["type"] != "extra_forbidden":  # seed.x=1: it has no parts
+        path += [str(key) for key in [*value][:1]]
     dotted = ".".join(path)
-    value = problem["input"]
-    if problem["type"] == "extra_forbidden":
+    if problem["type"] == "extra_forbidden" or isinstance(value, Mapping):
         return ConfigError(f"{place}: unknown setting '{dotted}'", hint=_suggest(path))
     message = problem["msg"].removeprefix("Value error, ")
     return ConfigError(
