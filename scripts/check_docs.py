@@ -170,11 +170,11 @@ def check_inline(content: str) -> Iterator[str]:
         return
     name, equals, _ = content.partition("=")
     stage, dot, key = name.partition(".")
-    if dot and stage in reference.stages() and key.isidentifier() and f".{key}" not in MADE:
+    if dot and stage in config.sections() and key.isidentifier() and f".{key}" not in MADE:
         if content.endswith(".py"):
             return
-        if key not in reference.stages()[stage].model_fields:
-            known = reference.stages()[stage].model_fields
+        if key not in config.sections()[stage].model_fields:
+            known = config.sections()[stage].model_fields
             yield f"no setting '{name}': {did_you_mean(key, known)}"
         elif equals:
             yield from check_override(content)
@@ -291,7 +291,7 @@ def check_override(text: str) -> Iterator[str]:
         text = text.removesuffix("...") + "null"
         name = text.partition("=")[0]
         stage, _, key = name.partition(".")
-        if key not in getattr(reference.stages().get(stage), "model_fields", {}):
+        if key not in getattr(config.sections().get(stage), "model_fields", {}):
             yield f"no setting '{name}'"
         return
     try:

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from capro.errors import ConfigError, did_you_mean
@@ -279,29 +278,34 @@ def validate(values: Mapping[str, Any], *, place: str) -> Settings:
         raise _explain(error.errors()[0], place) from None
 
 
+def sections() -> dict[str, type[Section]]:
+    """The classes of settings by name.
+
+    >>> sections()["match"].__doc__
+    'Text enhancement and matching.'
+    """
+    found = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return {
+        name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Section)
+    }
+
+
 def show(settings: Settings, *, preset_name: str | None = None) -> str:
     """Settings as YAML, each with its meaning and where the value comes from."""
     chosen = preset(preset_name) if preset_name else {}
-    lines = []
-    for name, field in Settings.model_fields.items():
-        value = getattr(settings, name)
-        if not isinstance(value, Section):
-            lines.append(_line(name, value, field, chosen.get(name), preset_name, indent=0))
-            continue
-        lines.append(f"\n{name}:  # {(type(value).__doc__ or '').splitlines()[0]}")
+
+    def line(section: Section, name: str, given: Mapping[str, Any], indent: str = "") -> str:
+        value = yaml.safe_dump(getattr(section, name), width=1000).split("\n")[0]
+        origin = f" [{preset_name}]" if given.get(name) is not None else ""
+        meaning = type(section).model_fields[name].description
+        return f"{f'{indent}{name}: {value}':<36}  # {meaning}{origin}"
+
+    lines = [line(settings, name, chosen) for name in Settings.model_fields if name not in sections()]
+    for name, kind in sections().items():
+        lines.append(f"\n{name}:  # {(kind.__doc__ or '').splitlines()[0]}")
         given = chosen.get(name, {})
-        for key, inner in type(value).model_fields.items():
-            line = _line(key, getattr(value, key), inner, given.get(key), preset_name, indent=2)
-            lines.append(line)
+        lines += [line(getattr(settings, name), key, given, "  ") for key in kind.model_fields]
     return "\n".join(lines) + "\n"
-
-
-def _line(
-    name: str, value: Any, field: FieldInfo, given: Any, preset_name: str | None, *, indent: int
-) -> str:
-    text = " " * indent + f"{name}: " + yaml.safe_dump(value, width=1000).split("\n")[0]
-    origin = "" if given is None else f" [{preset_name}]"
-    return f"{text:<36}  # {field.description}{origin}"
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -377,16 +381,9 @@ def _explain(problem: ErrorDetails, place: str) -> ConfigError:
 
 def _suggest(path: list[str]) -> str:
     """The closest setting: in the same stage first, then anywhere by its last name."""
-    everywhere = {
-        f"{stage}.{key}"
-        for stage, field in Settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
-        for key in field.annotation.model_fields
-    }
-    siblings = {name for name in everywhere if len(path) > 1 and name.startswith(f"{path[0]}.")} or (
-        everywhere | set(Settings.model_fields)
-    )
-    hint = did_you_mean(".".join(path), siblings)
+    everywhere = [f"{name}.{key}" for name, kind in sections().items() for key in kind.model_fields]
+    siblings = [name for name in everywhere if len(path) > 1 and name.startswith(f"{path[0]}.")]
+    hint = did_you_mean(".".join(path), siblings or [*everywhere, *Settings.model_fields])
     if hint.startswith("did you mean"):
         return hint
     same = sorted(name for name in everywhere if name.split(".")[-1] == path[-1])

@@ -232,7 +232,7 @@ def test_a_stage_says_whether_it_worked(
 ) -> None:
     run = Run.create(tmp_path / "r", config.load(overrides=[f"data.source={folder}"]))
     for words in ("scan: done in", "scan: fresh"):
-        PLAN.do(run, "scan", watch=program.lines())
+        PLAN.do(run, "scan", watch=program.plain_lines())
         assert words in capsys.readouterr().err
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from capro.cli.tables import class_name, write, write_table
+from capro.cli.tables import class_name, print_line, print_table
 
 SHOWN_WORSE = 20
 SHOWN_BETTER = 5
@@ -18,7 +18,7 @@ LEVELS = {"warning": "red", "advice": "yellow", "fine": "green"}
 def assessment(found: Mapping[str, Any]) -> None:
     """What `capro evaluate` found: the whole first, then where it hurt."""
     opened = f", {found['open']:,} of them of no known class" if found["open"] else ""
-    write(f"[bold]{found['samples']:,} samples[/] of {escape(found['on'])}{opened}", whole=True)
+    print_line(f"[bold]{found['samples']:,} samples[/] of {escape(found['on'])}{opened}", whole=True)
     if "methods" in found:
         _metrics(found)
         _classes(found)
@@ -50,12 +50,12 @@ def _metrics(found: Mapping[str, Any]) -> None:
             gain = None if None in values else values[-1] - values[0]
             label = f"{name}, {apart['classes']} {part} classes"
             rows.append((label, *(percent(value) for value in values), percent(gain, sign=True)))
-    write_table(["metric, %", *(f">{name}" for name in methods), ">difference"], rows)
+    print_table(["metric, %", *(f">{name}" for name in methods), ">difference"], rows)
 
 
 def _classes(found: Mapping[str, Any]) -> None:
     classes: Sequence[Mapping[str, Any]] = found["classes"]
-    write(
+    print_line(
         f"by class: [bold]{found['worse']} worse[/], {found['equal']} equal, "
         f"{found['better']} better than vanilla"
     )
@@ -70,9 +70,9 @@ def _classes(found: Mapping[str, Any]) -> None:
         change = percent(row["difference"], sign=True)
         rows.append((style + name, f"{row['samples']:,}", *figures, style + change))
     head = f"class ({found['class_figure']}, %)"
-    write_table([head, ">samples", ">vanilla", ">capro", ">change"], rows)
+    print_table([head, ">samples", ">vanilla", ">capro", ">change"], rows)
     if hidden := len(classes) - len(shown):
-        write(f"{hidden} more classes are in details.json (or --json)")
+        print_line(f"{hidden} more classes are in details.json (or --json)")
 
 
 def _confusions(found: Mapping[str, Any]) -> None:
@@ -89,12 +89,12 @@ def _confusions(found: Mapping[str, Any]) -> None:
         )
         for row in found["capro"]
     ]
-    write_table(["most confused by capro", "taken for", ">times", ">of the class, %", ">by vanilla"], rows)
+    print_table(["most confused by capro", "taken for", ">times", ">of the class, %", ">by vanilla"], rows)
 
 
 def _calibration(found: Mapping[str, Any]) -> None:
     parts = ", ".join(f"{name} {percent(value['ece'])}" for name, value in found.items())
-    write(f"expected calibration error, %: {parts}")
+    print_line(f"expected calibration error, %: {parts}")
     rows = [
         (
             f"{bins[0]['from']:.2f} to {bins[0]['to']:.2f}",
@@ -103,11 +103,11 @@ def _calibration(found: Mapping[str, Any]) -> None:
         for bins in zip(*(value["bins"] for value in found.values()), strict=True)
         if any(each["count"] for each in bins)
     ]
-    write_table(["confidence", *(f">{name} {what}" for name in found for what in ("n", "right %"))], rows)
+    print_table(["confidence", *(f">{name} {what}" for name in found for what in ("n", "right %"))], rows)
 
 
 def _open_set(found: Mapping[str, Any]) -> None:
-    write(
+    print_line(
         f"[bold]open set[/]: {found['known']} known classes, {len(found['novel'])} others as one open class"
     )
     rows = []
@@ -116,8 +116,8 @@ def _open_set(found: Mapping[str, Any]) -> None:
         limits = ["-" if p["threshold"] is None else f"{p['threshold']:.2f}" for p in points]
         pairs = [text for p, t in zip(points, limits, strict=True) for text in (percent(p["f1"]), t)]
         rows.append((name, percent(row["mean"]), *pairs))
-    write_table(["C-F1, %", ">mean over thresholds", ">best", ">at t", ">held-out t", ">at t"], rows)
-    write("the best point is chosen on the data it is measured on: read the others first")
+    print_table(["C-F1, %", ">mean over thresholds", ">best", ">at t", ">held-out t", ">at t"], rows)
+    print_line("the best point is chosen on the data it is measured on: read the others first")
     for name, row in found["held_out"].items():
         known, rejected = row["known"], row["open"]["rejected"]
         how = (
@@ -125,7 +125,7 @@ def _open_set(found: Mapping[str, Any]) -> None:
             f"rejects {percent(rejected)} % of the same without their own class"
         )
         nothing = "none, there was nothing to choose it from"
-        write(f"held-out t of {name}: {nothing if row['threshold'] is None else how}", whole=True)
+        print_line(f"held-out t of {name}: {nothing if row['threshold'] is None else how}", whole=True)
 
 
 def _truth(found: Mapping[str, Any]) -> None:
@@ -145,19 +145,19 @@ def _truth(found: Mapping[str, Any]) -> None:
     }
     if "found" in noise:
         figures["missing labels that were added"] = noise["found"]
-    write_table(["measured on the truth", ">%"], [(name, percent(each)) for name, each in figures.items()])
+    print_table(["measured on the truth", ">%"], [(name, percent(each)) for name, each in figures.items()])
 
 
 def findings(found: Mapping[str, Any]) -> None:
     """What `capro doctor` found: warnings, advice, and what is fine."""
     facts = found["facts"]
     kind = "one label each" if facts["task"] == "single" else "several labels each"
-    write(
+    print_line(
         f"[bold]{facts['samples']:,} training samples[/], {len(facts['sizes'])} classes, {kind}, "
         f"{facts['no_text']:.0%} without text"
     )
     for each in found["findings"]:
         level = f"[{LEVELS[each['level']]}]{each['level']}[/]"
-        write(f"{level}: [bold]{each['topic']}[/]: {escape(each['text'])}")
+        print_line(f"{level}: [bold]{each['topic']}[/]: {escape(each['text'])}")
         if each["action"]:
-            write(f"    do: {escape(each['action'])}")
+            print_line(f"    do: {escape(each['action'])}")

@@ -127,7 +127,7 @@ def note(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def show(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
+def print_result(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
     """What a command found, to stdout: as JSON, or written for people."""
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -135,7 +135,7 @@ def show(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
         write(found)
 
 
-def lines(*, warnings: bool = True) -> Watch:
+def plain_lines(*, warnings: bool = True) -> Watch:
     """Progress of a command that does one stage or two: plain lines and a bar."""
     from capro.run.progress import Lines, terminal
 
@@ -146,7 +146,7 @@ def live(title: str) -> Watch:
     """Progress of a run of many stages: the live view on a terminal, else plain lines."""
     from capro.cli import live_view
 
-    return live_view.LiveView(title) if processes.is_main() and live_view.possible() else lines()
+    return live_view.LiveView(title) if processes.is_main() and live_view.possible() else plain_lines()
 
 
 def show_version(value: bool) -> None:

@@ -21,7 +21,7 @@ from capro.cli.options import (
     one_run,
     open_run,
 )
-from capro.cli.program import app, config_app, lines, note, show
+from capro.cli.program import app, config_app, note, plain_lines, print_result
 
 
 @app.command()
@@ -55,9 +55,9 @@ def evaluate(
         truth=truth,
         with_open_set=open_set or novel is not None,
         novel=novel,
-        watch=lines(),
+        watch=plain_lines(),
     )
-    show(found, as_json, evaluation_tables.assessment)
+    print_result(found, as_json, evaluation_tables.assessment)
 
 
 @app.command()
@@ -73,7 +73,7 @@ def report(
     """
     from capro.stages.report import report as write_report
 
-    print(write_report(open_run(run), out=out, title=title, force=force, watch=lines()))
+    print(write_report(open_run(run), out=out, title=title, force=force, watch=plain_lines()))
 
 
 @app.command()
@@ -94,10 +94,10 @@ def export(
     """
     from capro.export.cleaned import export_data
 
-    with lines().bar("writing images", None) as step:
+    with plain_lines().bar("writing images", None) as step:
         found = export_data(open_run(run), out, to=to, images=images, progress=step)
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
-    show(found, as_json, lambda _: print(text))
+    print_result(found, as_json, lambda _: print(text))
     note(f"read it back with `{found['scan']} --run NEW_RUN`")
 
 
@@ -116,10 +116,10 @@ def export_model(
     from capro.stages.threshold import threshold
 
     opened = open_run(run)
-    chosen = threshold(opened, watch=lines())
+    chosen = threshold(opened, watch=plain_lines())
     found = write_model(opened, out, open_set=chosen, onnx=onnx, say=note)
     text = f"model of {found['num_labels']} classes in {out}, open-set threshold "
-    show(found, as_json, lambda found: print(text + str(found["open_set"]["threshold"])))
+    print_result(found, as_json, lambda found: print(text + str(found["open_set"]["threshold"])))
 
 
 @app.command()
@@ -159,7 +159,9 @@ def config_show(
     from capro import config
 
     settings = config.load(file, preset_name=preset, overrides=set_ or [])
-    show(settings.model_dump(), as_json, lambda _: print(config.show(settings, preset_name=preset), end=""))
+    print_result(
+        settings.model_dump(), as_json, lambda _: print(config.show(settings, preset_name=preset), end="")
+    )
 
 
 @config_app.command("presets")

@@ -23,7 +23,7 @@ from capro.cli.options import (
     with_data_options,
     with_memory,
 )
-from capro.cli.program import app, lines, live, note, show
+from capro.cli.program import app, live, note, plain_lines, print_result
 
 
 def next_commands(path: Path, *, tested: bool) -> str:
@@ -68,7 +68,7 @@ def run_command(
         opened = Run.create(run or Path("runs") / name, settings)
     with live(f"capro run {opened.path}") as watch:
         found = run_all(opened, watch=watch)
-    show(found, as_json, lambda found: tables.run_summary(opened, found))
+    print_result(found, as_json, lambda found: tables.run_summary(opened, found))
     if not as_json:
         note(f"results are in {opened.path}\n{next_commands(opened.path, tested=bool(found))}")
 
@@ -140,7 +140,7 @@ def bench_command(
     )
     for name in TABLES if tables == ["all"] else tables:
         found = bench(work, name, rows=rows or [])
-        show(found, as_json, lambda found: print(Path(found["files"][0]).read_text("utf-8")))
+        print_result(found, as_json, lambda found: print(Path(found["files"][0]).read_text("utf-8")))
         note(f"written: {', '.join(found['files'])}")
 
 
@@ -169,6 +169,6 @@ def doctor(
         with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
             settings = new_settings(path, set_, preset=preset)
             opened = Run.create(Path(folder) / "run", settings)
-            PLAN.do(opened, "scan", *(["classes"] * bool(settings.data.classes)), watch=lines())
+            PLAN.do(opened, "scan", *(["classes"] * bool(settings.data.classes)), watch=plain_lines())
             found = advice(opened)
-    show(found, as_json, evaluation_tables.findings)
+    print_result(found, as_json, evaluation_tables.findings)

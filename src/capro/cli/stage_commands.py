@@ -20,7 +20,7 @@ from capro.cli.options import (
     with_data_options,
     with_memory,
 )
-from capro.cli.program import app, classes_app, fail, lines, note, show
+from capro.cli.program import app, classes_app, fail, note, plain_lines, print_result
 from capro.stages import PLAN
 
 
@@ -43,8 +43,10 @@ def scan(
     from capro.run.directory import Run
 
     opened = Run.create(run, new_settings(source, set_, preset=preset))
-    PLAN.do(opened, "scan", watch=lines(warnings=False), force=force)  # the table has them
-    show(opened.read(SUMMARY), as_json, lambda found: tables.scan_summary(found, opened.file(QUARANTINE)))
+    PLAN.do(opened, "scan", watch=plain_lines(warnings=False), force=force)  # the table has them
+    print_result(
+        opened.read(SUMMARY), as_json, lambda found: tables.scan_summary(found, opened.file(QUARANTINE))
+    )
 
 
 @classes_app.command("suggest")
@@ -61,12 +63,12 @@ def classes_suggest(
 
     if out is not None and out.exists():
         fail(f"{out}: exists already", "give another file to --out, or delete it")
-    suggestions = suggest(open_run(run, set_), watch=lines())
+    suggestions = suggest(open_run(run, set_), watch=plain_lines())
     if out is not None:
         save_classes(out, [draft(suggestion) for suggestion in suggestions], suggestions=suggestions)
         note(f"wrote {out}: check the ambiguous classes, then use it with --set data.classes={out}")
     plain = [each.as_dict() for each in suggestions]
-    show(plain, as_json, lambda _: tables.suggestions(suggestions))
+    print_result(plain, as_json, lambda _: tables.suggestions(suggestions))
 
 
 @classes_app.command("show")
@@ -76,21 +78,21 @@ def classes_show(run: RunFolder, set_: Overrides = None, as_json: AsJson = False
     from capro.text.classes import classes_of
 
     opened = open_run(run, set_)
-    PLAN.do(opened, "classes", watch=lines())
+    PLAN.do(opened, "classes", watch=plain_lines())
     specs = classes_of(opened)
-    show([asdict(spec) for spec in specs], as_json, lambda _: tables.class_texts(specs))
+    print_result([asdict(spec) for spec in specs], as_json, lambda _: tables.class_texts(specs))
 
 
 @app.command()
 def pretrain(run: RunFolder, set_: Overrides = None) -> None:
     """Step 1: train on the web labels, the vanilla baseline."""
-    PLAN.do(open_run(run, set_), "pretrain", watch=lines())
+    PLAN.do(open_run(run, set_), "pretrain", watch=plain_lines())
 
 
 @app.command()
 def embed(run: RunFolder, set_: Overrides = None) -> None:
     """Compute text and visual features of every training sample."""
-    PLAN.do(open_run(run, set_), "embed", watch=lines())
+    PLAN.do(open_run(run, set_), "embed", watch=plain_lines())
 
 
 @app.command()
@@ -103,14 +105,14 @@ def match(run: RunFolder, memory: Memory = None, set_: Overrides = None, as_json
     from capro.run.artefacts import ANCHORS
 
     opened = open_run(run, with_memory(set_, memory))
-    found = PLAN.do(opened, "match", watch=lines())
-    show(found, as_json, lambda found: tables.match_summary(found, opened.file(ANCHORS)))
+    found = PLAN.do(opened, "match", watch=plain_lines())
+    print_result(found, as_json, lambda found: tables.match_summary(found, opened.file(ANCHORS)))
 
 
 @app.command()
 def train(run: RunFolder, set_: Overrides = None) -> None:
     """Step 2: prototypes, bootstrapping and label correction."""
-    PLAN.do(open_run(run, set_), "train", watch=lines())
+    PLAN.do(open_run(run, set_), "train", watch=plain_lines())
 
 
 @app.command()
@@ -119,11 +121,11 @@ def clean(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> No
     from capro.cli import tables
 
     opened = open_run(run, set_)
-    found = PLAN.do(opened, "clean", watch=lines())
-    show(found, as_json, lambda _: tables.clean_summary(opened))
+    found = PLAN.do(opened, "clean", watch=plain_lines())
+    print_result(found, as_json, lambda _: tables.clean_summary(opened))
 
 
 @app.command()
 def finetune(run: RunFolder, set_: Overrides = None) -> None:
     """Step 3: train the classifier alone on the cleaned labels."""
-    PLAN.do(open_run(run, set_), "finetune", watch=lines())
+    PLAN.do(open_run(run, set_), "finetune", watch=plain_lines())

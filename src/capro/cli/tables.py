@@ -38,13 +38,13 @@ def _console() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=110)
 
 
-def write(text: str, *, whole: bool = False) -> None:
+def print_line(text: str, *, whole: bool = False) -> None:
     """A line with rich's markup; ``whole``: one with a path, which a terminal must not break."""
     out = _console()
     out.print(text, soft_wrap=whole or not out.is_terminal)
 
 
-def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A plain table; columns that start with ``>`` are right-aligned."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
@@ -77,34 +77,36 @@ def scan_summary(summary: dict[str, Any], quarantine: Path) -> None:
     splits = [split for split in ("train", "val", "test") if split in counts]
     kind = "one label each" if summary["task"] == "single" else "several labels each"
     parts = ", ".join(f"{counts[split]:,} {split}" for split in splits)
-    write(f"[bold]{summary['samples']:,} samples[/] ({parts}), {len(summary['classes'])} classes, {kind}")
-    write(
+    print_line(
+        f"[bold]{summary['samples']:,} samples[/] ({parts}), {len(summary['classes'])} classes, {kind}"
+    )
+    print_line(
         f"{summary['rows']:,} rows in the source = {summary['samples']:,} read "
         f"+ {summary['quarantined']:,} quarantined"
     )
     if "metadata_rows" in notes:
-        write(
+        print_line(
             f"metadata: {notes['metadata_matched']:,} of {notes['metadata_rows']:,} rows matched a "
             f"file, {notes['metadata_unmatched']:,} did not; "
             f"{notes['files_without_metadata']:,} files have no row"
         )
     for key, text in NOTES.items():
         if notes.get(key):
-            write(f"{notes[key]:,} {text}")
+            print_line(f"{notes[key]:,} {text}")
     _classes(summary["classes"], splits)
     for split in splits:
         if count := summary["without_text"].get(split):
             needless = "" if split == "train" else "; only training uses it"
-            write(f"{count:,} {split} samples ({count / counts[split]:.0%}) have no text{needless}")
+            print_line(f"{count:,} {split} samples ({count / counts[split]:.0%}) have no text{needless}")
     if summary["quarantined"]:
         reasons = summary["quarantined_by"].items()
         rows = [(escape(reason), f"{count:,}", explain(reason)) for reason, count in reasons]
-        write_table(["quarantined because", ">rows", "meaning"], rows)
-        write(f"each with its reason in {escape(str(quarantine))}", whole=True)
+        print_table(["quarantined because", ">rows", "meaning"], rows)
+        print_line(f"each with its reason in {escape(str(quarantine))}", whole=True)
     for problem in scan_problems(summary | {"quarantined": 0}):  # those are in the table
-        write(f"[bold yellow]warning[/]: {escape(problem)}")
+        print_line(f"[bold yellow]warning[/]: {escape(problem)}")
     for train, held in summary["duplicates"]["examples"][:3]:
-        write(f"  {escape(held)} = {escape(train)}", whole=True)
+        print_line(f"  {escape(held)} = {escape(train)}", whole=True)
 
 
 def _classes(classes: dict[str, dict[str, int]], splits: Sequence[str]) -> None:
@@ -115,7 +117,7 @@ def _classes(classes: dict[str, dict[str, int]], splits: Sequence[str]) -> None:
     if hidden > 0:
         half = SHOWN_CLASSES // 2
         rows[half:-half] = [(f"... {hidden} more ...", *("" for _ in splits))]
-    write_table(["class", *(f">{split}" for split in splits)], rows)
+    print_table(["class", *(f">{split}" for split in splits)], rows)
 
 
 # --- classes and anchors --------------------------------------------------------------------------
@@ -138,7 +140,7 @@ def suggestions(found: Sequence[Suggestion]) -> None:
         hidden = len(suggestion.candidates) - SHOWN_SENSES
         if hidden > 0:
             rows.append(("", "", "", f"[dim]... and {hidden} more"))
-    write_table(["class", "sense", ">fit", "meaning"], rows)
+    print_table(["class", "sense", ">fit", "meaning"], rows)
 
 
 def class_texts(specs: Sequence[ClassSpec]) -> None:
@@ -151,14 +153,14 @@ def class_texts(specs: Sequence[ClassSpec]) -> None:
         )
         for spec in specs
     ]
-    write_table(["class", "sense", "matched by"], rows)
+    print_table(["class", "sense", "matched by"], rows)
 
 
 def match_summary(found: dict[str, Any], anchors: Path) -> None:
     """How many anchors there are."""
-    write(f"[bold]{found['anchors']:,} anchors[/] in {escape(str(anchors))}", whole=True)
+    print_line(f"[bold]{found['anchors']:,} anchors[/] in {escape(str(anchors))}", whole=True)
     if found["recall"] is not None:
-        write(f"neighbours searched by IVF with recall {found['recall']:.3f}")
+        print_line(f"neighbours searched by IVF with recall {found['recall']:.3f}")
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -169,26 +171,26 @@ def clean_summary(run: Run) -> None:
     found = run.result("clean")
     total = max(1, sum(found.values()))
     parts = ", ".join(f"{count:,} {name} ({count / total:.0%})" for name, count in found.items())
-    write(f"verdicts: {parts}")
-    write(f"each with its evidence in {escape(str(run.file(VERDICTS)))}", whole=True)
+    print_line(f"verdicts: {parts}")
+    print_line(f"each with its evidence in {escape(str(run.file(VERDICTS)))}", whole=True)
 
 
 def run_summary(run: Run, found: dict[str, dict[str, float]]) -> None:
     """What a finished run did to the labels, and what it was worth."""
     if run.finished("clean"):
         clean_summary(run)
-    comparison(found)
+    headline_table(found)
 
 
-def comparison(found: dict[str, dict[str, float]]) -> None:
+def headline_table(found: dict[str, dict[str, float]]) -> None:
     """Vanilla against CAPro, with the difference."""
     if not found:
-        write("no test split: nothing to compare on")
+        print_line("no test split: nothing to compare on")
         return
     names = list(found["vanilla"])
     rows = [(method, *(f"{100 * row[name]:.1f}" for name in names)) for method, row in found.items()]
     gains = (f"{100 * (found['capro'][name] - found['vanilla'][name]):+.1f}" for name in names)
-    write_table(["on the test set", *(f">{name}" for name in names)], [*rows, ("difference", *gains)])
+    print_table(["on the test set", *(f">{name}" for name in names)], [*rows, ("difference", *gains)])
 
 
 def demo_summary(demo: DemoRun) -> None:
@@ -201,11 +203,11 @@ def demo_summary(demo: DemoRun) -> None:
         (name, f"{np.nanmean(values):.3f}", f"{np.nanmean(values[chosen]):.3f}" if chosen.any() else "-")
         for name, values in demo.purity.items()
     ]
-    write_table(["anchors by", ">all classes", ">ambiguous classes"], rows)
+    print_table(["anchors by", ">all classes", ">ambiguous classes"], rows)
     clean_summary(run)
-    write(
+    print_line(
         f"labels that are true: {demo.truth['web_label_accuracy']:.1%} of the web's, "
         f"{demo.truth['cleaned_label_accuracy']:.1%} of the cleaned set's, which keeps "
         f"{demo.truth['kept']:.1%} of the samples"
     )
-    comparison(run.result("evaluate"))
+    headline_table(run.result("evaluate"))
