@@ -30,6 +30,8 @@ from capro import config  # noqa: E402
 from capro.data.images import REASONS  # noqa: E402
 from capro.data.manifest import ROW_REASONS  # noqa: E402
 from capro.errors import CaproError, did_you_mean  # noqa: E402
+from capro.run import artefacts  # noqa: E402
+from capro.stages import PLAN  # noqa: E402
 from capro.text.classes import load_classes  # noqa: E402
 
 FENCE = re.compile(r"^\s*(```+|~~~+)\s*(\S*)")
@@ -168,11 +170,11 @@ def check_inline(content: str) -> Iterator[str]:
         return
     name, equals, _ = content.partition("=")
     stage, dot, key = name.partition(".")
-    if dot and stage in reference.stages() and key.isidentifier() and f".{key}" not in MADE:
+    if dot and stage in config.sections() and key.isidentifier() and f".{key}" not in MADE:
         if content.endswith(".py"):
             return
-        if key not in reference.stages()[stage].model_fields:
-            known = reference.stages()[stage].model_fields
+        if key not in config.sections()[stage].model_fields:
+            known = config.sections()[stage].model_fields
             yield f"no setting '{name}': {did_you_mean(key, known)}"
         elif equals:
             yield from check_override(content)
@@ -289,7 +291,7 @@ def check_override(text: str) -> Iterator[str]:
         text = text.removesuffix("...") + "null"
         name = text.partition("=")[0]
         stage, _, key = name.partition(".")
-        if key not in getattr(reference.stages().get(stage), "model_fields", {}):
+        if key not in getattr(config.sections().get(stage), "model_fields", {}):
             yield f"no setting '{name}'"
         return
     try:
@@ -357,9 +359,9 @@ def sources() -> str:
 
 @cache
 def stage_folders() -> set[str]:
-    """Names of a run directory's folders, as the pipeline calls its stages."""
-    text = "\n".join(file.read_text("utf-8") for file in (ROOT / "src/capro").rglob("*.py"))
-    return set(re.findall(r"(?:folder|need|finished)\(\"([a-z]+)\"", text))
+    """Names of a run directory's folders."""
+    declared = [each for each in vars(artefacts).values() if isinstance(each, artefacts.Artefact)]
+    return {*PLAN.names, *(artefact.stage for artefact in declared)}
 
 
 @cache

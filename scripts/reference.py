@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from capro.cli.commands import app
 from typer.main import get_command
 
 from capro import config
+from capro.cli import app
 
 HEAD = """\
 # Reference
@@ -29,15 +29,6 @@ def commands(group: Any = None, prefix: str = "capro") -> Iterator[tuple[str, An
             yield from commands(command, f"{prefix} {name}")
         else:
             yield f"{prefix} {name}", command
-
-
-def stages() -> dict[str, type[config.Stage]]:
-    """The classes of settings by stage."""
-    return {
-        name: type(getattr(config.Settings(), name))
-        for name in config.Settings.model_fields
-        if isinstance(getattr(config.Settings(), name), config.Stage)
-    }
 
 
 def render() -> str:
@@ -73,7 +64,7 @@ def _settings() -> Iterator[str]:
     yield "## Settings\n"
     yield ("Later wins: default, preset, settings file, `--set stage.name=value`.\n")
     yield f"`seed` (default {config.Settings().seed}): {_meaning(config.Settings, 'seed')}.\n"
-    for stage, kind in stages().items():
+    for stage, kind in config.sections().items():
         yield f"### {stage}\n"
         yield (kind.__doc__ or "").splitlines()[0] + "\n"
         default = kind()
@@ -90,7 +81,7 @@ def _presets() -> Iterator[str]:
     names = config.preset_names()
     presets = {name: config.preset(name) for name in names}
     rows = []
-    for stage, kind in stages().items():
+    for stage, kind in config.sections().items():
         for key in kind.model_fields:
             given = [presets[name].get(stage, {}).get(key) for name in names]
             if any(value is not None for value in given):
@@ -99,7 +90,7 @@ def _presets() -> Iterator[str]:
     yield from _table(["setting", *names], rows)
 
 
-def _meaning(kind: type[config.Stage], name: str) -> str:
+def _meaning(kind: type[config.Section], name: str) -> str:
     return kind.model_fields[name].description or ""
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from capro.pipeline import ingest, matching
 from PIL import Image
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -20,6 +19,8 @@ import capro
 from capro import CAPro
 from capro.data.readers.columns import records
 from capro.errors import CaproError, ConfigError
+from capro.run.artefacts import SCORES
+from capro.stages import classes, embed, match
 from tests.made_up import CLASSES, HashedWords, write_source
 
 QUICK = {
@@ -32,7 +33,7 @@ QUICK = {
 @pytest.fixture(autouse=True, scope="module")
 def _quick_texts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (ingest, matching):
+        for module in (classes, embed, match):
             patch.setattr(module, "load_text_encoder", lambda *_, **__: HashedWords())
         yield
 
@@ -71,7 +72,8 @@ def test_a_folder(fitted: CAPro, source: Path) -> None:
     p = fitted.predict_proba(test)
     assert p.shape == (len(test), 3)
     np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
-    np.testing.assert_allclose(p, np.load(fitted.run_.folder("evaluate") / "capro.npy"), atol=1e-6)  # type: ignore[union-attr]
+    assert fitted.run_ is not None
+    np.testing.assert_allclose(p, fitted.run_.read(SCORES["capro"]), atol=1e-6)
     assert fitted.predict(test).tolist() == fitted.classes_[p.argmax(axis=1)].tolist()
     assert fitted.score(test, fitted.predict(test)) == 1.0
 

@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from capro import config
-from capro.config import Settings, Stage
+from capro.config import Section, Settings
 from capro.errors import ConfigError
 
 # The paper's table of hyper-parameters: (setting, WebVision1k, Google500, NUS-WIDE).
@@ -90,7 +90,7 @@ def test_later_wins(tmp_path: Path) -> None:
         ("=3", "not of the form name=value", "--set"),
     ],
 )
-def test_bad_overrides_are_told(text: str, message: str, hint: str) -> None:
+def test_bad_overrides_are_refused(text: str, message: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.load(overrides=[text])
     assert message in str(caught.value)
@@ -106,7 +106,7 @@ def test_bad_overrides_are_told(text: str, message: str, hint: str) -> None:
         (b"preset: nusvide\n", "no preset 'nusvide'"),
     ],
 )
-def test_bad_files_are_told(tmp_path: Path, content: bytes, message: str) -> None:
+def test_bad_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "bad.yaml").write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         config.load(tmp_path / "bad.yaml")
@@ -120,7 +120,7 @@ def test_settings_are_frozen_and_described() -> None:
         settings.train.gamma = 0.1  # type: ignore[misc]
     for name, field in Settings.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Stage):
+        if isinstance(kind, type) and issubclass(kind, Section):
             for key, inner in kind.model_fields.items():
                 assert inner.description, f"{name}.{key}"
 

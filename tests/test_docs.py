@@ -47,7 +47,7 @@ def problems(text: str, tmp_path: Path) -> list[str]:
         ("```console\n$ capro rum\nerror: ...\n```", "no such command"),
         ("```yaml\ntrain:\n  gama: 1\n```", "unknown setting 'train.gama'"),
         ("```yaml\n- name: x\n  sense: n00000000\n```", "n00000000"),
-        ("```python\nfrom capro.runs import Rum\n```", "capro.runs has no 'Rum'"),
+        ("```python\nfrom capro.run.directory import Rum\n```", "capro.run.directory has no 'Rum'"),
         ("```python\nx = = 1\n```", "python: invalid syntax"),
     ],
 )

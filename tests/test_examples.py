@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capro.pipeline import ingest, matching
 
+from capro.stages import classes, embed, match
 from tests.made_up import HashedWords
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "quickstart.ipynb"
@@ -26,7 +26,7 @@ def run_cell(source: str, names: dict[str, Any]) -> Any:
 
 
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    for module in (ingest, matching):
+    for module in (classes, embed, match):
         monkeypatch.setattr(module, "load_text_encoder", lambda *_, **__: HashedWords())
     cells = [c for c in json.loads(NOTEBOOK.read_text())["cells"] if c["cell_type"] == "code"]
     sources = ["".join(cell["source"]) for cell in cells]

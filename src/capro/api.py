@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,9 +22,11 @@ from sklearn.exceptions import NotFittedError
 
 from capro import config
 from capro.data.images import ImageProblem
-from capro.data.memory import is_hub_data, with_labels, write_frame_source, write_hub_source
+from capro.data.memory import hub_images, is_hub_data, with_labels, write_frame_source, write_hub_source
+from capro.data.readers.columns import choose_columns
 from capro.errors import CaproError, ConfigError, DataError
-from capro.export import export_data, export_model
+from capro.export.cleaned import export_data
+from capro.export.model import export_model
 from capro.export.predictor import MULTI_LABEL_FROM, Predictor, find_images
 from capro.run.artefacts import read_json, write_json
 from capro.run.directory import Run
@@ -32,6 +34,7 @@ from capro.run.progress import SILENT, Lines, terminal
 from capro.stages import run_all
 from capro.stages.threshold import threshold
 
+OWN = ("preset", "backbone", "run", "verbose")  # parameters that are no settings
 Images = Any  # path, folder, tar, sequence of paths / images / arrays, DataFrame, Hugging Face data
 
 
@@ -79,13 +82,12 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name, as given."""
         del deep
-        own = {name: getattr(self, name) for name in ("preset", "backbone", "run", "verbose")}
-        return own | self.settings
+        return {name: getattr(self, name) for name in OWN} | self.settings
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters; takes effect at the next ``fit``."""
         for name, value in params.items():
-            if name in ("preset", "backbone", "run", "verbose"):
+            if name in OWN:
                 setattr(self, name, value)
             else:
                 self.settings = {**self.settings, name: value}
@@ -99,13 +101,11 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "_predictor")
 
     def _resolve(self, data: Mapping[str, Any]) -> config.Settings:
-        base = config.load(preset_name=self.preset).model_dump()
-        for name, value in self.settings.items():
-            _put(base, name.replace("__", ".").split("."), value)
-        if self.backbone is not None:
-            base["net"]["backbone"] = self.backbone
-        base["data"] |= data
-        return config.validate(base, place="CAPro")
+        values = config.load(preset_name=self.preset).model_dump()
+        backbone = {} if self.backbone is None else {"net.backbone": self.backbone}
+        for name, value in (self.settings | backbone | {"data": data}).items():
+            values = config.merge(values, config.nested(name.replace("__", "."), value))
+        return config.validate(values, place="CAPro")
 
     # --- fitting ----------------------------------------------------------------------------------
 
@@ -124,13 +124,11 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # only now: a failed fit leaves no model of other data behind
         self.__dict__.pop("_predictor", None)
         path = self._folder()
-        data = self._intake(X, y, test, path.with_name(f"{path.name}-input"))
+        data = self._intake(X, y, test, path.with_name(f"{path.name}-input") / "table.parquet")
         if classes is not None:
             data["classes"] = str(classes)
-        run = Run.create(path, self._resolve(data))
-        watch = Lines(print, terminal) if self.verbose else SILENT
-        self.results_ = run_all(run, watch=watch)
-        self.run_ = run
+        self.run_ = run = Run.create(path, self._resolve(data))
+        self.results_ = run_all(run, watch=Lines(print, terminal) if self.verbose else SILENT)
         model = path / "export" / run.need("finetune")
         if not model.exists():
             export_model(run, model, open_set=threshold(run))
@@ -144,37 +142,29 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # lives as long as we do
         return Path(folder) / "run"
 
-    def _intake(self, data: Any, y: Sequence[Any] | None, test: Any, folder: Path) -> dict[str, Any]:
-        """Settings of ``data`` for whatever was given; data in memory is written to ``folder``."""
-        if isinstance(data, str | Path):
-            if y is not None:
-                raise ConfigError("y is for a DataFrame", hint="labels of a source are in it")
-            if test is not None and not isinstance(test, str | Path):
-                raise _other_kind(data, test)
+    def _intake(self, data: Any, y: Sequence[Any] | None, test: Any, table: Path) -> dict[str, Any]:
+        """Settings of ``data`` for whatever was given; data in memory is written to ``table``."""
+        kind = _kind(data)
+        if y is not None and kind != "frame":
+            raise ConfigError("y is for a DataFrame", hint="labels of a source are in it")
+        if test is not None and (_kind(test) != kind or isinstance(data, dict) or isinstance(test, dict)):
+            raise ConfigError(
+                f"data is a {type(data).__name__} and test a {type(test).__name__}",
+                hint="give both as paths, as DataFrames, or as data sets without splits",
+            )
+        if kind == "path":
             return {"source": str(data), "test": None if test is None else str(test)}
         named = {
             name: self.settings.get(f"data__{name}") or self.settings.get(f"data.{name}")
             for name in ("image_column", "label_column")
         }
-        table = folder / "table.parquet"
-        if isinstance(data, pd.DataFrame):
-            if y is not None:
-                data, named["label_column"] = with_labels(data, y), "label"
-            if test is not None:
-                if not isinstance(test, pd.DataFrame):
-                    raise _other_kind(data, test)
-                data = pd.concat([data.assign(split="train"), test.assign(split="test")])
-            return write_frame_source(data, table, **named)
-        if is_hub_data(data):
-            if test is not None:
-                if not is_hub_data(test) or isinstance(data, dict) or isinstance(test, dict):
-                    raise _other_kind(data, test)
-                data = {"train": data, "test": test}
-            return write_hub_source(data, table, **named)
-        raise ConfigError(
-            f"cannot learn from a {type(data).__name__}",
-            hint="give a folder, a DataFrame with a column of paths, or a Hugging Face data set",
-        )
+        if kind == "hub":
+            return write_hub_source(data if test is None else {"train": data, "test": test}, table, **named)
+        if y is not None:
+            data, named["label_column"] = with_labels(data, y), "label"
+        if test is not None:
+            data = pd.concat([data.assign(split="train"), test.assign(split="test")])
+        return write_frame_source(data, table, **named)
 
     def _take(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -225,18 +215,13 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predictor = self._fitted()
         found = []
         for name, value in _each(X):
-            if isinstance(value, Image.Image):
-                found.append(value.convert("RGB"))
-            elif isinstance(value, np.ndarray):
-                found.append(_from_array(value, name))
-            else:
-                try:
-                    found.append(predictor.open_image(value))
-                except ImageProblem as problem:
-                    raise DataError(
-                        f"{name}: cannot be used as an image: {problem.reason}",
-                        hint="leave it out; `capro predict` gives such images a row with the error",
-                    ) from None
+            try:
+                found.append(predictor.open_image(value) if isinstance(value, bytes) else value)
+            except ImageProblem as problem:
+                raise DataError(
+                    f"{name}: cannot be used as an image: {problem.reason}",
+                    hint="leave it out; `capro predict` gives such images a row with the error",
+                ) from None
         return found
 
     # --- results ----------------------------------------------------------------------------------
@@ -245,8 +230,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The verdicts, one row per training sample; columns as in docs/export.md."""
         self._fitted()
         if self.run_ is not None:
-            found: pd.DataFrame = self.run_.issues()
-            return found
+            return self.run_.issues()
         if self._issues is None:
             raise CaproError("this model was saved without its verdicts", hint="save it from a fit")
         return self._issues.copy()
@@ -292,72 +276,54 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._predictor
 
 
-def _other_kind(data: Any, test: Any) -> ConfigError:
-    return ConfigError(
-        f"data is a {type(data).__name__} and test a {type(test).__name__}",
-        hint="give both as paths, as DataFrames, or as data sets without splits",
+def _kind(data: Any) -> str:
+    """Of data to learn from: a path, a DataFrame or a Hugging Face data set."""
+    if isinstance(data, str | Path):
+        return "path"
+    if isinstance(data, pd.DataFrame):
+        return "frame"
+    if is_hub_data(data):
+        return "hub"
+    raise ConfigError(
+        f"cannot learn from a {type(data).__name__}",
+        hint="give a folder, a DataFrame with a column of paths, or a Hugging Face data set",
     )
-
-
-def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set a value in nested mappings; a mapping merges into what is there."""
-    for part in path[:-1]:
-        values = values.setdefault(part, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"CAPro: unknown setting '{'.'.join(path)}'", hint="it has no parts")
-    old = values.get(path[-1])
-    if isinstance(old, dict) and isinstance(value, Mapping):
-        for key, inner in value.items():
-            _put(old, [key], inner)
-    else:
-        values[path[-1]] = value
 
 
 # --- images of any kind ---------------------------------------------------------------------------
 
 
-def _each(X: Images) -> Iterable[tuple[str, Any]]:
-    """Names with bytes, Pillow images or arrays."""
-    if isinstance(X, str | Path):
-        return _files([Path(X)])
+def _each(X: Images) -> Iterator[tuple[str, bytes | Image.Image]]:
+    """Names with bytes or RGB images."""
     if isinstance(X, pd.DataFrame):
-        from capro.config import DataSettings
-        from capro.data.readers.columns import choose_columns
-
-        column = choose_columns([str(c) for c in X.columns], DataSettings(), place="DataFrame").image
+        column = choose_columns([str(c) for c in X.columns], config.DataSettings(), place="DataFrame").image
         if column is None:
             raise DataError("DataFrame: no column with images", hint="call it 'image' or 'path'")
-        return _each(X[column].tolist())
-    if is_hub_data(X):
-        from capro.data.memory import hub_images
-
-        return hub_images(X)
-    if isinstance(X, Image.Image) or (isinstance(X, np.ndarray) and X.ndim == 3):
-        return [("image", X)]
-    return _mixed(X)
-
-
-def _mixed(values: Iterable[Any]) -> Iterable[tuple[str, Any]]:
-    for number, value in enumerate(values):
+        X = X[column].tolist()
+    elif isinstance(X, str | Path | Image.Image) or (isinstance(X, np.ndarray) and X.ndim == 3):
+        X = [X]
+    named = hub_images(X) if is_hub_data(X) else ((f"image {n}", value) for n, value in enumerate(X))
+    for name, value in named:
         if isinstance(value, str | Path):
-            yield from _files([Path(value)])
-        elif isinstance(value, bytes | Image.Image | np.ndarray):
-            yield f"image {number}", value
+            for item in find_images([Path(value)]):
+                if item.error:
+                    raise DataError(f"{item.name}: {item.error}", hint="check the path")
+                yield item.name, item.data
+        elif isinstance(value, bytes):
+            yield name, value
+        elif isinstance(value, Image.Image):
+            yield name, value.convert("RGB")
         else:
-            raise DataError(
-                f"image {number} is a {type(value).__name__}",
-                hint="give paths, bytes, Pillow images or arrays of bytes, (height, width, 3)",
-            )
+            yield name, _from_array(value, name)
 
 
-def _files(paths: Sequence[Path]) -> Iterable[tuple[str, bytes]]:
-    for item in find_images(paths):
-        if item.error:
-            raise DataError(f"{item.name}: {item.error}", hint="check the path")
-        yield item.name, item.data
-
-
-def _from_array(pixels: NDArray[Any], name: str) -> Image.Image:
+def _from_array(pixels: Any, name: str) -> Image.Image:
+    """An image from an array of bytes."""
+    if not isinstance(pixels, np.ndarray):
+        raise DataError(
+            f"{name} is a {type(pixels).__name__}",
+            hint="give paths, bytes, Pillow images or arrays of bytes, (height, width, 3)",
+        )
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
         raise DataError(
             f"{name}: an array of {pixels.dtype} with shape {pixels.shape}",

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from capro.errors import ConfigError, did_you_mean
@@ -256,9 +255,9 @@ def load(
     values = _read(file) if file else {}
     named = preset_name or values.pop("preset", None)
     values.pop("preset", None)
-    merged = _merge(dict(preset(named)) if named else {}, values)
+    merged = merge(preset(named) if named else {}, values)
     for override in overrides:
-        merged = _merge(merged, _parse_override(override))
+        merged = merge(merged, _parse_override(override))
     return validate(merged, place=str(file) if file else "settings")
 
 
@@ -266,7 +265,7 @@ def update(settings: Settings, overrides: Iterable[str]) -> Settings:
     """Settings with some values replaced by ``stage.name=value``."""
     merged = settings.model_dump()
     for override in overrides:
-        merged = _merge(merged, _parse_override(override))
+        merged = merge(merged, _parse_override(override))
     return validate(merged, place="--set")
 
 
@@ -278,29 +277,34 @@ def validate(values: Mapping[str, Any], *, place: str) -> Settings:
         raise _explain(error.errors()[0], place) from None
 
 
+def sections() -> dict[str, type[Section]]:
+    """The classes of settings by name.
+
+    >>> sections()["match"].__doc__
+    'Text enhancement and matching.'
+    """
+    found = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return {
+        name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Section)
+    }
+
+
 def show(settings: Settings, *, preset_name: str | None = None) -> str:
     """Settings as YAML, each with its meaning and where the value comes from."""
     chosen = preset(preset_name) if preset_name else {}
-    lines = []
-    for name, field in Settings.model_fields.items():
-        value = getattr(settings, name)
-        if not isinstance(value, Section):
-            lines.append(_line(name, value, field, chosen.get(name), preset_name, indent=0))
-            continue
-        lines.append(f"\n{name}:  # {(type(value).__doc__ or '').splitlines()[0]}")
+
+    def line(section: Section, name: str, given: Mapping[str, Any], indent: str = "") -> str:
+        value = yaml.safe_dump(getattr(section, name), width=1000).split("\n")[0]
+        origin = f" [{preset_name}]" if given.get(name) is not None else ""
+        meaning = type(section).model_fields[name].description
+        return f"{f'{indent}{name}: {value}':<36}  # {meaning}{origin}"
+
+    lines = [line(settings, name, chosen) for name in Settings.model_fields if name not in sections()]
+    for name, kind in sections().items():
+        lines.append(f"\n{name}:  # {(kind.__doc__ or '').splitlines()[0]}")
         given = chosen.get(name, {})
-        for key, inner in type(value).model_fields.items():
-            line = _line(key, getattr(value, key), inner, given.get(key), preset_name, indent=2)
-            lines.append(line)
+        lines += [line(getattr(settings, name), key, given, "  ") for key in kind.model_fields]
     return "\n".join(lines) + "\n"
-
-
-def _line(
-    name: str, value: Any, field: FieldInfo, given: Any, preset_name: str | None, *, indent: int
-) -> str:
-    text = " " * indent + f"{name}: " + yaml.safe_dump(value, width=1000).split("\n")[0]
-    origin = "" if given is None else f" [{preset_name}]"
-    return f"{text:<36}  # {field.description}{origin}"
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -330,30 +334,42 @@ def _parse_override(text: str) -> dict[str, Any]:
     if not equals or not name.strip():
         raise ConfigError(f"--set {text!r}: not of the form name=value", hint="--set train.gamma=0.4")
     try:
-        nested: Any = yaml.safe_load(value)
+        return nested(name.strip(), yaml.safe_load(value))
     except yaml.YAMLError:
-        nested = value
-    for part in reversed(name.strip().split(".")):
-        nested = {part: nested}
-    return cast(dict[str, Any], nested)
+        return nested(name.strip(), value)
 
 
-def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in top.items():
-        old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merge(dict(old), value)
-        else:
-            merged[key] = value
-    return merged
+def nested(name: str, value: Any) -> dict[str, Any]:
+    """A value under its dotted name.
+
+    >>> nested("train.gamma", 0.4)
+    {'train': {'gamma': 0.4}}
+    """
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return cast(dict[str, Any], value)
+
+
+def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings, where ``top`` wins.
+
+    >>> merge({"train": {"gamma": 0.6, "alpha": 0.5}}, {"train": {"gamma": 0.4}})
+    {'train': {'gamma': 0.4, 'alpha': 0.5}}
+    """
+    inner = {
+        key: merge(base[key], value)
+        for key, value in top.items()
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+    }
+    return {**base, **top, **inner}
 
 
 def _explain(problem: ErrorDetails, place: str) -> ConfigError:
-    path = [str(part) for part in problem["loc"]]
+    path, value = [str(part) for part in problem["loc"]], problem["input"]
+    if isinstance(value, Mapping) and problem["type"] != "extra_forbidden":  # seed.x=1: it has no parts
+        path += [str(key) for key in [*value][:1]]
     dotted = ".".join(path)
-    value = problem["input"]
-    if problem["type"] == "extra_forbidden":
+    if problem["type"] == "extra_forbidden" or isinstance(value, Mapping):
         return ConfigError(f"{place}: unknown setting '{dotted}'", hint=_suggest(path))
     message = problem["msg"].removeprefix("Value error, ")
     return ConfigError(
@@ -364,16 +380,9 @@ def _explain(problem: ErrorDetails, place: str) -> ConfigError:
 
 def _suggest(path: list[str]) -> str:
     """The closest setting: in the same stage first, then anywhere by its last name."""
-    everywhere = {
-        f"{stage}.{key}"
-        for stage, field in Settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
-        for key in field.annotation.model_fields
-    }
-    siblings = {name for name in everywhere if len(path) > 1 and name.startswith(f"{path[0]}.")} or (
-        everywhere | set(Settings.model_fields)
-    )
-    hint = did_you_mean(".".join(path), siblings)
+    everywhere = [f"{name}.{key}" for name, kind in sections().items() for key in kind.model_fields]
+    siblings = [name for name in everywhere if len(path) > 1 and name.startswith(f"{path[0]}.")]
+    hint = did_you_mean(".".join(path), siblings or [*everywhere, *Settings.model_fields])
     if hint.startswith("did you mean"):
         return hint
     same = sorted(name for name in everywhere if name.split(".")[-1] == path[-1])

@@ -31,7 +31,7 @@ class RunError(CaproError):
 
 
 class RankError(RunError):
-    """Another rank failed and told so; the one with the lowest number prints its message."""
+    """Another rank failed; the one with the lowest number prints the message."""
 
     def __init__(self, message: str, *, rank: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -14,16 +14,15 @@ import time
 from pathlib import Path
 
 import pytest
-from capro.pipeline import ingest, matching
 from rich.cells import cell_len
 from rich.console import Console
 
-from capro.cli import commands
-from capro.cli.live_view import Dashboard
+from capro.cli.live_view import LiveView
+from capro.cli.program import live
 from capro.run import processes, progress
 from capro.run.directory import Run
 from capro.run.progress import Figures, Lines
-from capro.stages import run_all
+from capro.stages import PLAN, classes, embed, match, run_all
 from tests import tiny
 
 STAGES = ["scan", "classes", "pixels", "pretrain", "embed", "match", "train", "clean", "evaluate"]
@@ -43,8 +42,8 @@ def screen(width: int, height: int, **options: object) -> Console:
     return Console(file=file, width=width, height=height, record=True, **chosen)  # type: ignore[arg-type]
 
 
-def drawn(dashboard: Dashboard, console: Console) -> list[str]:
-    console.print(dashboard)
+def drawn(view: LiveView, console: Console) -> list[str]:
+    console.print(view)
     return console.export_text().splitlines()
 
 
@@ -59,12 +58,12 @@ def history(epochs: int) -> list[dict[str, float]]:
 def training():
     """Three stages done, one of them fresh; the fourth trains, in its third epoch of five."""
     clock, console = Clock(), screen(100, 40)
-    made = Dashboard("capro run runs/x", console=console, clock=clock)
+    made = LiveView("capro run runs/x", console=console, clock=clock)
     made.plan(STAGES)
     for name, seconds in (("scan", 65.0), ("classes", 0.0), ("pixels", 3.0)):
         made.begin(name)
         clock.now += seconds
-        made.end(name, fresh=name == "classes")
+        made.end(name, seconds=None if name == "classes" else seconds)
     made.begin("pretrain")
     with made.bar("step 1: web labels", 100) as step:
         step(40)  # resumed: not part of the rate
@@ -90,7 +89,7 @@ def test_it_shows_stages_progress_losses_and_labels(training):
 def test_labels_stay_when_the_next_stage_begins(training):
     made, step, _ = training
     step(50)
-    made.end("pretrain", fresh=False)
+    made.end("pretrain", seconds=5.0)
     drawn(made, screen(100, 40))
     made.begin("embed")
     with made.bar("encoding texts", None) as count:
@@ -152,16 +151,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    for module in (ingest, matching):
+    for module in (classes, embed, match):
         monkeypatch.setattr(module, "load_text_encoder", lambda *_, **__: tiny.WordEncoder())
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
     return Run.create(tmp_path / "run", tiny.settings(data, "net.mode=frozen", "train.epochs=2"))
 
 
-def test_a_run_tells_its_stages_figures_and_warnings(run: Run) -> None:
+def test_a_run_shows_its_stages_figures_and_warnings(run: Run) -> None:
     seen: list[Figures] = []
 
-    class Watching(Dashboard):
+    class Watching(LiveView):
         def _note(self, figures: Figures | None) -> None:
             super()._note(figures)
             if figures is not None:
@@ -173,10 +172,8 @@ def test_a_run_tells_its_stages_figures_and_warnings(run: Run) -> None:
         run_all(run, watch=watch)
     text = console.export_text()
     last = text[text.rindex("✓ scan") :]
-    assert [word for word in last.split() if word.isalpha() and len(word) > 3] == [
-        *("scan", "classes", "pixels", "features", "pretrain", "embed", "match", "train", "clean"),
-        *("finetune", "evaluate"),
-    ]
+    names = [stage.name for stage in PLAN.of(run.settings)]
+    assert [word for word in last.split() if word.isalpha() and len(word) > 3] == names
     assert "warning: 1 classes have no training sample: nobody" in text
     assert "warning: 1 classes have no sample and so no anchor: nobody" in text
     trained = [f for f in seen if f.shares() and f.shares()[-1]]
@@ -186,10 +183,10 @@ def test_a_run_tells_its_stages_figures_and_warnings(run: Run) -> None:
     with Watching("capro run", console=(again := screen(100, 40))) as watch:
         run_all(run, watch=watch)
     text = again.export_text()
-    assert text[text.rindex("✓ scan") :].count("fresh") == 11
+    assert text[text.rindex("✓ scan") :].count("fresh") == len(names)
 
     run_all(run, watch=Lines(said.append))
-    assert [line for line in said if line.startswith("[")][-1] == "[11/11] evaluate"
+    assert [line for line in said if line.startswith("[")][-1] == f"[{len(names)}/{len(names)}] evaluate"
     assert "warning: 1 classes have no training sample: nobody" in said
 
 
@@ -197,7 +194,7 @@ def test_an_error_leaves_the_warnings_and_no_list_of_stages() -> None:
     console = screen(80, 24)
 
     def interrupted() -> None:
-        with Dashboard("capro run", console=console) as watch:
+        with LiveView("capro run", console=console) as watch:
             watch.plan(["scan"])
             watch.begin("scan")
             watch.warn("look at this")
@@ -217,12 +214,12 @@ def test_figures_as_one_line() -> None:
 
 PROGRAM = """
 import sys
-from capro import cli
-from capro.pipeline import ingest, matching
+from capro.cli import main
+from capro.stages import classes, embed, match
 from tests import tiny
-for module in (ingest, matching):
+for module in (classes, embed, match):
     module.load_text_encoder = lambda *_, **__: tiny.WordEncoder()
-commands.main()
+main()
 """
 
 
@@ -233,7 +230,7 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean(data: Path, tmp_path: Path) -> Non
     command += [part for option in options for part in ("--set", option)]
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover - the child
-        os.chdir(Path(__file__).parents[1])
+        os.chdir(Path(__file__).parents[2])
         os.execvpe(command[0], command, {**os.environ, "TERM": "xterm"})
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     output, sent, deadline = b"", False, time.monotonic() + 120
@@ -259,8 +256,8 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean(data: Path, tmp_path: Path) -> Non
 def test_lines_where_nothing_can_be_redrawn(monkeypatch: pytest.MonkeyPatch, kind: str, there: bool) -> None:
     monkeypatch.setenv("TERM", kind)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert isinstance(commands.watching("capro run"), Dashboard if there else Lines)
+    assert isinstance(live("capro run"), LiveView if there else Lines)
     monkeypatch.setattr(processes, "rank", lambda: 1)
-    assert isinstance(commands.watching("capro run"), Lines)
+    assert isinstance(live("capro run"), Lines)
     monkeypatch.undo()
-    assert isinstance(commands.watching("capro run"), Lines)  # pytest's stderr is no terminal
+    assert isinstance(live("capro run"), Lines)  # pytest's stderr is no terminal

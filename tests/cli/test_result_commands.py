@@ -1,74 +1,56 @@
-"""evaluate, doctor and bench as commands: stdout, messages, exit codes."""
+"""export, export-model and predict as commands."""
 
 from __future__ import annotations
 
+import csv
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from capro.cli import commands
-from capro.run.directory import Run
-from capro.stages import run_all
-from tests import squares as tiny
+from capro.cli import app
+from capro.errors import CaproError
+from tests.made_up import CLASSES, make_run
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    base = tmp_path_factory.mktemp("cli")
-    data = tiny.write_data(base / "data", train=8, test=3, noise=2)
-    made = Run.create(base / "run", tiny.settings(data))
-    run_all(made)
-    return made
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("cli")).path
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["capro", *map(str, words)])
-    with pytest.raises(SystemExit) as left:
-        commands.main()
-    return int(left.value.code or 0)
+def capro(*words: object) -> None:
+    app(list(map(str, words)), standalone_mode=False)
 
 
-def test_evaluate(run: Run, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    truth = Path(run.settings.data.source or "") / "train_truth.csv"
-    assert call(monkeypatch, "evaluate", run.path, "--truth", truth, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert set(found["methods"]) == {"vanilla", "capro"}
-    assert found["truth"]["web_label_accuracy"] == 0.75
-    assert call(monkeypatch, "evaluate", "--run", run.path) == 0
-    assert "by class" in capsys.readouterr().out
+def test_export_prints_how_to_read_it_back(run: Path, tmp_path: Path, capsys: Any) -> None:
+    capro("export", run, "--to", "parquet", "--out", tmp_path / "out")
+    said = capsys.readouterr()
+    assert "samples in" in said.out
+    assert f"capro scan {tmp_path}/out/samples.parquet --image-root" in said.err
+    capro("export", run, "--to", "hf", "--out", tmp_path / "hf", "--json")
+    assert json.loads(capsys.readouterr().out)["format"] == "hf"
 
 
-def test_evaluate_wants_one_run(run: Run, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    assert call(monkeypatch, "evaluate", run.path, "--run", run.path) == 2
-    assert "give one run directory" in capsys.readouterr().err
-    assert call(monkeypatch, "evaluate", run.path, "--open-set") == 2
-    error = capsys.readouterr().err
-    assert "no open class" in error
-    assert "hint: give data with other classes" in error
+def test_export_model_then_predict(run: Path, tmp_path: Path, capsys: Any) -> None:
+    model = tmp_path / "model"
+    capro("export-model", run, "--out", model)
+    assert "model of 3 classes" in capsys.readouterr().out
+    images = run.parent / "data" / "test" / "images"
+    capro("predict", model, images, "--top", "1")
+    said = capsys.readouterr()
+    rows = list(csv.DictReader(said.out.splitlines()))
+    assert len(rows) == 6
+    assert {row["label"] for row in rows} <= set(CLASSES)
+    assert "6 images" in said.err
+    out = tmp_path / "p.jsonl"
+    capro("predict", model, images, tmp_path / "gone.png", "--out", out, "--open-set")
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert lines[-1]["error"] == "no such file or folder"
+    assert all(line["open"] in (True, False) for line in lines[:-1])
 
 
-def test_doctor(run: Run, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    assert call(monkeypatch, "doctor", run.path, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["facts"]["samples"] == 24
-    assert call(monkeypatch, "doctor", run.settings.data.source) == 0
-    text = capsys.readouterr().out
-    assert "small classes" in text
-    assert "classes suggest" in text
-
-
-def test_bench(run: Run, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path) -> None:
-    data = run.settings.data
-    words = ["--data", data.source, "--run", tmp_path / "out", "--seeds", 1, "--from", run.path]
-    (tmp_path / "tiny.yaml").write_text(
-        "\n".join(f"{name}: {json.dumps(value)}" for name, value in run.settings.model_dump().items())
-    )
-    words += ["--config", tmp_path / "tiny.yaml"]
-    assert call(monkeypatch, "bench", "main", "--row", "k-NN label vote", *words) == 0
-    out = capsys.readouterr()
-    assert "| k-NN label vote |" in out.out
-    assert "[2/2] main: k-NN label vote, seed 0" in out.err
-    assert '"taken"' in next((tmp_path / "out").rglob("events.jsonl")).read_text()
-    assert call(monkeypatch, "bench", "mian", *words) == 2
-    assert "did you mean 'main'?" in capsys.readouterr().err
+def test_predict_on_something_else_is_an_error_with_a_hint(run: Path) -> None:
+    with pytest.raises(CaproError, match="not a model folder") as caught:
+        capro("predict", run, run)
+    assert "export-model" in caught.value.hint

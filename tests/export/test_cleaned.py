@@ -12,14 +12,16 @@ import pandas as pd
 import pytest
 
 from capro import config
-from capro.data.manifest import Manifest
+from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers import WRITERS
 from capro.errors import CaproError
-from capro.export import export_data
-from capro.export.cleaned import cleaned_table
+from capro.export.cleaned import cleaned_table, export_data
 from capro.export.folders import safe_name, safe_names
+from capro.run.artefacts import CLASSES as CLASSES_FILE
+from capro.run.artefacts import VERDICTS, write_json, write_table
 from capro.run.directory import Run
 from capro.stages import PLAN
+from tests.fakes import fake_stage
 from tests.made_up import CLASSES, make_run
 
 
@@ -41,7 +43,7 @@ def rescan(note: dict[str, Any], out: Path, folder: Path) -> Manifest:
     overrides += [f"data.image_root={words[4]}"] if len(words) > 3 else []
     run = Run.create(folder, config.load(overrides=overrides))
     PLAN.do(run, "scan")
-    return Manifest.load(folder / "scan" / "manifest.parquet")
+    return manifest_of(run)
 
 
 def cases() -> list[Any]:
@@ -57,7 +59,7 @@ def test_round_trip(to: str, images: str | None, task: str, single: Run, multi: 
     again = rescan(note, tmp_path / "out", tmp_path / "again")
     assert again.task == task
     assert (again.frame["status"] == "ok").all()
-    before = Manifest.load(run.folder("scan") / "manifest.parquet")
+    before = manifest_of(run)
     table = cleaned_table(run, before)
     kept = table[table["decision"] != "drop"].set_index("capro_id")
     assert 0 < len(kept) < len(table)
@@ -217,13 +219,8 @@ def test_images_in_tars_can_be_copied_but_not_left_in_place(single: Run, tmp_pat
     manifest = rescan(note, shards, tmp_path / "run")
     run = Run.open(tmp_path / "run")
     verdicts = single.issues().set_index("id").loc[manifest.samples["id"]].reset_index()
-    for stage in ("classes", "clean"):
-        (run.folder(stage)).mkdir()
-    (run.folder("classes") / "classes.json").write_bytes(
-        (single.folder("classes") / "classes.json").read_bytes()
-    )
-    (run.folder("clean") / "stage.json").write_text('{"fingerprint": "x"}')
-    verdicts.to_parquet(run.folder("clean") / "verdicts.parquet")
+    fake_stage(run, "classes", lambda here: write_json(here / CLASSES_FILE.file, single.read(CLASSES_FILE)))
+    fake_stage(run, "clean", lambda here: write_table(here / VERDICTS.file, verdicts))
     for to, images in (("csv", "none"), ("folder", "link")):
         with pytest.raises(CaproError) as caught:
             export_data(run, tmp_path / "no", to=to, images=images)

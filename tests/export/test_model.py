@@ -13,11 +13,12 @@ from safetensors.torch import load_file
 from capro.data.image_bytes import ImageStore
 from capro.data.manifest import manifest_of
 from capro.errors import CaproError
-from capro.export import export_model
 from capro.export.card import _plain
+from capro.export.model import export_model
 from capro.export.predictor import Predictor
 from capro.nets.backbones import load_backbone
 from capro.nets.deployed import Deployed, describe, rebuild
+from capro.run.artefacts import SCORES
 from capro.run.directory import Run
 from capro.stages.threshold import threshold
 from tests.made_up import CLASSES, make_run
@@ -31,11 +32,11 @@ def test_predictions_are_those_of_evaluate(kind: str, tmp_path: Path) -> None:
     manifest = manifest_of(run)
     store = ImageStore(manifest)
     images = [predictor.open_image(store.read(int(i))) for i in manifest.split("test")]
-    evaluated = np.load(run.folder("evaluate") / "capro.npy")
+    evaluated = run.read(SCORES["capro"])
     assert len(images) == len(evaluated) > 0
     np.testing.assert_allclose(predictor.probabilities(images), evaluated, atol=1e-6)
     assert np.ptp(evaluated) > 0.1  # the comparison could fail
-    other = np.load(run.folder("evaluate") / "vanilla.npy")
+    other = run.read(SCORES["vanilla"])
     assert np.abs(other - evaluated).max() > 1e-3
 
 
@@ -76,7 +77,7 @@ def test_card_has_data_settings_and_results(run: Run, model: Path) -> None:
         assert text in card
     assert "gamma: 0.6" in card
     assert run.need("scan") in card
-    top1 = run.finished("evaluate")["result"]["capro"]["top1"]  # type: ignore[index]
+    top1 = run.result("evaluate")["capro"]["top1"]
     assert f"{100 * top1:.1f}" in card
     assert _plain("<script>[x](javascript:1)`\n") == "script  x  javascript:1"
 

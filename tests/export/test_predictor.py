@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from capro.errors import CaproError
-from capro.export.predictor import FORMAT, Item, Predictor, find_images, save_rows, write_rows
+from capro.export.predictor import FORMAT, Item, Predictor, find_images, save_rows, stream_rows
 from capro.nets.backbones import load_backbone
 from capro.nets.deployed import Deployed, describe
 from tests.data.corpus import BAD_IMAGES, jpeg, png
@@ -120,7 +120,7 @@ def test_csv_and_jsonl_hold_the_same(tmp_path: Path) -> None:
 def test_write_rows_streams() -> None:
     out = io.StringIO()
     rows = predictor().rows(Item(str(n), png(1)) for n in range(3))
-    assert write_rows(rows, out, "jsonl") == {"images": 3, "open": 0, "errors": 0}
+    assert stream_rows(rows, out, "jsonl") == {"images": 3, "open": 0, "errors": 0}
 
 
 @pytest.mark.parametrize("damage", ["nothing", "no config", "not json", "old", "no weights", "cut"])
@@ -151,10 +151,9 @@ def test_a_folder_that_is_no_model_says_so(tmp_path: Path, damage: str) -> None:
 
 def test_predict_needs_no_training_code() -> None:
     code = (
-        "import sys, capro.predict\n"
-        "training = ('capro.train', 'capro.losses', 'capro.labels', 'capro.prototypes', 'capro.graph',"
-        " 'capro.match', 'capro.text', 'capro.assemble', 'capro.pipeline', 'faiss', 'accelerate',"
-        " 'kornia', 'transformers')\n"
+        "import sys, capro.export.predictor\n"
+        "training = ('capro.train', 'capro.method', 'capro.graph', 'capro.text', 'capro.stages',"
+        " 'faiss', 'accelerate', 'kornia', 'transformers')\n"
         "print([name for name in training if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

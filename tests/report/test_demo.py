@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from capro.demo import run
-from capro.run import progress
+from capro.cli import app
+from capro.demo import run as demo_run
+from capro.run.progress import SILENT, Watch
 
 
 def test_the_demo_ends_with_the_comparison_and_the_reports_path(
-    demo: run.Demonstrated, capsys: pytest.CaptureFixture[str]
+    demo: demo_run.DemoRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
-    run.show(demo, commands="next: ...", say=said.append)
-    printed = capsys.readouterr().out
+    monkeypatch.setattr(demo_run, "run_demo", lambda *_, **__: demo)
+    app(["demo", "--run", str(demo.run.path)], standalone_mode=False)
+    printed, said = capsys.readouterr()
     assert printed.startswith("154 samples (112 train, 42 test), 14 classes")
     assert printed.index("anchors by") < printed.index("verdicts: ") < printed.index("labels that")
     table = printed[printed.index("on the test set") :].split("\n")
     rows = [line.split()[0] for line in table if line.strip()]
     assert rows[-3:] == ["vanilla", "capro", "difference"]
-    assert said[0] == "next: ..."
-    assert said[-1].endswith("report/report.html")
-    assert list(demo.found)[:2] == ["compose", "scan"]
+    lines = said.splitlines()
+    assert lines[0] == "next:"
+    assert lines[-1].endswith("report/report.html")
+
+
+def test_the_demo_announces_its_parts_around_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Announced(Watch):
+        def plan(self, stages: Sequence[str]) -> None:
+            self.stages = [*stages]
+
+    watch = Announced()
+    nothing_done(monkeypatch)
+    demo_run.run_demo(tmp_path / "run", multi_label=False, overrides=[], watch=watch)
+    assert watch.stages[:2] == ["compose", "scan"]
+    assert watch.stages[-3:] == ["evaluate", "measure", "report"]
+
+
+def nothing_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the demo decide on settings and do no work."""
+    monkeypatch.setattr(demo_run.PLAN, "do", lambda *_, **__: {})
+    for name in ("write_demo", "purity_by_enhancer", "on_truth", "anchor_sheet", "report"):
+        monkeypatch.setattr(demo_run, name, lambda *_, **__: None)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +65,7 @@ def test_several_labels_have_settings_of_their_own(
     gamma: float,
     weight: float,
 ) -> None:
-    monkeypatch.setattr(run.pipeline, "perform", lambda *_: {})
-    demo = run.perform(tmp_path / "run", multi_label=multi_label, overrides=overrides, watch=progress.Watch())
+    nothing_done(monkeypatch)
+    demo = demo_run.run_demo(tmp_path / "run", multi_label=multi_label, overrides=overrides, watch=SILENT)
     train = demo.run.settings.train
     assert (train.gamma, train.lambda_ins) == (gamma, weight)

@@ -1,33 +1,33 @@
-"""Tables for people: what `evaluate`, `bench` and `doctor` print, from the same data as ``--json``."""
+"""Tables for people: what `evaluate` and `doctor` print, from the same data as ``--json``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 
-from capro.cli.tables import console, table
+from capro.cli.tables import class_name, print_line, print_table
 
 SHOWN_WORSE = 20
 SHOWN_BETTER = 5
+OF_PARTS = ("top1", "top5", "C-F1", "mAP")  # metrics shown of ambiguous and unambiguous classes apart
+LEVELS = {"warning": "red", "advice": "yellow", "fine": "green"}
 
 
 def assessment(found: Mapping[str, Any]) -> None:
-    """What `capro evaluate` tells: the whole first, then where it hurt."""
-    out = console()
+    """What `capro evaluate` found: the whole first, then where it hurt."""
     opened = f", {found['open']:,} of them of no known class" if found["open"] else ""
-    out.print(f"[bold]{found['samples']:,} samples[/] of {escape(found['on'])}{opened}", soft_wrap=True)
+    print_line(f"[bold]{found['samples']:,} samples[/] of {escape(found['on'])}{opened}", whole=True)
     if "methods" in found:
-        _metrics(out, found)
-        _classes(out, found)
-        _confusions(out, found["confusion"])
-        _calibration(out, found["calibration"])
+        _metrics(found)
+        _classes(found)
+        _confusions(found["confusion"])
+        _calibration(found["calibration"])
     if "open_set" in found:
-        _open_set(out, found["open_set"])
+        _open_set(found["open_set"])
     if "truth" in found:
-        _truth(out, found["truth"])
+        _truth(found["truth"])
 
 
 def percent(value: float | None, *, sign: bool = False) -> str:
@@ -37,149 +37,127 @@ def percent(value: float | None, *, sign: bool = False) -> str:
     return f"{100 * value:+.1f}" if sign else f"{100 * value:.1f}"
 
 
-def _metrics(out: Console, found: Mapping[str, Any]) -> None:
-    methods, change = found["methods"], found["difference"]
-    made = table("metric, %", *(f">{name}" for name in methods), ">difference")
-    for name in change:
-        made.add_row(
-            name, *(percent(row[name]) for row in methods.values()), percent(change[name], sign=True)
-        )
+def _metrics(found: Mapping[str, Any]) -> None:
+    methods = found["methods"]
+    rows = [
+        (name, *(percent(row[name]) for row in methods.values()), percent(gain, sign=True))
+        for name, gain in found["difference"].items()
+    ]
     for part in ("ambiguous", "unambiguous"):
-        if part not in found:
-            continue
-        apart = found[part]
-        for name in [key for key in apart["capro"] if key in ("top1", "top5", "C-F1", "mAP")]:
+        apart = found.get(part, {"capro": {}})
+        for name in [key for key in apart["capro"] if key in OF_PARTS]:
             values = [apart[method][name] for method in methods]
             gain = None if None in values else values[-1] - values[0]
-            made.add_row(
-                f"{name}, {apart['classes']} {part} classes",
-                *(percent(value) for value in values),
-                percent(gain, sign=True),
-            )
-    out.print(made)
+            label = f"{name}, {apart['classes']} {part} classes"
+            rows.append((label, *(percent(value) for value in values), percent(gain, sign=True)))
+    print_table(["metric, %", *(f">{name}" for name in methods), ">difference"], rows)
 
 
-def _classes(out: Console, found: Mapping[str, Any]) -> None:
-    rows: Sequence[Mapping[str, Any]] = found["classes"]
-    out.print(
+def _classes(found: Mapping[str, Any]) -> None:
+    classes: Sequence[Mapping[str, Any]] = found["classes"]
+    print_line(
         f"by class: [bold]{found['worse']} worse[/], {found['equal']} equal, "
         f"{found['better']} better than vanilla"
     )
-    made = table(f"class ({found['class_figure']}, %)", ">samples", ">vanilla", ">capro", ">change")
-    harmed = [row for row in rows if row["difference"] < 0][:SHOWN_WORSE]
-    rest = [row for row in rows if row["difference"] >= 0]
-    shown = rest if len(rows) <= SHOWN_WORSE + SHOWN_BETTER else rest[-SHOWN_BETTER:]
-    for row in [*harmed, *shown]:
+    harmed = [row for row in classes if row["difference"] < 0][:SHOWN_WORSE]
+    rest = [row for row in classes if row["difference"] >= 0]
+    shown = [*harmed, *(rest if len(classes) <= SHOWN_WORSE + SHOWN_BETTER else rest[-SHOWN_BETTER:])]
+    rows = []
+    for row in shown:
         style = "[red]" if row["difference"] < 0 else ""
-        mark = " [yellow]ambiguous[/]" if row["ambiguous"] else ""
-        made.add_row(
-            style + escape(row["class"]) + mark,
-            f"{row['samples']:,}",
-            percent(row["vanilla"]),
-            percent(row["capro"]),
-            style + percent(row["difference"], sign=True),
-        )
-    out.print(made)
-    hidden = len(rows) - len(harmed) - len(shown)
-    if hidden:
-        out.print(f"{hidden} more classes are in details.json (or --json)")
+        name = class_name(row["class"], ambiguous=row["ambiguous"])
+        figures = (percent(row["vanilla"]), percent(row["capro"]))
+        change = percent(row["difference"], sign=True)
+        rows.append((style + name, f"{row['samples']:,}", *figures, style + change))
+    head = f"class ({found['class_figure']}, %)"
+    print_table([head, ">samples", ">vanilla", ">capro", ">change"], rows)
+    if hidden := len(classes) - len(shown):
+        print_line(f"{hidden} more classes are in details.json (or --json)")
 
 
-def _confusions(out: Console, found: Mapping[str, Any]) -> None:
+def _confusions(found: Mapping[str, Any]) -> None:
     if not found["capro"]:
         return
-    before = {(row["true"], row["taken_for"]): row["count"] for row in found["vanilla"]}
-    made = table("most confused by capro", "taken for", ">times", ">of the class, %", ">by vanilla")
-    for row in found["capro"]:
-        times = before.get((row["true"], row["taken_for"]))
-        made.add_row(
+    before = {(row["true"], row["taken_for"]): str(row["count"]) for row in found["vanilla"]}
+    rows = [
+        (
             escape(row["true"]),
             escape(row["taken_for"]),
             str(row["count"]),
             percent(row["share"]),
-            "-" if times is None else str(times),
+            before.get((row["true"], row["taken_for"]), "-"),
         )
-    out.print(made)
+        for row in found["capro"]
+    ]
+    print_table(["most confused by capro", "taken for", ">times", ">of the class, %", ">by vanilla"], rows)
 
 
-def _calibration(out: Console, found: Mapping[str, Any]) -> None:
+def _calibration(found: Mapping[str, Any]) -> None:
     parts = ", ".join(f"{name} {percent(value['ece'])}" for name, value in found.items())
-    out.print(f"expected calibration error, %: {parts}")
-    made = table("confidence", *(f">{name} {word}" for name in found for word in ("n", "right %")))
-    bins = [value["bins"] for value in found.values()]
-    for rows in zip(*bins, strict=True):
-        if not any(row["count"] for row in rows):
-            continue
-        cells = [text for row in rows for text in (f"{row['count']:,}", percent(row["accuracy"]))]
-        made.add_row(f"{rows[0]['from']:.2f} to {rows[0]['to']:.2f}", *cells)
-    out.print(made)
+    print_line(f"expected calibration error, %: {parts}")
+    rows = [
+        (
+            f"{bins[0]['from']:.2f} to {bins[0]['to']:.2f}",
+            *(text for each in bins for text in (f"{each['count']:,}", percent(each["accuracy"]))),
+        )
+        for bins in zip(*(value["bins"] for value in found.values()), strict=True)
+        if any(each["count"] for each in bins)
+    ]
+    print_table(["confidence", *(f">{name} {what}" for name in found for what in ("n", "right %"))], rows)
 
 
-def _open_set(out: Console, found: Mapping[str, Any]) -> None:
-    out.print(
+def _open_set(found: Mapping[str, Any]) -> None:
+    print_line(
         f"[bold]open set[/]: {found['known']} known classes, {len(found['novel'])} others as one open class"
     )
-    made = table("C-F1, %", ">mean over thresholds", ">best", ">at t", ">held-out t", ">at t")
+    rows = []
     for name, row in found["methods"].items():
-        best, held = row["best"], row["held_out"]
-        made.add_row(
-            name,
-            percent(row["mean"]),
-            percent(best["f1"]),
-            f"{best['threshold']:.2f}",
-            percent(held["f1"]) if held else "-",
-            f"{held['threshold']:.2f}" if held else "-",
-        )
-    out.print(made)
-    out.print("the best point is chosen on the data it is measured on: read the others first")
+        points = [row["best"], row["held_out"] or {"f1": None, "threshold": None}]
+        limits = ["-" if p["threshold"] is None else f"{p['threshold']:.2f}" for p in points]
+        pairs = [text for p, t in zip(points, limits, strict=True) for text in (percent(p["f1"]), t)]
+        rows.append((name, percent(row["mean"]), *pairs))
+    print_table(["C-F1, %", ">mean over thresholds", ">best", ">at t", ">held-out t", ">at t"], rows)
+    print_line("the best point is chosen on the data it is measured on: read the others first")
     for name, row in found["held_out"].items():
         known, rejected = row["known"], row["open"]["rejected"]
-        if row["threshold"] is None:
-            out.print(f"held-out t of {name}: none, there was nothing to choose it from")
-            continue
-        out.print(
-            f"held-out t of {name}: from {known['samples']:,} {known['from']}; it keeps "
-            f"{percent(known['kept'])} % of them and rejects {percent(rejected)} % of the same "
-            "without their own class",
-            soft_wrap=True,
+        how = (
+            f"from {known['samples']:,} {known['from']}; it keeps {percent(known['kept'])} % of them and "
+            f"rejects {percent(rejected)} % of the same without their own class"
         )
+        nothing = "none, there was nothing to choose it from"
+        print_line(f"held-out t of {name}: {nothing if row['threshold'] is None else how}", whole=True)
 
 
-def _truth(out: Console, found: Mapping[str, Any]) -> None:
+def _truth(found: Mapping[str, Any]) -> None:
     noise = found["noise_detection"]
-    made = table("measured on the truth", ">%")
     # several labels: a decision for every class, nearly all of them "no"
     what = "decisions per class that are right" if "found" in noise else "labels that are true"
-    rows = [
-        ("anchors whose label is true", found["anchor_purity"]),
-        ("the same in ambiguous classes", found["anchor_purity_ambiguous"]),
-        (f"web {what}", found["web_label_accuracy"]),
-        (f"cleaned {what}", found["cleaned_label_accuracy"]),
-        ("samples kept", found["kept"]),
-        ("labels called noise", noise["called"]),
-        ("... that are wrong (precision)", noise["precision"]),
-        ("wrong labels called noise (recall)", noise["recall"]),
-        ("new labels that are true", noise["corrected"]),
-    ]
+    figures = {
+        "anchors whose label is true": found["anchor_purity"],
+        "the same in ambiguous classes": found["anchor_purity_ambiguous"],
+        f"web {what}": found["web_label_accuracy"],
+        f"cleaned {what}": found["cleaned_label_accuracy"],
+        "samples kept": found["kept"],
+        "labels called noise": noise["called"],
+        "... that are wrong (precision)": noise["precision"],
+        "wrong labels called noise (recall)": noise["recall"],
+        "new labels that are true": noise["corrected"],
+    }
     if "found" in noise:
-        rows.append(("missing labels that were added", noise["found"]))
-    for name, value in rows:
-        made.add_row(name, percent(value))
-    out.print(made)
+        figures["missing labels that were added"] = noise["found"]
+    print_table(["measured on the truth", ">%"], [(name, percent(each)) for name, each in figures.items()])
 
 
 def findings(found: Mapping[str, Any]) -> None:
-    """What `capro doctor` says: warnings, advice, and what is fine."""
-    out = console()
+    """What `capro doctor` found: warnings, advice, and what is fine."""
     facts = found["facts"]
     kind = "one label each" if facts["task"] == "single" else "several labels each"
-    out.print(
+    print_line(
         f"[bold]{facts['samples']:,} training samples[/], {len(facts['sizes'])} classes, {kind}, "
         f"{facts['no_text']:.0%} without text"
     )
-    colours = {"warning": "red", "advice": "yellow", "fine": "green"}
-    for finding in found["findings"]:
-        level = finding["level"]
-        out.print(f"[{colours[level]}]{level}[/]: [bold]{finding['topic']}[/]: {escape(finding['text'])}")
-        if finding["action"]:
-            out.print(f"    do: {escape(finding['action'])}")
+    for each in found["findings"]:
+        level = f"[{LEVELS[each['level']]}]{each['level']}[/]"
+        print_line(f"{level}: [bold]{each['topic']}[/]: {escape(each['text'])}")
+        if each["action"]:
+            print_line(f"    do: {escape(each['action'])}")

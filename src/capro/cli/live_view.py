@@ -11,9 +11,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Self
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -30,12 +31,19 @@ from capro.run.progress import Figures, Step, Watch
 REFRESH = 2  # per second; drawing takes about 6 ms
 WIDE, WIDEST = 78, 110  # columns from which stages stand beside the figures; more is not used
 STAGES_WIDTH = 26
+TRAINING_HEIGHT = 13  # lines that a training needs: panels are never lower, so that nothing jumps
 WINDOW = 20.0  # seconds over which the rate is taken
 WARNINGS = 3  # shown at a time; all are printed at the end
-COLOURS = {
+VERDICT_COLOURS = {
     "anchor": "cyan", "keep": "green", "relabel": "yellow", "add": "yellow",
     "remove": "magenta", "drop": "red",
 }  # fmt: skip
+STATES = {  # style, mark, mark where there is only ASCII
+    "to come": ("dim", "·", "."),
+    "running": ("bold", "▶", ">"),
+    "done": ("green", "✓", "+"),
+    "fresh": ("cyan", "✓", "="),
+}
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -89,9 +97,16 @@ def amount(value: float) -> str:
 @dataclass
 class _Stage:
     name: str
-    state: str = "to come"  # running, done, fresh
+    state: str = "to come"
     began: float = 0.0
     seconds: float = 0.0
+
+    def parts(self, now: float, *, plain: bool) -> tuple[Text, Text]:
+        """Its mark with its name, and how long it has taken."""
+        style, *marks = STATES[self.state]
+        seconds = now - self.began if self.state == "running" else self.seconds
+        spent = {"to come": "", "fresh": "fresh"}.get(self.state, duration(seconds))
+        return Text(f"{marks[plain]} {self.name}", style), Text(spent, style)
 
 
 @dataclass
@@ -146,21 +161,21 @@ class LiveView(Watch):
         for text in self._warnings:
             self._console.print(Text(f"warning: {text}", "yellow"), soft_wrap=True)
         if not any(error):  # what stays of a run that ended well: the time of each stage
-            lines = self._in_a_line(0.0, self._console.width, plain=self._console.options.ascii_only)
+            lines = self._in_lines(0.0, self._console.width, plain=self._console.options.ascii_only)
             self._console.print(*lines, sep="\n")
 
-    # --- what stages tell -------------------------------------------------------------------------
+    # --- what happens -----------------------------------------------------------------------------
 
     def plan(self, stages: Sequence[str]) -> None:
         self._stages = [_Stage(name) for name in stages]
 
     def begin(self, stage: str) -> None:
         self._figures = None
-        at = self._at(stage)
+        at = self._stage(stage)
         at.state, at.began = "running", self._clock()
 
     def end(self, stage: str, *, seconds: float | None) -> None:
-        at = self._at(stage)
+        at = self._stage(stage)
         at.state, at.seconds = "fresh" if seconds is None else "done", self._clock() - at.began
 
     def say(self, text: str) -> None:
@@ -187,8 +202,12 @@ class LiveView(Watch):
             self._note(work.figures)
             self._works.remove(work)
 
-    def _at(self, stage: str) -> _Stage:
-        return next(each for each in self._stages if each.name == stage)
+    def _stage(self, name: str) -> _Stage:
+        return next(each for each in self._stages if each.name == name)
+
+    @property
+    def _running(self) -> _Stage | None:
+        return next((each for each in self._stages if each.state == "running"), None)
 
     def _note(self, figures: Figures | None) -> None:
         """Keep the newest figures; what step 2 did to the labels stays to the end of the run."""
@@ -217,83 +236,62 @@ class LiveView(Watch):
             yield Segment.line()
 
     def _arrangements(self, options: ConsoleOptions) -> Iterator[RenderableType]:
-        now = self._clock()
+        """Ways to draw, the largest first."""
+        now, width, plain = self._clock(), options.max_width, options.ascii_only
         if self._works:
             self._note(self._works[-1].figures)
-        plain = options.ascii_only
-        width = options.max_width
+        title = Text(f"{self._title}, {duration(now - self._began)}", "default")
         warnings = self._warned()
         if width >= WIDE:
-            yield Group(self._panels(now, width, plain=plain), *warnings)
-        head = Rule(self._heading(now), style="dim", align="left")
-        work = self._work(now, width)
-        figures = self._training(width, plain=plain)
-        stages = self._in_a_line(now, width, plain=plain)
-        yield Group(head, *stages, *work, *figures, *warnings)
+            yield Group(self._panels(now, width, title, plain=plain), *warnings)
+        work, figures = self._work(now, width), self._training(width, plain=plain)
+        stages = self._in_lines(now, width, plain=plain)
+        yield Group(Rule(title, style="dim", align="left"), *stages, *work, *figures, *warnings)
         yield Group(*stages, *work, *figures[:1], *warnings)
-        yield Group(self._position(now), *work, *figures[:1], *warnings[-1:])
-        yield Group(self._position(now), *work[1:])
+        position = self._position(now)
+        yield Group(position, *work, *figures[:1], *warnings[-1:])
+        yield Group(position, *work[1:])
 
-    def _panels(self, now: float, width: int, *, plain: bool) -> RenderableType:
+    def _panels(self, now: float, width: int, title: Text, *, plain: bool) -> RenderableType:
+        """The stages in a panel, and beside them the running one."""
         inner = width - STAGES_WIDTH - 4
-        right = [*self._work(now, inner), *self._training(inner, plain=plain)]
-        stages = Table.grid(expand=True)
-        stages.add_column()
-        stages.add_column(justify="right")
-        for each in self._stages:
-            style = _style(each.state)
-            mark = f"{_glyph(each.state, plain)} {each.name}"
-            stages.add_row(Text(mark, style), Text(self._spent(each, now), style))
-        running = next((each.name for each in self._stages if each.state == "running"), "")
-        made = Table.grid()
-        made.add_column(width=STAGES_WIDTH)
-        made.add_column(width=width - STAGES_WIDTH)
-        height = 2 + max(len(self._stages), 13)  # as high as a training needs: nothing jumps
-        made.add_row(
-            Panel(stages, title="stages", title_align="left", border_style="dim", height=height),
-            Panel(
-                Group(*right),
-                title=Text(running, "bold"),
-                title_align="left",
-                subtitle=self._heading(now),
-                subtitle_align="right",
-                border_style="dim",
-                height=height,
-            ),
+        stages = _grid([each.parts(now, plain=plain) for each in self._stages], (12, 10), right=True)
+        work = Group(*self._work(now, inner), *self._training(inner, plain=plain))
+        height = 2 + max(len(self._stages), TRAINING_HEIGHT)
+        left = Panel(stages, title="stages", title_align="left", border_style="dim", height=height)
+        right = Panel(
+            work,
+            title=Text(self._running.name if self._running else "", "bold"),
+            title_align="left",
+            subtitle=title,
+            subtitle_align="right",
+            border_style="dim",
+            height=height,
         )
-        return made
+        return _grid([(left, right)], (STAGES_WIDTH, width - STAGES_WIDTH))
 
-    def _heading(self, now: float) -> Text:
-        return Text(f"{self._title}, {duration(now - self._began)}", "default")
-
-    def _position(self, now: float) -> Text:
-        """The running stage in one short line."""
-        for number, each in enumerate(self._stages, start=1):
-            if each.state == "running":
-                where = f"[{number}/{len(self._stages)}] {each.name}, {self._spent(each, now)}"
-                return Text(where, overflow="ellipsis")
-        return Text(self._title, overflow="ellipsis")
-
-    def _in_a_line(self, now: float, width: int, *, plain: bool) -> list[RenderableType]:
+    def _in_lines(self, now: float, width: int, *, plain: bool) -> list[Text]:
         """The stages one after another, in as many lines as they need."""
         lines = [Text()]
         for each in self._stages:
-            words = f"{_glyph(each.state, plain)} {each.name} {self._spent(each, now)}".rstrip()
-            if len(lines[-1]) and len(lines[-1]) + 2 + len(words) > width:
+            words = Text(" ").join(part for part in each.parts(now, plain=plain) if part)
+            if lines[-1] and len(lines[-1]) + 2 + len(words) > width:
                 lines.append(Text())
-            lines[-1].append("  " if len(lines[-1]) else "").append(words, _style(each.state))
-        return [*lines]
+            lines[-1].append("  " if lines[-1] else "").append(words)
+        return lines
 
-    def _spent(self, each: _Stage, now: float) -> str:
-        if each.state == "running":
-            return duration(now - each.began)
-        return {"done": duration(each.seconds), "fresh": "fresh"}.get(each.state, "")
+    def _position(self, now: float) -> Text:
+        """The running stage in one short line."""
+        running = self._running
+        if running is None:
+            return Text(self._title, overflow="ellipsis")
+        number = f"[{self._stages.index(running) + 1}/{len(self._stages)}]"
+        return Text(f"{number} {running.name}, {duration(now - running.began)}", overflow="ellipsis")
 
     def _work(self, now: float, width: int) -> list[RenderableType]:
         """The innermost bar: its name, the bar, and how fast it goes."""
         if not self._works:
-            running = any(each.state == "running" for each in self._stages)
-            return [Text("working" if running else "", "dim"), Text(), Text()]
+            return [Text("working" if self._running else "", "dim"), Text(), Text()]
         work = self._works[-1]
         rate = work.rate(now)
         parts = [f"{work.done:,}" if work.total is None else f"{work.done:,} of {work.total:,}"]
@@ -301,9 +299,6 @@ class LiveView(Watch):
             parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s")
         if rate and work.total is not None:
             parts.append(f"{duration((work.total - work.done) / rate)} left")
-        line = Table.grid()
-        line.add_column(width=width - 5)
-        line.add_column(width=5, justify="right")
         bar = ProgressBar(
             total=work.total,
             completed=work.done,
@@ -311,78 +306,59 @@ class LiveView(Watch):
             complete_style="green",
             finished_style="green",
         )
-        line.add_row(bar, f"{work.done / work.total:.0%}" if work.total else "")
+        share = f"{work.done / work.total:.0%}" if work.total else ""
         return [
             Text(work.label, "bold", overflow="ellipsis"),
-            line,
+            _grid([(bar, share)], (width - 5, 5), right=True),
             Text(", ".join(parts), "dim", overflow="ellipsis"),
         ]
 
     def _training(self, width: int, *, plain: bool) -> list[RenderableType]:
         """Epoch and learning rate; loss terms and labels by epoch, side by side."""
-        found = self._figures
+        found, half = self._figures, (width - 2) // 2
         made: list[RenderableType] = []
+        losses: list[Text] = []
+        labels: list[Text] = []
         if found is not None:
-            where = f"epoch {found.epoch + 1} of {found.epochs}"
-            made.append(Text(f"{where}, learning rate {amount(found.lr)}", overflow="ellipsis"))
-        half = (width - 2) // 2
-        left: list[Text] = []
-        if found is not None:
-            rows = list(found.history)
+            where = f"epoch {found.epoch + 1} of {found.epochs}, learning rate {amount(found.lr)}"
+            made.append(Text(where, overflow="ellipsis"))
             for name, value in found.terms.items():
-                past = [row[name] for row in rows if name in row]
-                bounds = (min(past), max(past)) if past else (0.0, 1.0)
-                left.append(_series(name, amount(value), past, bounds, "blue", half, plain=plain))
-        right: list[Text] = []
+                past = [row[name] for row in list(found.history) if name in row]
+                sparks = sparkline(past, min(past, default=0.0), max(past, default=1.0))
+                losses.append(_series(name, amount(value), "" if plain else sparks, "blue", half))
         if self._labels:
             top = max(max(row.values()) for row in self._labels)
             for name, share in self._labels[-1].items():
-                past = [row[name] for row in self._labels]
-                colour = COLOURS.get(name, "white")
-                right.append(_series(name, f"{share:.0%}", past, (0.0, top), colour, half, plain=plain))
-        if not left and not right:
+                sparks = sparkline([row[name] for row in self._labels], 0.0, top)
+                colour = VERDICT_COLOURS.get(name, "white")
+                labels.append(_series(name, f"{share:.0%}", "" if plain else sparks, colour, half))
+        if not losses and not labels:
             return made
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(width=half)
-        grid.add_column(width=half)
-        grid.add_row(
-            Text("loss, and by epoch" if left else "", "dim"),
-            Text("labels, by epoch" if right else "", "dim"),
-        )
-        for number in range(max(len(left), len(right))):
-            pair = [column[number] if number < len(column) else Text() for column in (left, right)]
-            grid.add_row(*pair)
-        return [*made, Text(), grid]
+        heads = ("loss, and by epoch" if losses else "", "labels, by epoch" if labels else "")
+        rows = [[Text(head, "dim") for head in heads], *zip_longest(losses, labels, fillvalue=Text())]
+        return [*made, Text(), _grid(rows, (half, half), gap=2)]
 
     def _warned(self) -> list[RenderableType]:
-        shown = self._warnings[-WARNINGS:]
-        hidden = len(self._warnings) - len(shown)
-        made = [Text(f"! {' '.join(text.split())}", "yellow", overflow="ellipsis") for text in shown]
-        return [*made, *([Text(f"! and {hidden} more, printed at the end", "yellow")] * bool(hidden))]
+        """The last warnings, and how many there are besides."""
+        shown = [f"! {' '.join(text.split())}" for text in self._warnings[-WARNINGS:]]
+        if len(self._warnings) > WARNINGS:
+            shown.append(f"! and {len(self._warnings) - WARNINGS} more, printed at the end")
+        return [Text(text, "yellow", overflow="ellipsis") for text in shown]
 
 
-def _style(state: str) -> str:
-    return {"running": "bold", "done": "green", "fresh": "cyan"}.get(state, "dim")
+def _grid(
+    rows: Iterable[Sequence[RenderableType]], widths: Sequence[int], *, right: bool = False, gap: int = 0
+) -> Table:
+    """Columns of fixed widths without lines; ``right``: the last one is right-aligned."""
+    made = Table.grid(padding=(0, gap, 0, 0))
+    for number, width in enumerate(widths, start=1):
+        made.add_column(width=width, justify="right" if right and number == len(widths) else "left")
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
-def _glyph(state: str, plain: bool) -> str:
-    marks: Mapping[str, str] = {"running": "▶>", "done": "✓+", "fresh": "✓=", "to come": "·."}
-    return marks[state][plain]
-
-
-def _series(
-    name: str,
-    value: str,
-    past: Sequence[float],
-    bounds: tuple[float, float],
-    colour: str,
-    width: int,
-    *,
-    plain: bool,
-) -> Text:
+def _series(name: str, value: str, sparks: str, colour: str, width: int) -> Text:
     """A name, its value now, and a bar for each of the last epochs."""
     made = Text(f"{name:<8}{value:>6} ", no_wrap=True, overflow="crop")
-    room = width - len(made)
-    if room > 0 and not plain:
-        made.append(sparkline(past[-room:], *bounds), colour)
-    return made
+    return made.append(sparks[-max(0, width - len(made)) :] if width > len(made) else "", colour)

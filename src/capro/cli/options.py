@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, get_origin
 
 import typer
+import yaml
 
+from capro import config
 from capro.config import DataSettings
-from capro.data.readers import FORMATS, on_hub
+from capro.data.readers import FORMATS
 from capro.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,23 +38,19 @@ Preset = Annotated[
 Memory = Annotated[
     Text, typer.Option("--memory", help="Memory for the graph, say 4GB; wins over match.memory_gb.")
 ]
-Source = Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")]
+SourceOption = Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is fresh.")]
 NewFolder = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
 
-NO_OPTION = {"source", "subset", "class_list", "classes"}  # the argument, and what --set is for
-
 
 def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with an option for every setting of the data; it gets them as one mapping, ``data``."""
+    """A command with an option for every setting of the data but its source.
 
-    def called(**given: Any) -> None:
-        data = {name: given.pop(name) for name in names}
-        command(data={key: value for key, value in data.items() if value is not None}, **given)
-
-    names = [name for name in DataSettings.model_fields if name not in NO_OPTION]
-    own = [*inspect.signature(command, eval_str=True).parameters.values()]
+    The command gets them among its overrides: ``--test DIR`` is ``--set data.test=DIR``.
+    """
+    names = [name for name in DataSettings.model_fields if name != "source"]
+    signature = inspect.signature(command, eval_str=True)
     options = [
         inspect.Parameter(
             name,
@@ -60,20 +60,70 @@ def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
         )
         for name in names
     ]
-    first = [p for p in own if p.default is p.empty and p.name != "data"]
-    rest = [p for p in own if p.default is not p.empty]
-    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*first, *rest)]
-    parameters = [*keyword[: len(first)], *options, *keyword[len(first) :]]
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {p.name: p.annotation for p in parameters}
-    called.__doc__, called.__name__ = command.__doc__, command.__name__
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        data = {name: given.pop(name) for name in names}
+        command(**given | {"set_": [*(given["set_"] or []), *data_overrides(data)]})
+
+    parameters = [*signature.parameters.values(), *options]
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return called
 
 
 def _sentence(name: str) -> str:
-    text = DataSettings.model_fields[name].description or ""
+    field = DataSettings.model_fields[name]
+    text = field.description or ""
+    if get_origin(field.annotation) is Literal:
+        text += f" ({', '.join(get_args(field.annotation))})"
     text += f": {', '.join(FORMATS)}" if name == "format" else ""
     return text[:1].upper() + text[1:] + "."
+
+
+def data_overrides(data: Mapping[str, str | None]) -> list[str]:
+    """Overrides for what was given of the data's settings, quoted: a value may look like YAML.
+
+    >>> data_overrides({"test": None, "label_separator": ";"})
+    ['data.label_separator=";"']
+    """
+    given = {name: text for name, text in data.items() if text is not None}
+    quoted = {name: yaml.safe_dump(text, default_style='"', width=math.inf) for name, text in given.items()}
+    return [f"data.{name}={value.strip()}" for name, value in quoted.items()]
+
+
+def with_memory(overrides: list[str] | None, memory: str | None) -> list[str]:
+    """Overrides with ``--memory`` among them: 4GB, 512MB, or a number of gigabytes.
+
+    >>> with_memory(["seed=1"], "512MB")
+    ['seed=1', 'match.memory_gb=0.5']
+    """
+    if memory is None:
+        return overrides or []
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?)?", memory.strip(), re.IGNORECASE)
+    gigabytes = 0.0
+    if found:
+        gigabytes = float(found[1]) * 1024.0 ** ("KMGT".index((found[2] or "G").upper()) - 2)
+    if gigabytes <= 0:
+        raise ConfigError(f"--memory {memory!r}: not an amount of memory", hint="--memory 4GB")
+    return [*(overrides or []), f"match.memory_gb={gigabytes:g}"]
+
+
+def new_settings(
+    source: str | None, overrides: list[str] | None, *, file: Path | None = None, preset: str | None = None
+) -> Settings:
+    """Settings of a new run; a source that is not there is refused before anything is written."""
+    given = [*(overrides or []), *data_overrides({"source": source})]
+    settings = config.load(file, preset_name=preset, overrides=given)
+    check_source(settings)
+    return settings
+
+
+def check_source(settings: Settings) -> None:
+    """Refuse a source that is not there; the hub answers later."""
+    from capro.stages.scan import find_sources
+
+    if not on_hub(settings.data, str(settings.data.source)):
+        find_sources(settings.data)
 
 
 def one_run(path: Path | None, option: Path | None) -> Path:
@@ -85,45 +135,7 @@ def one_run(path: Path | None, option: Path | None) -> Path:
 
 def open_run(path: Path, overrides: list[str] | None = None) -> Run:
     """An existing run, with overrides written into its settings."""
-    from capro import config
     from capro.run.directory import Run
 
     run = Run.open(path)
     return run.with_settings(config.update(run.settings, overrides)) if overrides else run
-
-
-def with_memory(overrides: list[str] | None, memory: str | None) -> list[str] | None:
-    """Overrides with ``--memory`` among them: 4GB, 512MB, or a number of gigabytes.
-
-    >>> with_memory(["seed=1"], "512MB")
-    ['seed=1', 'match.memory_gb=0.5']
-    """
-    if memory is None:
-        return overrides
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?)?", memory.strip(), re.IGNORECASE)
-    gigabytes = 0.0
-    if found:
-        gigabytes = float(found[1]) * 1024.0 ** ("KMGT".index((found[2] or "G").upper()) - 2)
-    if gigabytes <= 0:
-        raise ConfigError(f"--memory {memory!r}: not an amount of memory", hint="--memory 4GB")
-    return [*(overrides or []), f"match.memory_gb={gigabytes:g}"]
-
-
-def settings_with_data(
-    file: Path | None, preset: str | None, overrides: list[str] | None, data: dict[str, Any]
-) -> Settings:
-    """Settings from file, preset and overrides, with what the command's options say of the data."""
-    from capro import config
-
-    settings = config.load(file, preset_name=preset, overrides=overrides or [])
-    merged = settings.model_dump()
-    merged["data"] |= {key: value for key, value in data.items() if value is not None}
-    return config.validate(merged, place="options")
-
-
-def check_source(settings: Settings) -> None:
-    """Refuse a source that is not there before anything is written; the hub answers later."""
-    from capro.stages.scan import find_sources
-
-    if not on_hub(settings.data, str(settings.data.source)):
-        find_sources(settings.data)

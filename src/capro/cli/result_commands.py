@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from capro.cli.app import app, config_app, lines, note
 from capro.cli.options import (
     AsJson,
     Force,
@@ -23,6 +21,7 @@ from capro.cli.options import (
     one_run,
     open_run,
 )
+from capro.cli.program import app, config_app, note, plain_lines, print_result
 from capro.data.readers import WRITERS
 
 
@@ -48,6 +47,7 @@ def evaluate(
     Metrics, classes made worse first, confusions, calibration; with options also other data,
     the open set, and true labels.
     """
+    from capro.cli import evaluation_tables
     from capro.stages.assess import assess
 
     found = assess(
@@ -56,14 +56,9 @@ def evaluate(
         truth=truth,
         with_open_set=open_set or novel is not None,
         novel=novel,
-        watch=lines(),
+        watch=plain_lines(),
     )
-    if as_json:
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        from capro.cli import evaluation_tables
-
-        evaluation_tables.assessment(found)
+    print_result(found, as_json, evaluation_tables.assessment)
 
 
 @app.command()
@@ -79,7 +74,7 @@ def report(
     """
     from capro.stages.report import report as write_report
 
-    print(write_report(open_run(run), out=out, title=title, force=force, watch=lines()))
+    print(write_report(open_run(run), out=out, title=title, force=force, watch=plain_lines()))
 
 
 @app.command()
@@ -96,15 +91,13 @@ def export(
 
     The given labels stay in it, dropped samples are listed.
     """
-    from capro.export import export_data
+    from capro.export.cleaned import export_data
 
-    with lines().bar("writing images", None) as step:
+    with plain_lines().bar("writing images", None) as step:
         found = export_data(open_run(run), out, to=to, images=images, progress=step)
-    if as_json:
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        print(f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv")
-        note(f"read it back with `{found['scan']} --run NEW_RUN`")
+    text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
+    print_result(found, as_json, lambda _: print(text))
+    note(f"read it back with `{found['scan']} --run NEW_RUN`")
 
 
 @app.command("export-model")
@@ -118,17 +111,14 @@ def export_model(
 
     Weights, configuration, model card, and ONNX on request.
     """
-    from capro.export import export_model as write_model
+    from capro.export.model import export_model as write_model
     from capro.stages.threshold import threshold
 
     opened = open_run(run)
-    chosen = threshold(opened, watch=lines())
+    chosen = threshold(opened, watch=plain_lines())
     found = write_model(opened, out, open_set=chosen, onnx=onnx, say=note)
-    if as_json:
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        limit = found["open_set"]["threshold"]
-        print(f"model of {found['num_labels']} classes in {out}, open-set threshold {limit}")
+    text = f"model of {found['num_labels']} classes in {out}, open-set threshold "
+    print_result(found, as_json, lambda found: print(text + str(found["open_set"]["threshold"])))
 
 
 @app.command()
@@ -168,10 +158,9 @@ def config_show(
     from capro import config
 
     settings = config.load(file, preset_name=preset, overrides=set_ or [])
-    if as_json:
-        print(settings.model_dump_json())
-    else:
-        print(config.show(settings, preset_name=preset), end="")
+    print_result(
+        settings.model_dump(), as_json, lambda _: print(config.show(settings, preset_name=preset), end="")
+    )
 
 
 @config_app.command("presets")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from capro.cli.app import app, lines, live, note
 from capro.cli.options import (
     AsJson,
     Memory,
@@ -18,13 +16,14 @@ from capro.cli.options import (
     Overrides,
     Preset,
     RunFolder,
-    Source,
+    SourceOption,
     Texts,
-    check_source,
+    new_settings,
     open_run,
-    settings_with_data,
+    with_data_options,
     with_memory,
 )
+from capro.cli.program import app, live, note, plain_lines, print_result
 
 
 def next_commands(path: Path, *, tested: bool) -> str:
@@ -41,9 +40,10 @@ def next_commands(path: Path, *, tested: bool) -> str:
 
 
 @app.command("run")
+@with_data_options
 def run_command(
     config: Annotated[OptionalPath, typer.Argument(help="YAML file with settings.")] = None,
-    data: Source = None,
+    data: SourceOption = None,
     run: Annotated[OptionalPath, typer.Option("--run", help="Run directory; runs/NAME if unset.")] = None,
     preset: Preset = None,
     memory: Memory = None,
@@ -57,25 +57,19 @@ def run_command(
     """
     from capro.cli import tables
     from capro.run.directory import Run, is_run
-    from capro.run.ranks import check_tracker
     from capro.stages import run_all
 
     set_ = with_memory(set_, memory)
     if run is not None and not (config or data or preset) and is_run(run):
         opened = open_run(run, set_)  # its own settings, not the defaults
     else:
-        settings = settings_with_data(config, preset, set_, {"source": data})
-        check_source(settings)
+        settings = new_settings(data, set_, file=config, preset=preset)
         name = config.stem if config else Path(settings.data.source or "capro").stem
         opened = Run.create(run or Path("runs") / name, settings)
-    check_tracker(opened.settings)
     with live(f"capro run {opened.path}") as watch:
         found = run_all(opened, watch=watch)
-    if as_json:
-        print(json.dumps(found))
-    else:
-        tables.run_summary(opened)
-        tables.comparison(found)
+    print_result(found, as_json, lambda found: tables.run_summary(opened, found))
+    if not as_json:
         note(f"results are in {opened.path}\n{next_commands(opened.path, tested=bool(found))}")
 
 
@@ -103,6 +97,7 @@ def demo(
 
 
 @app.command("bench")
+@with_data_options
 def bench_command(
     tables: Annotated[
         list[str],
@@ -112,7 +107,7 @@ def bench_command(
         ),
     ],
     run: RunFolder,
-    data: Source = None,
+    data: SourceOption = None,
     config: Annotated[OptionalPath, typer.Option("--config", help="YAML file with settings.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
     rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
@@ -133,7 +128,7 @@ def bench_command(
     from capro.bench import TABLES, Bench, bench
     from capro.run.progress import Lines, terminal
 
-    settings = settings_with_data(config, preset, set_, {"source": data})
+    settings = new_settings(data, set_, file=config, preset=preset)
     work = Bench(
         run,
         settings,
@@ -145,14 +140,12 @@ def bench_command(
     )
     for name in TABLES if tables == ["all"] else tables:
         found = bench(work, name, rows=rows or [])
-        if as_json:
-            print(json.dumps(found, ensure_ascii=False))
-        else:
-            print(Path(found["files"][0]).read_text("utf-8"))
-            note(f"written: {', '.join(found['files'])}")
+        print_result(found, as_json, lambda found: print(Path(found["files"][0]).read_text("utf-8")))
+        note(f"written: {', '.join(found['files'])}")
 
 
 @app.command()
+@with_data_options
 def doctor(
     path: Annotated[str, typer.Argument(metavar="RUN|DATA", help="Run directory or source.")],
     preset: Preset = None,
@@ -165,6 +158,7 @@ def doctor(
     """
     import tempfile
 
+    from capro.cli import evaluation_tables
     from capro.evaluate.doctor import advice
     from capro.run.directory import Run, is_run
     from capro.stages import PLAN
@@ -173,13 +167,8 @@ def doctor(
         found = advice(open_run(Path(path), set_))
     else:
         with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
-            settings = settings_with_data(None, preset, set_, {"source": path})
+            settings = new_settings(path, set_, preset=preset)
             opened = Run.create(Path(folder) / "run", settings)
-            PLAN.do(opened, "scan", *(["classes"] * bool(settings.data.classes)), watch=lines())
+            PLAN.do(opened, "scan", *(["classes"] * bool(settings.data.classes)), watch=plain_lines())
             found = advice(opened)
-    if as_json:
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        from capro.cli import evaluation_tables
-
-        evaluation_tables.findings(found)
+    print_result(found, as_json, evaluation_tables.findings)

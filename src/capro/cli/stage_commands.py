@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from capro.cli.app import app, classes_app, fail, lines, note
 from capro.cli.options import (
     AsJson,
     Force,
@@ -17,23 +15,20 @@ from capro.cli.options import (
     Overrides,
     Preset,
     RunFolder,
-    check_source,
+    new_settings,
     open_run,
-    settings_with_data,
     with_data_options,
     with_memory,
 )
+from capro.cli.program import app, classes_app, fail, note, plain_lines, print_result
 from capro.stages import PLAN
-
-Argument = Annotated[str, typer.Argument(help="Folder, table, tar shards, or hub:NAME.")]
 
 
 @app.command()
 @with_data_options
 def scan(
-    source: Argument,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Folder, table, tar shards, or hub:NAME.")],
     run: RunFolder,
-    data: dict[str, Any],
     preset: Preset = None,
     set_: Overrides = None,
     force: Force = False,
@@ -43,20 +38,15 @@ def scan(
 
     Every row of the source becomes a sample or is quarantined with a reason.
     """
+    from capro.cli import tables
     from capro.run.artefacts import QUARANTINE, SUMMARY
     from capro.run.directory import Run
 
-    settings = settings_with_data(None, preset, set_, {"source": source, **data})
-    check_source(settings)
-    opened = Run.create(run, settings)
-    PLAN.do(opened, "scan", watch=lines(warnings=False), force=force)  # its table says them
-    summary = opened.read(SUMMARY)
-    if as_json:
-        print(json.dumps(summary, ensure_ascii=False))
-    else:
-        from capro.cli import tables
-
-        tables.scan_summary(summary, quarantine=opened.file(QUARANTINE))
+    opened = Run.create(run, new_settings(source, set_, preset=preset))
+    PLAN.do(opened, "scan", watch=plain_lines(warnings=False), force=force)  # the table has them
+    print_result(
+        opened.read(SUMMARY), as_json, lambda found: tables.scan_summary(found, opened.file(QUARANTINE))
+    )
 
 
 @classes_app.command("suggest")
@@ -71,17 +61,14 @@ def classes_suggest(
     from capro.stages.classes import suggest
     from capro.text.classes import draft, save_classes
 
-    suggestions = suggest(open_run(run, set_), watch=lines())
+    if out is not None and out.exists():
+        fail(f"{out}: exists already", "give another file to --out, or delete it")
+    suggestions = suggest(open_run(run, set_), watch=plain_lines())
     if out is not None:
-        if out.exists():
-            fail(f"{out}: exists already", "give another file to --out, or delete it")
-        specs = [draft(suggestion) for suggestion in suggestions]
-        save_classes(out, specs, suggestions=suggestions)
+        save_classes(out, [draft(suggestion) for suggestion in suggestions], suggestions=suggestions)
         note(f"wrote {out}: check the ambiguous classes, then use it with --set data.classes={out}")
-    if as_json:
-        print(json.dumps([each.as_dict() for each in suggestions], ensure_ascii=False))
-    else:
-        tables.suggestions(suggestions)
+    plain = [each.as_dict() for each in suggestions]
+    print_result(plain, as_json, lambda _: tables.suggestions(suggestions))
 
 
 @classes_app.command("show")
@@ -91,24 +78,21 @@ def classes_show(run: RunFolder, set_: Overrides = None, as_json: AsJson = False
     from capro.text.classes import classes_of
 
     opened = open_run(run, set_)
-    PLAN.do(opened, "classes", watch=lines())
+    PLAN.do(opened, "classes", watch=plain_lines())
     specs = classes_of(opened)
-    if as_json:
-        print(json.dumps([asdict(spec) for spec in specs], ensure_ascii=False))
-    else:
-        tables.class_texts(specs)
+    print_result([asdict(spec) for spec in specs], as_json, lambda _: tables.class_texts(specs))
 
 
 @app.command()
 def pretrain(run: RunFolder, set_: Overrides = None) -> None:
     """Step 1: train on the web labels, the vanilla baseline."""
-    PLAN.do(open_run(run, set_), "pretrain", watch=lines())
+    PLAN.do(open_run(run, set_), "pretrain", watch=plain_lines())
 
 
 @app.command()
 def embed(run: RunFolder, set_: Overrides = None) -> None:
     """Compute text and visual features of every training sample."""
-    PLAN.do(open_run(run, set_), "embed", watch=lines())
+    PLAN.do(open_run(run, set_), "embed", watch=plain_lines())
 
 
 @app.command()
@@ -121,34 +105,27 @@ def match(run: RunFolder, memory: Memory = None, set_: Overrides = None, as_json
     from capro.run.artefacts import ANCHORS
 
     opened = open_run(run, with_memory(set_, memory))
-    found = PLAN.do(opened, "match", watch=lines())
-    if as_json:
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        tables.match_summary(found, opened.file(ANCHORS))
+    found = PLAN.do(opened, "match", watch=plain_lines())
+    print_result(found, as_json, lambda found: tables.match_summary(found, opened.file(ANCHORS)))
 
 
 @app.command()
 def train(run: RunFolder, set_: Overrides = None) -> None:
     """Step 2: prototypes, bootstrapping and label correction."""
-    PLAN.do(open_run(run, set_), "train", watch=lines())
+    PLAN.do(open_run(run, set_), "train", watch=plain_lines())
 
 
 @app.command()
 def clean(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Judge every label: anchor, keep, relabel or drop."""
     from capro.cli import tables
-    from capro.run.artefacts import VERDICTS
 
     opened = open_run(run, set_)
-    found = PLAN.do(opened, "clean", watch=lines())
-    if as_json:
-        print(json.dumps(found))
-    else:
-        tables.clean_summary(found, opened.file(VERDICTS))
+    found = PLAN.do(opened, "clean", watch=plain_lines())
+    print_result(found, as_json, lambda _: tables.clean_summary(opened))
 
 
 @app.command()
 def finetune(run: RunFolder, set_: Overrides = None) -> None:
     """Step 3: train the classifier alone on the cleaned labels."""
-    PLAN.do(open_run(run, set_), "finetune", watch=lines())
+    PLAN.do(open_run(run, set_), "finetune", watch=plain_lines())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from capro.data.summary import explain
+from capro.data.summary import explain, scan_problems
 from capro.run.artefacts import QUARANTINE, SUMMARY, VERDICTS
 from capro.run.directory import Run
 from capro.text.classes import ClassSpec, class_text, classes_of
@@ -24,21 +24,35 @@ if TYPE_CHECKING:
 
 SHOWN_CLASSES = 40
 SHOWN_SENSES = 4
+NOTES = {  # of a reader, by what it counted
+    "other_files_ignored": "files are no pictures and were ignored",
+    "other_members_ignored": "tar members are neither image nor text and were ignored",
+    "truncated_shards": "shards end too early: their whole members were kept",
+    "metadata_replaced": "metadata rows are not UTF-8 and were read with replacement characters",
+    "replaced": "texts are not UTF-8 and were read with replacement characters",
+}
 
 
-def console() -> Console:
+def _console() -> Console:
     """The console of stdout; wide enough for a table when it is a pipe."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=110)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
+def print_line(text: str, *, whole: bool = False) -> None:
+    """A line with rich's markup; ``whole``: one with a path, which a terminal must not break."""
+    out = _console()
+    out.print(text, soft_wrap=whole or not out.is_terminal)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A plain table; columns that start with ``>`` are right-aligned."""
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        right = column.startswith(">")
-        made.add_column(column.removeprefix(">"), justify="right" if right else "left")
-    return made
+        made.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    for row in rows:
+        made.add_row(*row)
+    _console().print(made)
 
 
 def short(text: str, width: int) -> str:
@@ -50,80 +64,61 @@ def short(text: str, width: int) -> str:
     return textwrap.shorten(text, width, placeholder=" …")
 
 
-def scan_summary(summary: dict[str, Any], *, quarantine: Path) -> None:
+def class_name(name: str, *, ambiguous: bool) -> str:
+    """A class's name in markup, with a mark where it has several meanings."""
+    return escape(name) + (" [yellow]ambiguous[/]" if ambiguous else "")
+
+
+# --- a scan ---------------------------------------------------------------------------------------
+
+
+def scan_summary(summary: dict[str, Any], quarantine: Path) -> None:
     """What came in, by class; what was quarantined and why; duplicates."""
-    out = console()
-    splits = [split for split in ("train", "val", "test") if split in summary["splits"]]
+    counts, notes = summary["splits"], summary["notes"]
+    splits = [split for split in ("train", "val", "test") if split in counts]
     kind = "one label each" if summary["task"] == "single" else "several labels each"
-    parts = ", ".join(f"{summary['splits'][split]:,} {split}" for split in splits)
-    out.print(f"[bold]{summary['samples']:,} samples[/] ({parts}), {len(summary['classes'])} classes, {kind}")
-    out.print(
+    parts = ", ".join(f"{counts[split]:,} {split}" for split in splits)
+    print_line(
+        f"[bold]{summary['samples']:,} samples[/] ({parts}), {len(summary['classes'])} classes, {kind}"
+    )
+    print_line(
         f"{summary['rows']:,} rows in the source = {summary['samples']:,} read "
         f"+ {summary['quarantined']:,} quarantined"
     )
-    _notes(out, summary["notes"])
-    _classes(out, summary["classes"], splits)
-    for split, count in summary["without_text"].items():
-        share = count / max(1, summary["splits"][split])
-        if count:
-            needless = "" if split == "train" else "; only training uses it"
-            out.print(f"{count:,} {split} samples ({share:.0%}) have no text{needless}")
-    if summary["quarantined"]:
-        made = table("quarantined because", ">rows", "meaning")
-        for reason, count in summary["quarantined_by"].items():
-            made.add_row(escape(reason), f"{count:,}", explain(reason))
-        out.print(made)
-        out.print(f"each with its reason in {escape(str(quarantine))}", soft_wrap=True)
-    _duplicates(out, summary["duplicates"])
-
-
-def _notes(out: Console, notes: dict[str, int]) -> None:
     if "metadata_rows" in notes:
-        out.print(
+        print_line(
             f"metadata: {notes['metadata_matched']:,} of {notes['metadata_rows']:,} rows matched a "
             f"file, {notes['metadata_unmatched']:,} did not; "
             f"{notes['files_without_metadata']:,} files have no row"
         )
-    words = {
-        "other_files_ignored": "files are no pictures and were ignored",
-        "other_members_ignored": "tar members are neither image nor text and were ignored",
-        "truncated_shards": "shards end too early: their whole members were kept",
-        "metadata_replaced": "metadata rows are not UTF-8 and were read with replacement characters",
-        "replaced": "texts are not UTF-8 and were read with replacement characters",
-    }
-    for key, text in words.items():
+    for key, text in NOTES.items():
         if notes.get(key):
-            out.print(f"{notes[key]:,} {text}")
+            print_line(f"{notes[key]:,} {text}")
+    _classes(summary["classes"], splits)
+    for split in splits:
+        if count := summary["without_text"].get(split):
+            needless = "" if split == "train" else "; only training uses it"
+            print_line(f"{count:,} {split} samples ({count / counts[split]:.0%}) have no text{needless}")
+    if summary["quarantined"]:
+        reasons = summary["quarantined_by"].items()
+        rows = [(escape(reason), f"{count:,}", explain(reason)) for reason, count in reasons]
+        print_table(["quarantined because", ">rows", "meaning"], rows)
+        print_line(f"each with its reason in {escape(str(quarantine))}", whole=True)
+    for problem in scan_problems(summary | {"quarantined": 0}):  # those are in the table
+        print_line(f"[bold yellow]warning[/]: {escape(problem)}")
+    for train, held in summary["duplicates"]["examples"][:3]:
+        print_line(f"  {escape(held)} = {escape(train)}", whole=True)
 
 
-def _classes(out: Console, classes: dict[str, dict[str, int]], splits: list[str]) -> None:
-    made = table("class", *(f">{split}" for split in splits))
+def _classes(classes: dict[str, dict[str, int]], splits: Sequence[str]) -> None:
+    """Samples by class, the largest first; of many classes both ends."""
     order = sorted(classes, key=lambda name: -sum(classes[name].values()))
-    shown = order if len(order) <= SHOWN_CLASSES else order[: SHOWN_CLASSES // 2]
-    rest = [] if len(order) <= SHOWN_CLASSES else order[-SHOWN_CLASSES // 2 :]
-    for name in shown:
-        made.add_row(escape(name), *(f"{classes[name].get(split, 0):,}" for split in splits))
-    if rest:
-        made.add_row(f"... {len(order) - len(shown) - len(rest)} more ...", *("" for _ in splits))
-        for name in rest:
-            made.add_row(escape(name), *(f"{classes[name].get(split, 0):,}" for split in splits))
-    out.print(made)
-
-
-def _duplicates(out: Console, found: dict[str, Any]) -> None:
-    if found["copies_in_train"]:
-        differ = found["groups_with_different_labels"]
-        out.print(
-            f"{found['copies_in_train']:,} training images are exact copies of another"
-            + (f"; {differ:,} images carry different labels in their copies" if differ else "")
-        )
-    if found["held_out_also_in_train"]:
-        out.print(
-            f"[bold red]WARNING: {found['held_out_also_in_train']:,} held-out images are in the "
-            "training set as well; figures measured on them flatter[/]"
-        )
-        for train, held in found["examples"][:3]:
-            out.print(f"  {escape(held)} = {escape(train)}", soft_wrap=True)
+    rows = [(escape(name), *(f"{classes[name].get(split, 0):,}" for split in splits)) for name in order]
+    hidden = len(rows) - SHOWN_CLASSES
+    if hidden > 0:
+        half = SHOWN_CLASSES // 2
+        rows[half:-half] = [(f"... {hidden} more ...", *("" for _ in splits))]
+    print_table(["class", *(f">{split}" for split in splits)], rows)
 
 
 # --- classes and anchors --------------------------------------------------------------------------
@@ -131,104 +126,89 @@ def _duplicates(out: Console, found: dict[str, Any]) -> None:
 
 def suggestions(found: Sequence[Suggestion]) -> None:
     """The senses of every class, best first; ambiguous classes are marked."""
-    out = console()
-    made = table("class", "sense", ">fit", "meaning")
+    rows = []
     for suggestion in found:
-        mark = " [yellow]ambiguous[/]" if suggestion.ambiguous else ""
+        name = f"[bold]{class_name(suggestion.name, ambiguous=suggestion.ambiguous)}[/]"
         if suggestion.best is None:
-            word = f"senses of '{suggestion.head}'" if suggestion.head else "no sense in WordNet"
-            made.add_row(f"[bold]{escape(suggestion.name)}[/]", "-", "", f"[yellow]{escape(word)}[/]")
-        for number, each in enumerate(suggestion.candidates[:SHOWN_SENSES]):
-            first = number == 0 and suggestion.best is not None
-            name = f"[bold]{escape(suggestion.name)}[/]{mark}" if first else ""
+            text = f"senses of '{suggestion.head}'" if suggestion.head else "no sense in WordNet"
+            rows.append((f"[bold]{escape(suggestion.name)}[/]", "-", "", f"[yellow]{escape(text)}[/]"))
+            name = ""
+        for each in suggestion.candidates[:SHOWN_SENSES]:
             fit = "" if each.similarity is None else f"{each.similarity:.2f}"
-            style = "" if each.plausible else "[dim]"
-            text = f"{', '.join(each.sense.words[:3])}: {each.sense.definition}"
-            made.add_row(name, each.sense.wnid, fit, style + escape(short(text, 90)))
+            text = short(f"{', '.join(each.sense.words[:3])}: {each.sense.definition}", 90)
+            rows.append((name, each.sense.wnid, fit, ("" if each.plausible else "[dim]") + escape(text)))
+            name = ""
         hidden = len(suggestion.candidates) - SHOWN_SENSES
         if hidden > 0:
-            made.add_row("", "", "", f"[dim]... and {hidden} more")
-    out.print(made)
+            rows.append(("", "", "", f"[dim]... and {hidden} more"))
+    print_table(["class", "sense", ">fit", "meaning"], rows)
+
+
+def class_texts(specs: Sequence[ClassSpec]) -> None:
+    """What each class is matched by."""
+    rows = [
+        (
+            class_name(spec.name, ambiguous=bool(spec.ambiguous)),
+            spec.sense or "-",
+            escape(short(class_text(spec)[0], 70)),
+        )
+        for spec in specs
+    ]
+    print_table(["class", "sense", "matched by"], rows)
 
 
 def match_summary(found: dict[str, Any], anchors: Path) -> None:
     """How many anchors there are."""
-    out = console()
-    out.print(f"[bold]{found['anchors']:,} anchors[/] in {escape(str(anchors))}")
+    print_line(f"[bold]{found['anchors']:,} anchors[/] in {escape(str(anchors))}", whole=True)
     if found["recall"] is not None:
-        out.print(f"neighbours searched by IVF with recall {found['recall']:.3f}")
-
-
-def purity(found: dict[str, Any], ambiguous: Sequence[bool]) -> None:
-    """Anchor purity by enhancer: all classes, and the ambiguous ones apart."""
-    out = console()
-    made = table("anchors by", ">all classes", ">ambiguous classes")
-    chosen = np.array(ambiguous, dtype=bool)
-    for name, values in found.items():
-        apart = f"{np.nanmean(values[chosen]):.3f}" if chosen.any() else "-"
-        made.add_row(name, f"{np.nanmean(values):.3f}", apart)
-    out.print(made)
+        print_line(f"neighbours searched by IVF with recall {found['recall']:.3f}")
 
 
 # --- results --------------------------------------------------------------------------------------
 
 
-def clean_summary(found: dict[str, int], verdicts: Path) -> None:
+def clean_summary(run: Run) -> None:
     """Verdicts by kind."""
-    out = console()
+    found = run.result("clean")
     total = max(1, sum(found.values()))
     parts = ", ".join(f"{count:,} {name} ({count / total:.0%})" for name, count in found.items())
-    out.print(f"verdicts: {parts}")
-    out.print(f"each with its evidence in {escape(str(verdicts))}", soft_wrap=True)
+    print_line(f"verdicts: {parts}")
+    print_line(f"each with its evidence in {escape(str(run.file(VERDICTS)))}", whole=True)
 
 
-def run_summary(run: Run) -> None:
-    """What a finished run did to the labels."""
+def run_summary(run: Run, found: dict[str, dict[str, float]]) -> None:
+    """What a finished run did to the labels, and what it was worth."""
     if run.finished("clean"):
-        clean_summary(run.result("clean"), run.file(VERDICTS))
+        clean_summary(run)
+    headline_table(found)
 
 
-def comparison(found: dict[str, dict[str, float]]) -> None:
+def headline_table(found: dict[str, dict[str, float]]) -> None:
     """Vanilla against CAPro, with the difference."""
-    out = console()
     if not found:
-        out.print("no test split: nothing to compare on")
+        print_line("no test split: nothing to compare on")
         return
     names = list(found["vanilla"])
-    made = table("on the test set", *(f">{name}" for name in names))
-    for method, row in found.items():
-        made.add_row(method, *(f"{100 * row[name]:.1f}" for name in names))
-    gains = [100 * (found["capro"][name] - found["vanilla"][name]) for name in names]
-    made.add_row("difference", *(f"{gain:+.1f}" for gain in gains))
-    out.print(made)
-
-
-def label_accuracy(found: dict[str, Any]) -> None:
-    """Share of true labels before and after cleaning, measured on the truth."""
-    console().print(
-        f"labels that are true: {found['web_label_accuracy']:.1%} of the web's, "
-        f"{found['cleaned_label_accuracy']:.1%} of the cleaned set's, which keeps "
-        f"{found['kept']:.1%} of the samples"
-    )
+    rows = [(method, *(f"{100 * row[name]:.1f}" for name in names)) for method, row in found.items()]
+    gains = (f"{100 * (found['capro'][name] - found['vanilla'][name]):+.1f}" for name in names)
+    print_table(["on the test set", *(f">{name}" for name in names)], [*rows, ("difference", *gains)])
 
 
 def demo_summary(demo: DemoRun) -> None:
     """What came out of the demo, from the data to the comparison."""
-    run = demo.run
-    specs = classes_of(run)
-    scan_summary(run.read(SUMMARY), quarantine=run.file(QUARANTINE))
+    run, specs = demo.run, classes_of(demo.run)
+    scan_summary(run.read(SUMMARY), run.file(QUARANTINE))
     class_texts(specs)
-    purity(demo.purity, [bool(spec.ambiguous) for spec in specs])
-    run_summary(run)
-    label_accuracy(demo.truth)
-    comparison(run.result("evaluate"))
-
-
-def class_texts(specs: Sequence[ClassSpec]) -> None:
-    """What each class is matched by."""
-    made = table("class", "sense", "matched by")
-    for spec in specs:
-        text, _ = class_text(spec)
-        mark = " [yellow]ambiguous[/]" if spec.ambiguous else ""
-        made.add_row(escape(spec.name) + mark, spec.sense or "-", escape(short(text, 70)))
-    console().print(made)
+    chosen = np.array([bool(spec.ambiguous) for spec in specs])
+    rows = [
+        (name, f"{np.nanmean(values):.3f}", f"{np.nanmean(values[chosen]):.3f}" if chosen.any() else "-")
+        for name, values in demo.purity.items()
+    ]
+    print_table(["anchors by", ">all classes", ">ambiguous classes"], rows)
+    clean_summary(run)
+    print_line(
+        f"labels that are true: {demo.truth['web_label_accuracy']:.1%} of the web's, "
+        f"{demo.truth['cleaned_label_accuracy']:.1%} of the cleaned set's, which keeps "
+        f"{demo.truth['kept']:.1%} of the samples"
+    )
+    headline_table(run.result("evaluate"))

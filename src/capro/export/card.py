@@ -10,7 +10,7 @@ import yaml
 from capro.data.manifest import manifest_of
 from capro.run.directory import Run
 
-SHOWN = 30  # classes named
+SHOWN_NAMES = 30  # classes named
 
 
 def model_card(run: Run, config: dict[str, Any]) -> str:
@@ -22,11 +22,11 @@ def model_card(run: Run, config: dict[str, Any]) -> str:
         "tags": ["capro", "noisy-labels", "webly-supervised"],
     }
     names = list(config["id2label"].values())
-    shown = ", ".join(_plain(name) for name in names[:SHOWN])
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    shown = ", ".join(_plain(name) for name in names[:SHOWN_NAMES])
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
     several = manifest.task == "multi"
     where = config["preprocessing"]
-    counts = manifest.samples["split"].value_counts()
+    counts, verdicts = manifest.samples["split"].value_counts(), run.issues()["decision"].value_counts()
     parts = [
         "---\n" + yaml.safe_dump(front, sort_keys=False).rstrip() + "\n---",
         "# Image classifier trained by CAPro on noisy web data",
@@ -39,8 +39,8 @@ def model_card(run: Run, config: dict[str, Any]) -> str:
         "## Data\n\n"
         + _table(
             ("", "samples"),
-            [(str(split), f"{int(n):,}") for split, n in counts.items()]
-            + [(f"verdict: {name}", f"{n:,}") for name, n in _verdicts(run).items()],
+            [(str(split), f"{n:,}") for split, n in counts.items()]
+            + [(f"verdict: {name}", f"{n:,}") for name, n in verdicts.items()],
         )
         + f"\n\nSource: `{_plain(settings.data.source or '')}`, fingerprint `{run.need('scan')}`. "
         "Labels and texts come from the web; the licence of the images is theirs.",
@@ -66,36 +66,27 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _verdicts(run: Run) -> dict[str, int]:
-    return {str(k): int(v) for k, v in run.issues()["decision"].value_counts().items()}
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
 def _open_set(found: dict[str, Any]) -> str:
     if found["threshold"] is None:
         return "This model has no threshold: there was nothing to choose it from."
-    known, open_ = found["known"], found["open"]
+    known = found["known"]
+    kept, rejected = (
+        "-" if share is None else f"{share:.1%}" for share in (known["kept"], found["open"]["rejected"])
+    )
     return (
         f"An image is open when its highest probability is below {found['threshold']:.2f}. Chosen on "
         f"{known['samples']:,} {known['from']}; rule: {found['rule']}. There it keeps "
-        f"{_share(known['kept'])} of the known and rejects {_share(open_['rejected'])} of the others. "
+        f"{kept} of the known and rejects {rejected} of the others. "
         "No test sample was used."
     )
 
 
 def _results(run: Run) -> str:
     results = run.result("evaluate") if run.finished("evaluate") else {}
-    rows = {name: row for name, row in results.items() if isinstance(row, dict)}
-    if "capro" not in rows or "vanilla" not in rows:
+    if not results:
         return "No test split: nothing was measured."
-    names = [name for name, value in rows["capro"].items() if isinstance(value, float)]
-    body = [
-        (method, *(f"{100 * rows[method][name]:.1f}" for name in names)) for method in ("vanilla", "capro")
-    ]
+    rows = [(method, *(f"{100 * value:.1f}" for value in row.values())) for method, row in results.items()]
     return (
         "On the test split, in percent; `vanilla` is the same network trained on the web labels as "
-        "they are.\n\n" + _table(("", *names), body)
+        "they are.\n\n" + _table(("", *results["capro"]), rows)
     )

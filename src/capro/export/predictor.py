@@ -29,7 +29,7 @@ from capro.data.image_bytes import row_bytes
 from capro.data.images import REASONS, ImageProblem, decode
 from capro.data.manifest import ROW_REASONS
 from capro.data.views import center
-from capro.errors import ConfigError, RunError
+from capro.errors import ConfigError, RunError, first_line
 from capro.nets.deployed import Deployed, rebuild
 from capro.run.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
 
@@ -95,8 +95,7 @@ class Predictor:
         try:
             return Predictor(net, config, device=device)
         except (RuntimeError, AssertionError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise ConfigError(f"device {device!r}: {reason}", hint="use cpu") from None
+            raise ConfigError(f"device {device!r}: {first_line(error)}", hint="use cpu") from None
 
     def open_image(self, data: bytes) -> Image.Image:
         """Decode as in training; raises ``ImageProblem``."""
@@ -105,9 +104,7 @@ class Predictor:
     @torch.no_grad()
     def probabilities(self, images: Sequence[Image.Image]) -> NDArray[np.float32]:
         """(n, C), for RGB images of any size."""
-        if not images:
-            return np.zeros((0, len(self.classes)), np.float32)
-        parts = []
+        parts = [np.zeros((0, len(self.classes)), np.float32)]
         for at in range(0, len(images), BATCH):
             pixels = np.stack([center(image, self._size) for image in images[at : at + BATCH]])
             x = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().to(self._device)
@@ -152,17 +149,12 @@ class Predictor:
         order = np.argsort(-p, kind="stable")
         best = [(self.classes[c], round(float(p[c]), 6)) for c in order[: top or len(p)]]
         highest = float(p[order[0]])
-        is_open = open_set and self.threshold is not None and highest < self.threshold
-        label: str | list[str] | None = self.classes[order[0]]
+        is_open = highest < (self.threshold or 0.0) if open_set else None
+        label: str | list[str] | None = best[0][0]
         if self.multi_label:
             label = [self.classes[c] for c in order if p[c] >= MULTI_LABEL_FROM]
-        return _row(
-            name,
-            label=None if is_open else label,
-            probability=round(highest, 6),
-            open=bool(is_open) if open_set else None,
-            top=best,
-        )
+        found = {"label": None if is_open else label, "probability": round(highest, 6), "open": is_open}
+        return _row(name, **found, top=best)
 
 
 def _row(name: str, **values: Any) -> dict[str, Any]:
@@ -226,14 +218,14 @@ def save_rows(rows: Iterable[dict[str, Any]], out: Path | None, kind: str | None
     if chosen not in ("csv", "jsonl"):
         raise ConfigError(f"predictions as {chosen!r}", hint="use csv or jsonl")
     if out is None:
-        return write_rows(rows, sys.stdout, chosen)
+        return stream_rows(rows, sys.stdout, chosen)
     if out.exists():
         raise RunError(f"{out}: exists already", hint="give another file to --out, or delete it")
     with atomic_path(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        return write_rows(rows, file, chosen)
+        return stream_rows(rows, file, chosen)
 
 
-def write_rows(rows: Iterable[dict[str, Any]], file: TextIO, kind: str) -> dict[str, int]:
+def stream_rows(rows: Iterable[dict[str, Any]], file: TextIO, kind: str) -> dict[str, int]:
     """Write rows as they come; lists are JSON in a CSV cell. Returns how many, open, with errors."""
     counts = {"images": 0, "open": 0, "errors": 0}
     writer = csv.writer(file, lineterminator="\n")

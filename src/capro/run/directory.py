@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import platform
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -182,7 +183,7 @@ class Run:
         if done is None:
             raise RunError(
                 f"{self.path}: the {stage} stage has not finished",
-                hint=f"`capro run --run {self.path}` does what is missing",
+                hint=f"`capro run --run {shlex.quote(str(self.path))}` does what is missing",
             )
         return str((done.get("result") or {}).get("content", done["fingerprint"]))
 

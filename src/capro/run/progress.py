@@ -1,8 +1,8 @@
-"""What a stage tells while it works: progress, the figures of a training, where a run is.
+"""Progress: of a part of a stage, of a training, of a run with many stages.
 
 A stage calls ``with bar("encoding texts", total) as step: step(64)``; a training also gives its
-``Figures``. A run of many stages tells a ``Watch``. The silent ones are the default everywhere, so that
-library calls stay quiet; the dashboard of `capro run` is in ``capro.cli.commands.live_view``.
+``Figures``. A run of many stages has a ``Watch``. The silent ones are the default everywhere, so that
+library calls stay quiet; the live view of `capro run` is in ``capro.cli.live_view``.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ table are derived from these declarations (``capro.stages`` holds them).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -226,9 +227,9 @@ class Plan:
         return [stage for stage in self if stage.when(settings)]
 
     def command(self, stage: str, path: Path) -> str:
-        """The command that does a stage of a run."""
+        """The command that does a stage of a run, ready to be copied; ``run`` is all of them."""
         name = self[stage].command or stage if stage in self else "run"
-        return f"capro {name} --run {path}"
+        return f"capro {name} --run {shlex.quote(str(path))}"
 
     def do(self, run: Run, *names: str, watch: Watch = SILENT, force: bool = False) -> dict[str, Any]:
         """Do stages, each after the implicit ones that it needs; returns the last one's result."""
@@ -256,8 +257,11 @@ class Plan:
         watch: Watch = SILENT,
         force: bool = False,
         ready: set[str] | None = None,
+        asked: bool = True,
     ) -> dict[str, Any]:
         """Do a stage of this plan, or one that reads stages of it; returns its result.
+
+        A stage that is missing is named before any work is done.
 
         Args:
             run: The run.
@@ -265,23 +269,34 @@ class Plan:
             watch: Where progress is shown.
             force: Do it even if it is fresh.
             ready: Stages that were done, or seen to be fresh, just now.
+            asked: Mention it even if it is fresh.
         """
         ready = set() if ready is None else ready
         if stage.name in ready:
             return run.result(stage.name)
+        for missing in self._unfinished(run, stage):
+            own = f"`{self.command(missing, run.path)}` first, or " if missing != "scan" else ""
+            raise RunError(
+                f"{run.path}: the {missing} stage has not finished",
+                hint=f"run {own}`{self.command('run', run.path)}` for all stages",
+            )
         for needed in (*stage.inputs(run.settings), *stage.uses):
             if needed in self and self[needed].implicit:
-                self.perform(run, self[needed], watch=watch, ready=ready)
-            elif run.finished(needed) is None:
-                raise RunError(
-                    f"{run.path}: the {needed} stage has not finished",
-                    hint=f"run `{self.command(needed, run.path)}` first, or "
-                    f"`capro run --run {run.path}` for all stages",
-                )
+                self.perform(run, self[needed], watch=watch, ready=ready, asked=False)
         watch.begin(stage.name)
         done = perform(run, stage, watch=watch, force=force)
-        watch.end(stage.name, seconds=(run.finished(stage.name) or {})["seconds"] if done else None)
         ready.add(stage.name)
+        shown = watch if done or asked else SILENT
+        shown.end(stage.name, seconds=(run.finished(stage.name) or {})["seconds"] if done else None)
         for text in stage.check(run):
-            watch.warn(text)
+            shown.warn(text)
         return run.result(stage.name)
+
+    def _unfinished(self, run: Run, stage: Stage) -> Iterator[str]:
+        """Stages that must be done by a command of their own before this one can be, in order."""
+        for needed in (*stage.inputs(run.settings), *stage.uses):
+            implicit = needed in self and self[needed].implicit
+            if needed in self and (implicit or run.finished(needed) is None):
+                yield from self._unfinished(run, self[needed])
+            if not implicit and run.finished(needed) is None:
+                yield needed

@@ -6,10 +6,12 @@ and exits with 2; an interruption exits with 130.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -61,7 +63,7 @@ def main() -> None:
     if processes.count() > 1:
         signal.signal(signal.SIGTERM, _terminated)
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="capro")  # also as `python -m capro`
     except RankError:  # the rank that failed prints the message
         raise SystemExit(2) from None
     except CaproError as error:
@@ -125,7 +127,15 @@ def note(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def lines(*, warnings: bool = True) -> Watch:
+def print_result(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
+    """What a command found, to stdout: as JSON, or written for people."""
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        write(found)
+
+
+def plain_lines(*, warnings: bool = True) -> Watch:
     """Progress of a command that does one stage or two: plain lines and a bar."""
     from capro.run.progress import Lines, terminal
 
@@ -136,7 +146,7 @@ def live(title: str) -> Watch:
     """Progress of a run of many stages: the live view on a terminal, else plain lines."""
     from capro.cli import live_view
 
-    return live_view.LiveView(title) if processes.is_main() and live_view.possible() else lines()
+    return live_view.LiveView(title) if processes.is_main() and live_view.possible() else plain_lines()
 
 
 def show_version(value: bool) -> None:
