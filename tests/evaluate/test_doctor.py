@@ -62,7 +62,7 @@ def test_k_follows_noise_and_size() -> None:
     assert "match.top_k=10" in topics(small, "advice")["K"].action
 
 
-def test_large_lambda_is_told() -> None:
+def test_large_lambda_is_named() -> None:
     found = topics(FACTS, "advice", "train.lambda_bts=0.5", "train.lambda_ins=3")
     assert set(found) == {"lambda_bts", "lambda_ins"}
     assert "smooths too much" in found["lambda_bts"].text
@@ -94,16 +94,16 @@ def test_warnings() -> None:
     assert {"classes made worse", "ambiguous names"} <= set(advice)
 
 
-def test_uneven_classes_are_told_until_somebody_decides() -> None:
-    def told(sizes: dict[str, int], *overrides: str, task: str = "single") -> bool:
+def test_uneven_classes_are_named_until_balance_is_set() -> None:
+    def named(sizes: dict[str, int], *overrides: str, task: str = "single") -> bool:
         facts = replace(FACTS, sizes=sizes, task=task)
         return "uneven classes" in topics(facts, "advice", *overrides)
 
-    assert told({"a": 300, "b": 100, "none": 0})
-    assert not told({"a": 299, "b": 100})
-    assert not told({"a": 300, "b": 100}, "finetune.balance=0")
-    assert not told({"a": 300, "b": 100}, task="multi")
-    assert not told({})
+    assert named({"a": 300, "b": 100, "none": 0})
+    assert not named({"a": 299, "b": 100})
+    assert not named({"a": 300, "b": 100}, "finetune.balance=0")
+    assert not named({"a": 300, "b": 100}, task="multi")
+    assert not named({})
 
 
 def test_queue_larger_than_half_the_data() -> None:
@@ -168,7 +168,7 @@ def test_anchors_that_look_alike_do_not_raise_the_estimate() -> None:
     assert found == pytest.approx(0, abs=0.03)
 
 
-def test_noise_is_unknown_where_anchors_tell_nothing() -> None:
+def test_noise_is_unknown_where_anchors_look_like_others() -> None:
     rng = np.random.default_rng(0)
     v, labels = rng.normal(size=(200, 4)).astype(np.float32), rng.integers(0, 10, 200)
     assert noise_from_anchors(v, labels, np.arange(60)) is None
@@ -181,12 +181,12 @@ def test_run_and_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     shutil.copy(data / "train" / "lime-000.png", data / "test" / "lime-000.png")
     run = Run.create(tmp_path / "run", tiny.settings(data))
     PLAN.do(run, "scan")
-    early = doctor.report(run)
+    early = doctor.advice(run)
     assert early["facts"]["noise"] is None
     assert not early["facts"]["classes_known"]
     run_all(run)
     assess(run)
-    found = doctor.report(run)
+    found = doctor.advice(run)
     json.dumps(found, allow_nan=False)
     assert found["facts"]["ambiguous"] == ["lime"]
     assert found["facts"]["noise"] is not None

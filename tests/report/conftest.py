@@ -10,7 +10,7 @@ import pytest
 
 from capro.demo import run
 from capro.demo.composition import write_demo
-from capro.run import progress
+from capro.run.progress import SILENT
 from tests.report.made import HOSTILE
 
 FEW = [
@@ -31,17 +31,17 @@ def write_hostile_demo(folder: Path, *, multi_label: bool) -> None:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> run.Demonstrated:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> run.DemoRun:
     """`capro demo` from the pictures to the report, in seconds."""
     patch = pytest.MonkeyPatch()
     patch.setattr(run, "write_demo", write_hostile_demo)
     patch.setattr(os, "fsync", lambda _descriptor: None)
     path = tmp_path_factory.mktemp("demo") / "run"
-    done = run.perform(path, multi_label=False, overrides=FEW, watch=progress.Watch())
+    done = run.run_demo(path, multi_label=False, overrides=FEW, watch=SILENT)
     patch.undo()
     return done
 
 
 @pytest.fixture(scope="session")
-def demo_report(demo: run.Demonstrated) -> Path:
-    return Path(demo.found["report"]).resolve()
+def demo_report(demo: run.DemoRun) -> Path:
+    return demo.report.resolve()

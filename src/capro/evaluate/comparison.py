@@ -50,6 +50,11 @@ class Evaluated:
         ambiguous = np.array([bool(spec.ambiguous) for spec in specs])
         return compare(scores, labels, [spec.name for spec in specs], ambiguous)
 
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the gain in top-1 accuracy on the samples of known classes; None for several labels."""
+        scores, labels = self.known()
+        return paired_interval(scores["vanilla"], scores["capro"], labels) if labels.ndim == 1 else None
+
 
 def test_split(run: Run) -> Evaluated | None:
     """The run's own test samples, from the scores that the evaluate stage stored; None without any."""

@@ -164,7 +164,7 @@ def _text_says(e: Evidence, row: int, label: int) -> str:
 def _texts_compared(e: Evidence, row: int, label: int) -> str:
     if e.text is None or not e.text[row].any() or e.given[row] < 0:
         return ""
-    return f" (its text says {e.text[row, label]:.2f} and {e.text[row, e.given[row]]:.2f})"
+    return f" (its text gives {e.text[row, label]:.2f} and {e.text[row, e.given[row]]:.2f})"
 
 
 def _votes(e: Evidence, row: int, label: int) -> str:

@@ -16,7 +16,6 @@ import numpy as np
 from capro import __version__
 from capro.data.summary import scan_problems
 from capro.evaluate import label_changes, metrics, open_set
-from capro.evaluate.comparison import paired_interval
 from capro.evaluate.label_changes import KINDS, LabelChanges
 from capro.report import sentences
 from capro.report.galleries import Shown, anchors_protected, class_galleries, embedding, samples, top_matches
@@ -154,10 +153,6 @@ def comparison(found: Loaded) -> dict[str, Any] | None:
     if set(found.results) != {"vanilla", "capro"} or found.evaluated is None:
         return None
     before, after = found.results["vanilla"], found.results["capro"]
-    scores, labels = found.evaluated.known()
-    interval = None
-    if not found.multi:
-        interval = paired_interval(scores["vanilla"], scores["capro"], labels)
     place = {name: number for number, name in enumerate(found.names)}
     changes = [
         {
@@ -176,7 +171,7 @@ def comparison(found: Loaded) -> dict[str, Any] | None:
         "main": sentences.main_metric(found.results),
         "changes": sorted(changes, key=lambda row: (row["change"], row["label"])),
         "tests": len(found.evaluated.labels),
-        "interval": interval,
+        "interval": found.evaluated.interval(),
     }
 
 
