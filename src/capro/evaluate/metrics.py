@@ -15,6 +15,16 @@ from capro.errors import DataError
 Scores = NDArray[np.floating]
 Labels = NDArray[np.int64]
 
+
+def class_sizes(y: Labels, n_classes: int) -> Labels:
+    """Samples of each class, (C,): of (n,) classes with -1 for none, or of (n, C) membership.
+
+    >>> class_sizes(np.array([0, 2, -1]), 3).tolist(), class_sizes(np.array([[1, 0], [1, 1]]), 2).tolist()
+    ([1, 0, 1], [2, 1])
+    """
+    return np.asarray((y > 0).sum(axis=0)) if y.ndim == 2 else np.bincount(y[y >= 0], minlength=n_classes)
+
+
 # --- one label ------------------------------------------------------------------------------------
 
 
