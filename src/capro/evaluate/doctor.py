@@ -76,7 +76,8 @@ def examine(run: Run) -> Facts:
     empty = (train["title"] + train["description"] + train["tags"]).str.strip() == ""
     pairs = pd.DataFrame({"class": train["labels"], "empty": empty}).explode("class").dropna()
     by_class = pairs.groupby("class", sort=False)["empty"]
-    sizes, bare = by_class.size().to_dict(), by_class.mean().to_dict()
+    sizes = {str(name): int(count) for name, count in by_class.size().items()}
+    bare = {str(name): float(share) for name, share in by_class.mean().items()}
     known: dict[str, Any] = {}
     if run.finished("classes"):
         specs = classes_of(run)
@@ -85,8 +86,8 @@ def examine(run: Run) -> Facts:
             "ambiguous": [spec.name for spec in specs if spec.ambiguous],
             "undefined": [spec.name for spec in specs if not spec.sense and not spec.definition],
         }
-        sizes = {spec.name: int(sizes.get(spec.name, 0)) for spec in specs}
-        bare = {name: float(bare[name]) for name, size in sizes.items() if size}
+        sizes = {spec.name: sizes.get(spec.name, 0) for spec in specs}
+        bare = {name: bare[name] for name, size in sizes.items() if size}
     if manifest.task == "multi":
         ratios = [n / max(1, len(train) - n) for n in sizes.values() if n]
         known["positive_ratio"] = float(np.mean(ratios)) if ratios else None
@@ -214,6 +215,13 @@ def _names(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
+def _leaked(facts: Facts) -> tuple[int, str] | None:
+    """How many held-out images are also training images, and some of them."""
+    count = facts.duplicates.get("held_out_also_in_train", 0)
+    pairs = [f"{held} = {train}" for train, held in facts.duplicates.get("examples", [])[:2]]
+    return (count, "; ".join(pairs)) if count else None
+
+
 def _small(facts: Facts) -> list[str]:
     return [
         name
@@ -304,9 +312,8 @@ _WEIGHTS = {
 RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     Rule(
         "warning", "duplicates across splits",
-        lambda f, _: f.duplicates.get("held_out_also_in_train", 0)
-        and " (%s)" % "; ".join(f"{held} = {train}" for train, held in f.duplicates.get("examples", [])[:2]),
-        "{f.duplicates[held_out_also_in_train]:,} held-out images are in the training set as well{found}: figures "
+        lambda f, _: _leaked(f),
+        "{found[0]:,} held-out images are in the training set as well ({found[1]}): figures "
         "measured on them flatter",
         "remove them from the training data",
     ),

@@ -25,7 +25,8 @@ from scipy.sparse import issparse
 
 from capro.errors import ConfigError, DataError, did_you_mean
 from capro.graph.budget import release
-from capro.graph.neighbors import ROWS, Floats, Ints, nearest, unit_rows
+from capro.graph.neighbors import ROWS, nearest, unit_rows
+from capro.graph.ondisk import Floats, Ints
 from capro.graph.rerank import encoding, jaccard_distance
 
 Mode = Literal["text", "random"]
