@@ -123,8 +123,9 @@ def match(
         for c, (a, b) in enumerate(pairwise(ends))
     ]
     at = _flat([begin + places for begin, (places, _) in zip(ends, chosen, strict=False)], np.int64)
+    columns: dict[str, Any] = {name: values[at] for name, values in vars(whole).items()}
     return Anchors(
-        *(column[at] for column in (whole.label, whole.sample, whole.distance, whole.cosine)),
+        **columns,
         rank=_flat([np.arange(len(places)) for places, _ in chosen], np.int32),
         random=_flat([by_chance for _, by_chance in chosen], np.bool_),
         gallery=whole,
