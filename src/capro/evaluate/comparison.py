@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.data.labels import known_labels
+from capro.data.labels import Labels, known_labels
 from capro.data.manifest import manifest_of
 from capro.evaluate import metrics
-from capro.evaluate.metrics import Labels, Scores
+from capro.evaluate.metrics import Scores
 from capro.run.artefacts import SCORES
 from capro.run.directory import Run
 from capro.text.classes import ClassSpec, classes_of
@@ -159,11 +159,14 @@ def paired_interval(vanilla: Scores, capro: Scores, y: Labels) -> tuple[float, f
 
 
 def jsonable(value: Any) -> Any:
-    """Plain data for JSON: figures that do not exist (nan) become None."""
+    """The same data in types that JSON has; figures that do not exist (nan) become None.
+
+    >>> jsonable({1: (np.float32(0.5), float("nan"))})
+    {'1': [0.5, None]}
+    """
     if isinstance(value, Mapping):
         return {str(key): jsonable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [jsonable(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

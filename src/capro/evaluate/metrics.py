@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from capro.data.labels import Labels
 from capro.errors import DataError
 
 Scores = NDArray[np.floating]
-Labels = NDArray[np.int64]
 
 
 def class_sizes(y: Labels, n_classes: int) -> Labels:

@@ -97,8 +97,7 @@ def match(
         mode: `text`, or `random` for the ablation's baseline.
         seed: of the random draws; each class has its own stream.
         rerank: d* of Eq. 3; False orders by cosine alone.
-        contrast: weight of `rivalry` in the distance; 0 is Eq. 4. Only for classes that exclude
-            each other: with several labels a text may be near to all of them.
+        contrast: weight of `rivalry`; 0 is Eq. 4. Not with several labels: a text may be near to all.
         exact_below: see `capro.graph.neighbors.nearest`.
 
     >>> texts = [[1, 0], [0.9, 0.1], [0, 1], [0, 0]]
