@@ -18,8 +18,8 @@ from capro.run.artefacts import ANCHORS, CLEANED_LABELS
 from capro.run.directory import Run
 from capro.text.classes import classes_of
 
-NAMES = ("id", "file_name", "key", "path")
-TRUTHS = ("true_labels", "true_label", "truth", "label")
+NAME_COLUMNS = ("id", "file_name", "key", "path")
+TRUTH_COLUMNS = ("true_labels", "true_label", "truth", "label")
 SEPARATOR = "|"
 
 
@@ -33,12 +33,12 @@ def load_truth(path: Path, manifest: Manifest) -> list[tuple[str, ...]]:
     if not path.exists():
         raise DataError(f"{path}: no such file", hint="give a table with true labels")
     columns = header(path)
-    name = next((column for column in NAMES if column in columns), None)
-    truth = next((column for column in TRUTHS if column in columns), None)
+    name = next((column for column in NAME_COLUMNS if column in columns), None)
+    truth = next((column for column in TRUTH_COLUMNS if column in columns), None)
     if name is None or truth is None:
         raise DataError(
             f"{path}: columns {', '.join(columns)} hold no sample name and true label",
-            hint=f"name them {NAMES[1]} and {TRUTHS[0]}",
+            hint=f"name them {NAME_COLUMNS[1]} and {TRUTH_COLUMNS[0]}",
         )
     found = {
         text_of(row.cells.get(name)): label_names(row.cells.get(truth), SEPARATOR)[0] for row in records(path)
