@@ -28,7 +28,7 @@ def test_noise_is_found_where_classes_are_apart(share: float) -> None:
 def slow_noise(v: np.ndarray, labels: np.ndarray, anchors: np.ndarray) -> float:
     """The rule in loops, over dense cosines."""
     n, c = len(v), 6
-    k = min(noise.VOTERS, n // c // 2)
+    k = min(noise.NOISE_VOTERS, n // c // 2)
     unit = v / np.linalg.norm(v, axis=1, keepdims=True)
     agrees = []
     for i in range(n):

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from capro.graph.neighbors import nearest
 
-VOTERS = 20  # neighbours that vote on a sample, as many as in the baseline k-NN vote
+NOISE_VOTERS = 20  # neighbours that vote on a sample, as many as in the baseline k-NN vote
 LEAST_MARGIN = 0.1  # by which anchors must agree more than wrong labels would, else there is no estimate
 VOTE_ROWS = 4096  # samples whose votes are in memory at once
 
@@ -37,7 +37,7 @@ def noise_from_anchors(
         Noise of the whole set, or None where anchors agree no more than wrong labels would.
     """
     n_classes = int(labels.max()) + 1
-    k = min(VOTERS, len(labels) // n_classes // 2)  # small classes: half of their mean size
+    k = min(NOISE_VOTERS, len(labels) // n_classes // 2)  # small classes: half of their mean size
     if k < 1 or n_classes < 2 or not len(anchors):
         return None
     agree = _votes(labels[nearest(v, k, exact_below=exact_below).index], n_classes) == labels
