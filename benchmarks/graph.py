@@ -91,13 +91,13 @@ def measure(n: int, d: int, k: int, seed: int) -> tuple[dict[str, float], int]:
     x, texts = clusters(n, d, seed), clusters(n, TEXT_WIDTH, seed + 1)
     clock, memory = Clock(), PeakMemory()
     memory.start()
-    plain = search_module._exact
-    search_module._exact = timed(clock, plain)  # type: ignore[assignment]
+    plain = search_module.exact_search
+    search_module.exact_search = timed(clock, plain)  # type: ignore[assignment]
     try:
         with clock.part("prepare"):
             pool = nearest(x, 4 * k)
     finally:
-        search_module._exact = plain
+        search_module.exact_search = plain
     clock.seconds["prepare"] -= clock.seconds["search"]
     with clock.part("re-rank"):
         best = rerank(pool, k)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from capro.graph.budget import Budget, Reader, release
+from capro.graph.budget import Budget, RowReader, release
 from capro.graph.neighbors import Neighbors, nearest, unit_rows
 from capro.graph.ondisk import exact_search
 from capro.graph.rerank import rerank
@@ -61,7 +61,7 @@ def recall_at(pool: Neighbors, visual: np.ndarray, budget: Budget, seed: int, k:
     n = len(visual)
     sample = np.sort(np.random.default_rng(seed + 1).choice(n, min(1000, n), replace=False))
     unit = unit_rows(visual, out=budget.array("recall", visual.shape))
-    truth = exact_search(Reader(unit, budget), budget)(np.array(unit[sample]), k + 1)[1]
+    truth = exact_search(RowReader(unit, budget), budget)(np.array(unit[sample]), k + 1)[1]
     others = truth != sample[:, None]
     found = np.array(pool.index[sample, :k])
     hit = (truth[:, :, None] == found[:, None, :]).any(axis=2)

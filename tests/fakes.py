@@ -10,6 +10,8 @@ from capro.run.directory import Run
 from capro.run.stage import Stage, perform
 
 
-def fake_stage(run: Run, name: str, write: Callable[[Path], Mapping[str, Any] | None]) -> None:
-    """Finish a stage by writing into its folder."""
-    perform(run, Stage(name, lambda job: write(job.folder)))
+def fake_stage(
+    run: Run, name: str, write: Callable[[Path], Mapping[str, Any] | None], **settings: Any
+) -> None:
+    """Finish a stage by writing into its folder; other settings do it again."""
+    perform(run, Stage(name, lambda job: write(job.folder), settings=lambda _: settings))

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from capro import config
 from capro.cli import evaluation_tables
 from capro.evaluate import doctor
-from capro.evaluate.doctor import Facts, diagnose, noise_from_anchors
+from capro.evaluate.doctor import Facts, diagnose
 from capro.run.directory import Run
 from capro.stages import PLAN, run_all
 from capro.stages.assess import assess
@@ -62,7 +61,7 @@ def test_k_follows_noise_and_size() -> None:
     assert "match.top_k=10" in topics(small, "advice")["K"].action
 
 
-def test_large_lambda_is_told() -> None:
+def test_large_lambda_is_named() -> None:
     found = topics(FACTS, "advice", "train.lambda_bts=0.5", "train.lambda_ins=3")
     assert set(found) == {"lambda_bts", "lambda_ins"}
     assert "smooths too much" in found["lambda_bts"].text
@@ -94,16 +93,16 @@ def test_warnings() -> None:
     assert {"classes made worse", "ambiguous names"} <= set(advice)
 
 
-def test_uneven_classes_are_told_until_somebody_decides() -> None:
-    def told(sizes: dict[str, int], *overrides: str, task: str = "single") -> bool:
+def test_uneven_classes_are_named_until_balance_is_set() -> None:
+    def named(sizes: dict[str, int], *overrides: str, task: str = "single") -> bool:
         facts = replace(FACTS, sizes=sizes, task=task)
         return "uneven classes" in topics(facts, "advice", *overrides)
 
-    assert told({"a": 300, "b": 100, "none": 0})
-    assert not told({"a": 299, "b": 100})
-    assert not told({"a": 300, "b": 100}, "finetune.balance=0")
-    assert not told({"a": 300, "b": 100}, task="multi")
-    assert not told({})
+    assert named({"a": 300, "b": 100, "none": 0})
+    assert not named({"a": 299, "b": 100})
+    assert not named({"a": 300, "b": 100}, "finetune.balance=0")
+    assert not named({"a": 300, "b": 100}, task="multi")
+    assert not named({})
 
 
 def test_queue_larger_than_half_the_data() -> None:
@@ -111,82 +110,17 @@ def test_queue_larger_than_half_the_data() -> None:
     assert found["dictionary"].action == "--set train.queue=350"
 
 
-def made(noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, labels with noise, and 100 right anchors."""
-    rng = np.random.default_rng(0)
-    truth = rng.integers(0, 6, 1200)
-    v = np.eye(6)[truth] + rng.normal(0, 0.15, (1200, 6))
-    labels = truth.copy()
-    wrong = rng.permutation(np.arange(200, 1200))[: int(noise * 1200)]
-    labels[wrong] = (truth[wrong] + rng.integers(1, 6, len(wrong))) % 6
-    return v.astype(np.float32), labels, np.arange(100)
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.2, 0.5])
-def test_noise_is_found_where_classes_are_apart(noise: float) -> None:
-    assert noise_from_anchors(*made(noise)) == pytest.approx(noise, abs=0.04)
-
-
-def slow_noise(v: np.ndarray, labels: np.ndarray, anchors: np.ndarray) -> float:
-    """The rule in loops, over dense cosines."""
-    n, c = len(v), 6
-    k = min(doctor.NEIGHBOURS, n // c // 2)
-    unit = v / np.linalg.norm(v, axis=1, keepdims=True)
-    agrees = []
-    for i in range(n):
-        near = sorted((j for j in range(n) if j != i), key=lambda j: -float(unit[i] @ unit[j]))[:k]
-        votes = [sum(labels[j] == x for j in near) for x in range(c)]
-        winners = [x for x in range(c) if votes[x] == max(votes)]
-        first = labels[near[0]]
-        agrees.append((first if first in winners else winners[0]) == labels[i])
-    wrong = 0.0
-    for x in range(c):
-        own = [i for i in range(n) if labels[i] == x]
-        rest = [i for i in own if i not in set(anchors.tolist())]
-        a = np.mean([agrees[i] for i in own if i in set(anchors.tolist())])
-        r = np.mean([agrees[i] for i in rest])
-        wrong += min(1.0, max(0.0, (a - r) / (a - (1 - a) / (c - 1)))) * len(rest)
-    return wrong / n
-
-
-def test_noise_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    v, labels, anchors = made(0.3)
-    at = np.r_[0:60, 700:800]  # anchors are among the first
-    args = v[at], labels[at], anchors[:60]
-    monkeypatch.setattr(doctor, "BLOCK", 33)
-    assert noise_from_anchors(*args) == pytest.approx(slow_noise(*args))
-
-
-def test_anchors_that_look_alike_do_not_raise_the_estimate() -> None:
-    """Right samples that differ from the anchors are not noise: the rest votes as well."""
-    rng = np.random.default_rng(1)
-    truth = rng.integers(0, 4, 800)
-    plain = np.arange(800) >= 100  # anchors sit in a corner of their class
-    v = np.eye(8)[truth] + 0.8 * np.eye(8)[truth + 4] * plain[:, None]
-    v += rng.normal(0, 0.25, v.shape)
-    found = noise_from_anchors(v.astype(np.float32), truth, np.arange(100))
-    assert found == pytest.approx(0, abs=0.03)
-
-
-def test_noise_is_unknown_where_anchors_tell_nothing() -> None:
-    rng = np.random.default_rng(0)
-    v, labels = rng.normal(size=(200, 4)).astype(np.float32), rng.integers(0, 10, 200)
-    assert noise_from_anchors(v, labels, np.arange(60)) is None
-    assert noise_from_anchors(v, labels, np.arange(0)) is None
-    assert noise_from_anchors(v[:9], labels[:9], np.arange(3)) is None
-
-
 def test_run_and_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tiny.write_data(tmp_path / "data")
     shutil.copy(data / "train" / "lime-000.png", data / "test" / "lime-000.png")
     run = Run.create(tmp_path / "run", tiny.settings(data))
     PLAN.do(run, "scan")
-    early = doctor.report(run)
+    early = doctor.advice(run)
     assert early["facts"]["noise"] is None
     assert not early["facts"]["classes_known"]
     run_all(run)
     assess(run)
-    found = doctor.report(run)
+    found = doctor.advice(run)
     json.dumps(found, allow_nan=False)
     assert found["facts"]["ambiguous"] == ["lime"]
     assert found["facts"]["noise"] is not None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import precision_recall_fscore_support
+from sklearn.metrics import f1_score, precision_recall_fscore_support, precision_score, recall_score
 
 from capro.errors import DataError
 from capro.evaluate import open_set
@@ -136,3 +136,31 @@ def test_errors() -> None:
         open_set.held_out_threshold(np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
     with pytest.raises(DataError, match="2 classes"):
         open_set.split_classes(["a", "b"])
+
+
+def test_answer_curve_equals_scikit_learn() -> None:
+    rng = np.random.default_rng(2)
+    scores, y = rng.dirichlet(np.ones(4) / 2, 150), rng.integers(-1, 4, 150)
+    found = open_set.answer_curve(scores, y)
+    for step in (0, 33, 60, 90):
+        kept = scores.max(axis=1) >= step / 100
+        answer = np.where(kept, scores.argmax(axis=1), -1)
+        p = precision_score(y, answer, average="macro", zero_division=0)
+        r = recall_score(y, answer, average="macro", zero_division=0)
+        assert found["f1"][step] == pytest.approx(2 * p * r / (p + r))
+        assert found["answered"][step] == pytest.approx(kept.mean())
+        assert found["open"][step] == pytest.approx((answer[y < 0] == -1).mean())
+    assert found["right"][0] == pytest.approx((scores.argmax(axis=1) == y).mean())
+    assert found["right"][100] is None  # no answer
+    assert found["caught"][100] == 1.0
+
+
+def test_label_curve_equals_scikit_learn() -> None:
+    rng = np.random.default_rng(3)
+    scores, y = rng.random((80, 4)), rng.integers(0, 2, (80, 4))
+    found = open_set.label_curve(scores, y)
+    for name, theirs in (("f1", f1_score), ("precision", precision_score), ("recall", recall_score)):
+        assert found[name][40] == pytest.approx(theirs(y, scores >= 0.4, average="micro"))
+    assert found["precision"][100] is None  # nothing is predicted
+    assert found["f1"][100] == 0.0
+    assert found["labels"][0] == 4.0

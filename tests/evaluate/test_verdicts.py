@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from capro.evaluate import verdicts
+from capro.evaluate.neighbourhood import NEIGHBORS, neighbourhood
 from capro.graph.neighbors import nearest
 from capro.method.label_rule import Decision
 from capro.train.setup import TrainingSet
@@ -41,8 +40,8 @@ def evidence(**changes: Any) -> verdicts.Evidence:
         "anchored": np.array([True, False, False, False]),
         "fused": p, "classifier": p, "similarity": p,
         "text_distance": pd.DataFrame({"id": ["a"], "class": CLASSES[:1], "distance": [0.25]}),
-        "pictures": verdicts.look_at_pictures(near),
-        "spoke": [np.array([2]), np.array([0, 2]), np.array([], int), np.array([], int)],
+        "pictures": neighbourhood(near),
+        "lenders": [np.array([2]), np.array([0, 2]), np.array([], int), np.array([], int)],
         "gamma": 0.6,
     }  # fmt: skip
     return verdicts.Evidence(**(values | changes))
@@ -77,16 +76,16 @@ def test_sentences_say_what_decided() -> None:
     assert "below chance (0.33)" in said["d"]
 
 
-def test_texts_that_were_heard_are_told() -> None:
+def test_texts_that_counted_are_named() -> None:
     t = np.array([[0.9, 0.1, 0], [0.3, 0.6, 0.1], [0.5, 0.3, 0.2], [0, 0, 0]], np.float32)
     given = np.array([0, 0, 0, -1])
     table = verdicts.single_label(evidence(text=t, given=given)).set_index("id")
     assert table["text_probability"].tolist()[:3] == pytest.approx([0.9, 0.3, 0.5])
     assert np.isnan(table.loc["d", "text_probability"])
-    assert "(its text says 0.60 and 0.30)" in table.loc["b", "evidence"]
+    assert "(its text gives 0.60 and 0.30)" in table.loc["b", "evidence"]
     assert "(classifier 0.50, prototype 0.50, text 0.50)" in table.loc["c", "evidence"]
     nameless = verdicts.single_label(evidence(text=t, given=np.array([0, -1, 0, 0])))
-    assert "its text says" not in nameless.set_index("id").loc["b", "evidence"]
+    assert "its text gives" not in nameless.set_index("id").loc["b", "evidence"]
     t[2] = 0
     kept = verdicts.single_label(evidence(text=t)).set_index("id").loc["c", "evidence"]
     assert "prototype 0.50, no text)" in kept
@@ -121,36 +120,6 @@ def test_multi_label_has_a_row_per_sample_with_lists_and_one_per_pair() -> None:
     added = rows[~rows["given"]]
     assert (added["decision"] == "add").all()
     assert len(added)
-
-
-# --- pictures -------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 1000))
-def test_duplicates_go_both_ways_and_scores_lie_in_the_unit_interval(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    features = rng.normal(size=(rng.integers(1, 12), 3))
-    features[rng.integers(len(features))] = features[0]
-    if seed % 5 == 0:
-        features[-1] = 0
-    found = verdicts.look_at_pictures(nearest(features, 4))
-    for row, others in enumerate(found.duplicates):
-        assert row not in others
-        assert all(row in found.duplicates[other] for other in others)
-    for score in (found.outlier_score, found.duplicate_score):
-        assert ((score >= 0) & (score <= 1)).all()
-
-
-def test_a_set_without_neighbours_is_all_outliers() -> None:
-    found = verdicts.look_at_pictures(nearest([[0.0, 0.0], [0.0, 0.0]], 2))
-    assert found.outlier_score.tolist() == [0, 0]
-    assert [rows.tolist() for rows in found.duplicates] == [[], []]
-
-
-def test_spoke_for_takes_the_closest_first() -> None:
-    graph = {"indptr": np.array([0, 3, 3]), "indices": np.array([7, 8, 9]), "data": np.array([0.1, 0.9, 0.5])}
-    assert [rows.tolist() for rows in verdicts.spoke_for(graph, 2)] == [[8, 9, 7], []]
-    assert [rows.tolist() for rows in verdicts.spoke_for(None, 2)] == [[], []]
 
 
 # --- cleanlab -------------------------------------------------------------------------------------
@@ -191,8 +160,8 @@ def both() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
             corrected=corrected.numpy(), decisions=decisions.numpy(),
             anchored=np.zeros(n, bool), fused=p, classifier=p, similarity=p,
             text_distance=pd.DataFrame({"id": ["0"], "class": ["a"], "distance": [0.5]}),
-            pictures=verdicts.look_at_pictures(nearest(features, verdicts.NEIGHBORS)),
-            spoke=[np.zeros(0, np.int64)] * n, gamma=0.6,
+            pictures=neighbourhood(nearest(features, NEIGHBORS)),
+            lenders=[np.zeros(0, np.int64)] * n, gamma=0.6,
         )
     )  # fmt: skip
     parts = {name: lab.get_issues(name) for name in ("label", "outlier", "near_duplicate")}

@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capro.errors import ConfigError, DataError
-from capro.graph import budget as budgets
 from capro.graph import neighbors as module
-from capro.graph.budget import Budget
-from capro.graph.neighbors import Share, assist, nearest, row_norms, unit_rows
+from capro.graph.neighbors import nearest, row_norms, unit_rows
 from tests.graph.reference import cosine, vectors
-from tests.teams import teams
 
 
 def clustered(n, d=16, clusters=20, seed=0):
@@ -90,67 +85,10 @@ def test_random_rows_equal_a_loop_across_blocks(monkeypatch):
     x = clustered(150)
     whole = nearest(x, 12)
     monkeypatch.setattr(module, "ROWS", 16)
-    monkeypatch.setattr(module, "BLOCK", 32)
+    monkeypatch.setattr(module, "QUERIES", 32)
     near = nearest(x, 12)
     np.testing.assert_array_equal(near.index, loop(x, 12)[0])
     np.testing.assert_array_equal(near.index, whole.index)
-
-
-def in_ranks(x, k, team: int, folder, *, memory: int | None, **options):
-    """`nearest` on the main of several ranks, which are threads here; the others assist."""
-    ranks = teams(team)
-
-    def work(rank):
-        budget = None if memory is None else Budget(memory, folder / "scratch")
-        share = Share(rank, folder / "search", "key")
-        if rank.index:
-            assist(share, budget)
-            return None
-        return nearest(x, k, budget=budget, share=share, **options)
-
-    with ThreadPoolExecutor(team) as pool:
-        return next(iter(pool.map(work, ranks)))
-
-
-@pytest.mark.parametrize(
-    ("memory", "options"),
-    [
-        (None, {}),
-        (None, {"exact_below": 100, "nprobe": 2}),
-        (1 << 18, {}),
-        (1 << 18, {"index_kind": "ivf"}),
-        (1 << 18, {"index_kind": "pq"}),
-    ],
-    ids=["exact", "ivf", "budget", "budget-ivf", "budget-pq"],
-)
-def test_ranks_share_the_queries(tmp_path, monkeypatch, memory, options):
-    """To the last bit, whatever their number: blocks of queries are the same."""
-    monkeypatch.setattr(module, "BLOCK", 128)
-    monkeypatch.setattr(budgets, "LEAST", 0)
-    x = clustered(1000, d=16)
-    x[[4, 50]] = x[7]
-    x[60] = 0
-    kept = None if memory is None else Budget(memory, tmp_path / "one")
-    one = nearest(x, 6, budget=kept, **options)
-    for team in (1, 2, 3):
-        folder = tmp_path / str(team)
-        found = in_ranks(x, 6, team, folder, memory=memory, **options)
-        np.testing.assert_array_equal(found.index, one.index)
-        np.testing.assert_array_equal(found.similarity, one.similarity)
-        assert found.recall == one.recall
-        assert len(list((folder / "search").glob("shards-key-128/*.npy"))) == 8
-
-
-def test_blocks_that_are_there_are_not_searched_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK", 128)
-    x = clustered(500, d=16)
-    whole = in_ranks(x, 6, 2, tmp_path, memory=None)
-    shards = sorted((tmp_path / "search").glob("shards-*/*.npy"))
-    shards[1].unlink()  # as if killed before
-    times = [file.stat().st_mtime_ns for file in shards if file.exists()]
-    again = in_ranks(x, 6, 3, tmp_path, memory=None)
-    np.testing.assert_array_equal(again.index, whole.index)
-    assert [f.stat().st_mtime_ns for f in shards if f != shards[1]] == times
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (1, 4), (5, 4)])
@@ -161,18 +99,20 @@ def test_no_others(shape):
     assert np.isneginf(near.similarity).all()
 
 
-def test_inverted_lists_report_their_recall():
+def test_inverted_lists_report_their_recall(monkeypatch):
     x = clustered(4000, d=24, clusters=200)
     exact = nearest(x, 8)
-    few = nearest(x, 8, exact_below=1000, nprobe=1)
-    many = nearest(x, 8, exact_below=1000, nprobe=10**6)
+    monkeypatch.setattr(module, "NPROBE", 10**6)
+    many = nearest(x, 8, exact_below=1000)
+    monkeypatch.setattr(module, "NPROBE", 1)
+    few = nearest(x, 8, exact_below=1000)
     assert few.recall is not None
     found = np.mean([len(set(a) & set(b)) / 8 for a, b in zip(few.index, exact.index, strict=True)])
     assert few.recall == pytest.approx(found, abs=0.05)
     assert few.recall < 1
     assert many.recall == 1
     np.testing.assert_array_equal(many.index, exact.index)
-    again = nearest(x, 8, exact_below=1000, nprobe=1)
+    again = nearest(x, 8, exact_below=1000)
     np.testing.assert_array_equal(few.index, again.index)
 
 
@@ -180,11 +120,6 @@ def test_inverted_lists_report_their_recall():
 def test_inverted_lists_of_little(n):
     x = clustered(max(n, 1))[:n]
     assert nearest(x, 3, exact_below=0).index.tolist() == nearest(x, 3).index.tolist()
-
-
-def test_first_is_the_smaller_list():
-    x = clustered(40)
-    np.testing.assert_array_equal(nearest(x, 20).first(5).index, nearest(x, 5).index)
 
 
 def test_unit_rows():
@@ -202,5 +137,3 @@ def test_messages():
         nearest([1.0, 2.0, 3.0], k=1)
     with pytest.raises(ConfigError, match="k must be at least 1, got 0"):
         nearest([[1.0, 0.0]], k=0)
-    with pytest.raises(ConfigError, match="nprobe must be at least 1, got 0"):
-        nearest([[1.0, 0.0]], k=1, nprobe=0)

@@ -10,7 +10,7 @@ from capro.errors import ConfigError, DataError
 from capro.graph import smooth as module
 from capro.graph.neighbors import Neighbors, nearest, unit_rows
 from capro.graph.rerank import rerank
-from capro.graph.smooth import adjacency, enhance, pool_width, smooth, smoothing_operator
+from capro.graph.smooth import adjacency, enhance, smooth, smoothing_operator
 from tests.graph import reference
 from tests.graph.reference import cosine, vectors
 
@@ -121,15 +121,6 @@ def test_opposite_neighbours_have_no_weight():
     near = Neighbors(np.array([[1], [0]]), np.array([[-0.5], [-0.5]], np.float32))
     assert adjacency(near).nnz == 0
     assert adjacency(near, mutual=False).nnz == 0
-
-
-def test_neighbours_can_be_given_once_for_all_enhancers():
-    rng = np.random.default_rng(0)
-    x, texts = rng.normal(size=(60, 8)), rng.normal(size=(60, 4))
-    pool = nearest(x, pool_width("reciprocal", 3))
-    for enhancer in ("knn", "reciprocal"):
-        given_lists = enhance(None, texts, enhancer=enhancer, k=3, neighbors=pool)
-        np.testing.assert_array_equal(given_lists.texts, enhance(x, texts, enhancer=enhancer, k=3).texts)
 
 
 def test_approximate_search_passes_its_recall_on():

@@ -17,8 +17,6 @@ from capro.method.prototypes import (
     present,
     similarity,
     similarity_binary,
-    start,
-    start_binary,
     unit,
 )
 
@@ -57,7 +55,7 @@ def slow_polish(prototypes: Tensor, z: Tensor, y: Tensor, momentum: float) -> Te
 
 def test_start_by_hand():
     z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [9.0, 9.0]])
-    found = start(z, torch.tensor([0, 0, 2, -1]), n_classes=3)
+    found = unit(class_sums(z, torch.tensor([0, 0, 2, -1]), n_classes=3))
     half = math.sqrt(0.5)
     torch.testing.assert_close(found, torch.tensor([[half, half], [0.0, 0.0], [0.6, 0.8]]))
 
@@ -65,7 +63,7 @@ def test_start_by_hand():
 @given(labels, seeds)
 def test_start_is_the_normalised_mean(y, seed):
     z = sphere(len(y), D, seed=seed)
-    found = start(z, y, n_classes=C)
+    found = unit(class_sums(z, y, n_classes=C))
     for c in range(C):
         rows = z[y == c]
         mean = rows.mean(0) if len(rows) else torch.zeros(D, dtype=z.dtype)
@@ -75,7 +73,7 @@ def test_start_is_the_normalised_mean(y, seed):
 def test_sums_of_blocks_give_the_same_start():
     z, y = sphere(20, D, seed=0), draw(C, 20, seed=1)
     blocks = class_sums(z[:7], y[:7], n_classes=C) + class_sums(z[7:], y[7:], n_classes=C)
-    torch.testing.assert_close(unit(blocks), start(z, y, n_classes=C))
+    torch.testing.assert_close(unit(blocks), unit(class_sums(z, y, n_classes=C)))
 
 
 def test_polish_by_hand():
@@ -183,7 +181,7 @@ def test_start_binary_takes_negatives_from_anchors_without_the_class():
     z = torch.eye(4)[:, None, :].expand(4, 2, 4)  # sample i is axis i in both subspaces
     y = torch.tensor([[1, 0], [1, 1], [0, 1], [0, 1]])
     anchored = torch.tensor([[1, 0], [0, 1], [0, 1], [0, 0]]).bool()
-    found = start_binary(z, y, anchored)
+    found = unit(class_sums_binary(z, y, anchored))
     half = math.sqrt(0.5)
     assert torch.equal(found[0, 1], torch.tensor([1.0, 0, 0, 0]))
     assert torch.equal(found[0, 0], torch.tensor([0, 0, 1.0, 0]))  # sample 1 carries class 0
@@ -196,7 +194,7 @@ def test_start_binary_equals_loops(seed, n):
     z, y = sphere(n, C, D, seed=seed), draw(2, n, C, seed=seed)
     anchored = (y == 1) & (draw(2, n, C, seed=seed + 1) == 1)
     wanted = slow_start_binary(z, y, anchored)
-    torch.testing.assert_close(start_binary(z, y, anchored), wanted)
+    torch.testing.assert_close(unit(class_sums_binary(z, y, anchored)), wanted)
     blocks = class_sums_binary(z[:2], y[:2], anchored[:2])
     blocks += class_sums_binary(z[2:], y[2:], anchored[2:])
     torch.testing.assert_close(unit(blocks), wanted)

@@ -13,9 +13,11 @@ import yaml
 from PIL import Image
 
 from capro import config
+from capro.report.collect import collect
 from capro.run.artefacts import write_array, write_json
 from capro.run.directory import Run
 from capro.stages import PLAN
+from capro.stages import report as stage
 from tests.fakes import fake_stage
 
 HOSTILE = (
@@ -33,6 +35,11 @@ HELD_OUT = {
     "open": {"from": "the same without their own classes", "rejected": 0.6},
     "rule": "best C-F1",
 }
+
+
+def collected(run: Run, title: str | None = None) -> Any:
+    """What the page of a run shows."""
+    return collect(run, PLAN, held_out=stage.HELD_OUT, title=title)
 
 
 def make_run(
@@ -125,6 +132,8 @@ def _writer(
                 after[[10, 11, 20, 21, 30]] = [0, 1, 2, 3, 0]
                 after[[12, 13]] = -1
             write_array(folder / "labels.npy", after)
+            reasons = [f"Kept as {NAMES[first[row]]!r}: a made-up reason" for row in range(n)]
+            pd.DataFrame({"id": ids, "evidence": reasons}).to_parquet(folder / "verdicts.parquet")
             write_array(folder / "fused.npy", rng.dirichlet(np.ones(c), n).astype(np.float32))
         elif name == "evaluate" and len(tests):
             results = {}

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from capro.stages.report import report
+from capro.stages import report as stage
+from tests.fakes import fake_stage
 from tests.report.made import HELD_OUT, HOSTILE, make_run
 
 CHROMIUM = shutil.which("chromium")
@@ -29,8 +30,8 @@ def browser() -> Iterator[Any]:
 def made_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a made-up run: also the names of classes and the title are hostile."""
     run = make_run(tmp_path_factory.mktemp("browser"))
-    run.stage("threshold/capro", lambda _: HELD_OUT, settings={})
-    return report(run, title=HOSTILE[1]).resolve()
+    fake_stage(run, "threshold/capro", lambda _: HELD_OUT)
+    return stage.report(run, title=HOSTILE[1]).resolve()
 
 
 @pytest.fixture(params=["made_report", "demo_report"])
@@ -108,7 +109,7 @@ def test_galleries_open_and_show_pictures_texts_and_evidence(watched: Watched) -
     second.locator(".chip", has_text="kept").click()
     assert second.locator(".chip[aria-pressed=true]").inner_text().startswith("kept")
     card = second.locator(".card").first
-    assert any(words in card.inner_text() for words in ("The model gives", "Kept as"))
+    assert "Kept as" in card.inner_text()
     canvas = card.locator("canvas[data-ready]")
     canvas.wait_for()
     middle = "c => [...c.getContext('2d').getImageData(c.width / 2, c.height / 2, 1, 1).data]"
@@ -178,7 +179,7 @@ def test_nothing_is_wider_than_the_screen_and_both_themes_differ(
 
 @pytest.mark.parametrize("options", [{"multi": True}, {"upto": "scan"}, {"upto": "match"}, {"test": False}])
 def test_other_runs_open_without_a_complaint(browser: Any, tmp_path: Path, options: dict[str, Any]) -> None:
-    made = Watched(browser, report(make_run(tmp_path, **options)).resolve())
+    made = Watched(browser, stage.report(make_run(tmp_path, **options)).resolve())
     assert made.complaints == []
     assert made.page.evaluate("window.hacked") is None
     assert made.page.locator("h1").count() == 1

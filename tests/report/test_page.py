@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from capro.data.pixels import pixels_of
 from capro.errors import RunError
 from capro.report import galleries, page, sentences, thumbnails
-from capro.report.collect import collect
-from capro.run.artefacts import write_array
+from capro.run.artefacts import VERDICTS, write_array
 from capro.run.directory import Run
 from capro.stages.report import report
-from tests.report.made import HELD_OUT, HOSTILE, NAMES, SIZE, make_run
+from tests.fakes import fake_stage
+from tests.report.made import HELD_OUT, HOSTILE, NAMES, SIZE, collected, make_run
 
 
 class Tags(HTMLParser):
@@ -37,12 +38,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def data(run: Run) -> Any:
-    return collect(run, title=HOSTILE[0])
+    return collected(run, title=HOSTILE[0])
 
 
 def test_the_data_is_json_and_complete(data: Any) -> None:
     json.dumps(data, allow_nan=False)
-    assert data["missing"] == {"pixels": data["missing"]["pixels"]}
+    assert set(data["missing"]) == {"pixels", "graph"}  # implicit stages that the made-up run has no files of
     assert data["noise"]["total"] == {"anchor": 8, "keep": 33, "away": 5, "arrived": 5, "drop": 2}
     assert [part["name"] for part in data["summary"]] == [
         "What came in",
@@ -61,7 +62,7 @@ def test_the_data_is_json_and_complete(data: Any) -> None:
 def test_galleries_say_how_many_of_how_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(galleries, "PER_GALLERY", 3)
     monkeypatch.setattr(galleries, "MAP_POINTS", 20)
-    data = collect(run)
+    data = collected(run)
     part = next(c for c in data["galleries"]["classes"] if c["label"] == 0)["parts"]["keep"]
     assert (len(part["items"]), part["total"]) == (3, 8)
     assert (len(data["map"]["items"]), data["map"]["of"]) == (20, SIZE)
@@ -72,14 +73,14 @@ def test_galleries_say_how_many_of_how_many(run: Run, monkeypatch: pytest.Monkey
 
 def test_many_classes_leave_out_those_with_least_change(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(galleries, "GALLERY_BUDGET", 2 * 5 * galleries.LEAST)
-    data = collect(run)
+    data = collected(run)
     assert len(data["galleries"]["classes"]) == 2
     assert "The 2 classes of 4 with most change" in page.render(data)
 
 
 def test_too_many_samples_for_a_graph_of_the_report(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(galleries, "GRAPH_LIMIT", 10)
-    data = collect(run)
+    data = collected(run)
     assert data["matches"]["columns"] == ["text"]
     assert "more than 10 images: smoothed, reranked" in page.render(data)
 
@@ -134,20 +135,20 @@ def test_the_block_survives_every_character() -> None:
     ],
 )
 def test_what_has_not_run_is_said(tmp_path: Path, upto: str, absent: str, present: str) -> None:
-    text = page.render(collect(make_run(tmp_path, upto=upto)))
+    text = page.render(collected(make_run(tmp_path, upto=upto)))
     assert absent in text
     assert present in text
 
 
 def test_without_a_test_split(tmp_path: Path) -> None:
-    data = collect(make_run(tmp_path, test=False))
+    data = collected(make_run(tmp_path, test=False))
     assert data["comparison"] is None
     assert "no test split" in data["summary"][3]["text"]
     assert "no test split" in page.render(data)
 
 
 def test_several_labels(tmp_path: Path) -> None:
-    data = collect(make_run(tmp_path, multi=True))
+    data = collected(make_run(tmp_path, multi=True))
     assert data["noise"]["total"] == {"anchor": 8, "keep": 85, "away": 1, "arrived": 2, "drop": 2}
     assert data["confusion"] is None
     assert data["threshold"]["capro"]["recall"][0] == 1
@@ -160,7 +161,7 @@ def test_several_labels(tmp_path: Path) -> None:
 def test_arrays_of_another_scan_are_not_mixed_in(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_array(run.folder("clean") / "labels.npy", np.zeros(7, np.int64))
-    data = collect(run)
+    data = collected(run)
     assert data["noise"] is None
     assert "does not fit the scan" in data["missing"]["clean"]
 
@@ -169,7 +170,7 @@ def test_pictures_that_are_gone_are_counted(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     for file in sorted((tmp_path / "data" / "train").glob("*.png"))[:5]:
         file.unlink()
-    data = collect(run)
+    data = collected(run)
     assert data["samples"]["unreadable"] == 5
     assert "5 pictures could not be read" in page.render(data)
 
@@ -189,23 +190,24 @@ def test_the_stage_is_skipped_when_fresh_and_copied_out(tmp_path: Path) -> None:
 def test_the_threshold_of_held_out_data_is_shown_while_it_fits_the_model(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     path = report(run)
-    assert collect(run)["held_out"] is None
-    run.stage("threshold/capro", lambda _: HELD_OUT, settings={})
-    told = collect(run)["held_out"]
-    assert told["threshold"] == 0.37
-    assert "1,200 samples: the val split; no test image" in told["text"]
+    assert collected(run)["held_out"] is None
+    fake_stage(run, "threshold/capro", lambda _: HELD_OUT)
+    chosen = collected(run)["held_out"]
+    assert chosen["threshold"] == 0.37
+    assert "1,200 samples: the val split; no test image" in chosen["text"]
     before = path.read_text("utf-8")
     assert report(run).read_text("utf-8") != before  # not skipped as fresh
-    run.stage("finetune", lambda _: None, settings={"another": "model"})
-    assert collect(run)["held_out"] is None
+    fake_stage(run, "finetune", lambda _: None, model="another")
+    assert collected(run)["held_out"] is None
     nothing = {**HELD_OUT, "threshold": None}
-    run.stage("threshold/capro", lambda _: nothing, settings={"none": 1})
-    assert collect(run)["held_out"] is None
+    fake_stage(run, "threshold/capro", lambda _: nothing, found="none")
+    assert collected(run)["held_out"] is None
 
 
 def test_the_command_prints_the_path(run: Run, tmp_path: Path) -> None:
-    from capro.cli.commands import app
     from typer.testing import CliRunner
+
+    from capro.cli import app
 
     out = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["report", str(run.path), "--out", str(out), "--title", "T < U"])
@@ -219,19 +221,13 @@ def test_a_run_without_a_scan_is_an_error(tmp_path: Path, run: Run) -> None:
         report(Run.create(tmp_path / "new", run.settings))
 
 
-def test_evidence_of_the_verdicts_wins_over_ours(run: Run) -> None:
-    import pandas as pd
-
-    ids = pd.read_parquet(run.folder("scan") / "manifest.parquet")["id"]
-    file = run.folder("clean") / "verdicts.parquet"
-    pd.DataFrame({"id": ids, "evidence": [f"because {i}" for i in ids]}).to_parquet(file)
-    try:
-        parts = collect(run)["galleries"]["classes"][0]["parts"]
-        assert all(text.startswith("because") for text in parts["keep"]["evidence"])
-    finally:
-        file.unlink()
-    ours = collect(run)["galleries"]["classes"][0]["parts"]["drop"]["evidence"]
-    assert all(text.startswith("No class reaches") for text in ours)
+def test_evidence_is_what_the_verdicts_hold(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    parts = collected(run)["galleries"]["classes"][0]["parts"]
+    assert all(text.startswith("Kept as") for text in parts["keep"]["evidence"])
+    run.file(VERDICTS).unlink()
+    without = collected(run)["galleries"]["classes"][0]["parts"]["keep"]["evidence"]
+    assert set(without) == {""}  # the report writes no sentence of its own
 
 
 def test_harm_is_said() -> None:
@@ -242,12 +238,8 @@ def test_harm_is_said() -> None:
     assert "0 classes got better, 1 worse (most of all cat, \N{MINUS SIGN}10.0 points)" in text
 
 
-def test_sprites_fill_sheets_in_order(tmp_path: Path, run: Run) -> None:
-    from capro.report.load import load
-
-    del tmp_path
-    found = load(run)
-    drawn = thumbnails.sprites(found.pixels(32), list(range(10)), [True] * 9 + [False], side=32)
+def test_sprites_fill_sheets_in_order(run: Run) -> None:
+    drawn = thumbnails.sprites(pixels_of(run, 32), list(range(10)), [True] * 9 + [False], side=32)
     assert drawn.places[:9] == [(0, n) for n in range(9)]
     assert drawn.places[9] == (1, 0)
     assert len(drawn.sheets) == 2

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.data.labels import known_labels
+from capro.data.labels import Labels, known_labels
 from capro.data.manifest import manifest_of
 from capro.evaluate import metrics
+from capro.evaluate.metrics import Scores
 from capro.run.artefacts import SCORES
 from capro.run.directory import Run
 from capro.text.classes import ClassSpec, classes_of
 
-PAIRS = 10
+SHOWN_PAIRS = 10  # confusions, the most frequent ones
 Z95 = 1.96  # standard errors on either side of a 95 % interval
-Scores = NDArray[np.floating[Any]]
-Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,11 @@ class Evaluated:
         ambiguous = np.array([bool(spec.ambiguous) for spec in specs])
         return compare(scores, labels, [spec.name for spec in specs], ambiguous)
 
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the gain in top-1 accuracy on the samples of known classes; None for several labels."""
+        scores, labels = self.known()
+        return paired_interval(scores["vanilla"], scores["capro"], labels) if labels.ndim == 1 else None
+
 
 def test_split(run: Run) -> Evaluated | None:
     """The run's own test samples, from the scores that the evaluate stage stored; None without any."""
@@ -65,7 +69,7 @@ def test_split(run: Run) -> Evaluated | None:
 
 
 def compare(
-    scores: Mapping[str, Scores], y: NDArray[np.int64], classes: list[str], ambiguous: NDArray[np.bool_]
+    scores: Mapping[str, Scores], y: Labels, classes: list[str], ambiguous: NDArray[np.bool_]
 ) -> dict[str, Any]:
     """Metrics, classes (made worse first), confusions, calibration; ambiguous classes apart.
 
@@ -78,7 +82,7 @@ def compare(
     whole = {name: metrics.summary(values, y) for name, values in scores.items()}
     change = {key: whole["capro"][key] - whole["vanilla"][key] for key in whole["vanilla"]}
     rows = _class_rows(scores, y, classes, ambiguous)
-    gains = [row["difference"] for row in rows if row["difference"] is not None]
+    gains = [row["difference"] for row in rows]
     found = {
         "methods": whole,
         "difference": change,
@@ -97,12 +101,12 @@ def compare(
 
 
 def _class_rows(
-    scores: Mapping[str, Scores], y: NDArray[np.int64], classes: list[str], ambiguous: Any
+    scores: Mapping[str, Scores], y: Labels, classes: list[str], ambiguous: NDArray[np.bool_]
 ) -> list[dict[str, Any]]:
     """One row per class with test samples, the most harmed first."""
-    sizes = np.bincount(y, minlength=len(classes)) if y.ndim == 1 else (y > 0).sum(axis=0)
+    sizes = metrics.class_sizes(y, len(classes))
     before, after = (metrics.by_class(scores[name], y) for name in ("vanilla", "capro"))
-    rows: list[dict[str, Any]] = [
+    rows = [
         {
             "class": name,
             "samples": int(sizes[c]),
@@ -117,39 +121,26 @@ def _class_rows(
     return sorted(rows, key=lambda row: (row["difference"], row["class"]))
 
 
-def _pairs(scores: Scores, y: NDArray[np.int64], classes: list[str]) -> list[dict[str, Any]]:
-    if y.ndim == 1:
-        pairs = metrics.confusion_pairs(metrics.confusion(scores, y), top=PAIRS)
-    else:
-        matrix = metrics.confusion_multi(scores, y)
-        pairs = metrics.confusion_pairs(matrix, (y > 0).sum(axis=0), top=PAIRS)
+def _pairs(scores: Scores, y: Labels, classes: list[str]) -> list[dict[str, Any]]:
+    matrix = (metrics.confusion if y.ndim == 1 else metrics.confusion_multi)(scores, y)
+    pairs = metrics.confusion_pairs(matrix, metrics.class_sizes(y, len(classes)), top=SHOWN_PAIRS)
     return [
-        {
-            "true": classes[pair.true],
-            "taken_for": classes[pair.taken],
-            "count": pair.times,
-            "share": pair.share,
-        }
-        for pair in pairs
+        {"true": classes[true], "taken_for": classes[taken], "count": times, "share": share}
+        for true, taken, times, share in pairs
     ]
 
 
-def _apart(scores: Mapping[str, Scores], y: NDArray[np.int64], chosen: NDArray[np.bool_]) -> dict[str, Any]:
+def _apart(scores: Mapping[str, Scores], y: Labels, chosen: NDArray[np.bool_]) -> dict[str, Any]:
     """The figures of some classes alone; for one label, of their samples against all classes."""
     found: dict[str, Any] = {"classes": int(chosen.sum())}
     for name, values in scores.items():
         if y.ndim == 2:
             own = metrics.decisions(metrics.top_decisions(values)[:, chosen], y[:, chosen])
-            precision = metrics.average_precision(values[:, chosen], y[:, chosen])
-            filled = precision[~np.isnan(precision)]
-            found[name] = own | {"mAP": float(filled.mean()) if len(filled) else float("nan")}
-            continue
-        rows = chosen[y]
-        found["samples"] = int(rows.sum())
-        found[name] = {
-            "top1": metrics.top_k_accuracy(values[rows], y[rows], 1),
-            "top5": metrics.top_k_accuracy(values[rows], y[rows], 5),
-        }
+            found[name] = own | {"mAP": metrics.mean_average_precision(values[:, chosen], y[:, chosen])}
+        else:
+            rows = chosen[y]
+            found["samples"] = int(rows.sum())
+            found[name] = metrics.headline(values[rows], y[rows])
     return found
 
 
@@ -168,11 +159,14 @@ def paired_interval(vanilla: Scores, capro: Scores, y: Labels) -> tuple[float, f
 
 
 def jsonable(value: Any) -> Any:
-    """Plain data for JSON: figures that do not exist (nan) become None."""
+    """The same data in types that JSON has; figures that do not exist (nan) become None.
+
+    >>> jsonable({1: (np.float32(0.5), float("nan"))})
+    {'1': [0.5, None]}
+    """
     if isinstance(value, Mapping):
         return {str(key): jsonable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [jsonable(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""`capro doctor`: what the data and the results say about settings, by the paper's guidelines.
+"""`capro doctor`: what data and results mean for the settings, by the paper's guidelines.
 
 ``examine`` gathers facts from a run directory, ``diagnose`` turns facts into findings (pure). The
 rules are those of the paper's appendix "Guidelines on Tuning of Hyper-Parameters"; where it gives a
@@ -7,17 +7,20 @@ direction and no number, the number is ours and the reason says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from capro.config import Settings
 from capro.data.labels import labels_of
 from capro.data.manifest import manifest_of
-from capro.graph.neighbors import nearest
+from capro.evaluate.metrics import class_sizes
+from capro.evaluate.noise import noise_from_anchors
 from capro.run.artefacts import ANCHORS, CLEANED_LABELS, DETAILS, SUMMARY, VISUAL
 from capro.run.directory import Run
 from capro.text.classes import classes_of
@@ -25,11 +28,9 @@ from capro.text.classes import classes_of
 SMALL_CLASS = 20  # samples; fewer give no prototype worth the name
 FEW_TEXTS = 0.5  # share without text above which anchors rest on neighbours' texts
 SHOWN = 5
-NEIGHBOURS = 20  # that vote on a sample, as many as in the baseline k-NN vote
-LEAST = 0.1  # by which anchors must agree more than wrong labels would, or nothing can be told
 UNEVEN = 3  # the largest class over the smallest from which balance is advised
-BLOCK = 4096  # samples whose votes are in memory at once
 Level = Literal["warning", "advice", "fine"]
+LEVELS = get_args(Level)
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,13 @@ class Facts:
 
 def examine(run: Run) -> Facts:
     """Facts of a scanned run; the further it has come, the more there are."""
-    manifest = manifest_of(run)
-    summary = run.read(SUMMARY)
+    manifest, summary = manifest_of(run), run.read(SUMMARY)
     train = manifest.samples.iloc[manifest.split("train")]
-    empty = (train["title"] + train["description"] + train["tags"]).str.strip().str.len() == 0
-    by_class: dict[str, list[bool]] = {}
-    for labels, blank in zip(train["labels"], empty, strict=True):
-        for name in labels:
-            by_class.setdefault(name, []).append(bool(blank))
+    empty = (train["title"] + train["description"] + train["tags"]).str.strip() == ""
+    pairs = pd.DataFrame({"class": train["labels"], "empty": empty}).explode("class").dropna()
+    by_class = pairs.groupby("class", sort=False)["empty"]
+    sizes = {str(name): int(count) for name, count in by_class.size().items()}
+    bare = {str(name): float(share) for name, share in by_class.mean().items()}
     known: dict[str, Any] = {}
     if run.finished("classes"):
         specs = classes_of(run)
@@ -86,9 +86,9 @@ def examine(run: Run) -> Facts:
             "ambiguous": [spec.name for spec in specs if spec.ambiguous],
             "undefined": [spec.name for spec in specs if not spec.sense and not spec.definition],
         }
-        by_class = {spec.name: by_class.get(spec.name, []) for spec in specs}
-    sizes = {name: len(values) for name, values in by_class.items()}
-    if manifest.task == "multi" and len(train):
+        sizes = {spec.name: sizes.get(spec.name, 0) for spec in specs}
+        bare = {name: bare[name] for name, size in sizes.items() if size}
+    if manifest.task == "multi":
         ratios = [n / max(1, len(train) - n) for n in sizes.values() if n]
         known["positive_ratio"] = float(np.mean(ratios)) if ratios else None
     noise, origin = _noise(run)
@@ -97,7 +97,7 @@ def examine(run: Run) -> Facts:
         sizes=sizes,
         samples=len(train),
         no_text=float(empty.mean()) if len(train) else 0.0,
-        no_text_by_class={name: float(np.mean(v)) for name, v in by_class.items() if v},
+        no_text_by_class=bare,
         test_samples=len(manifest.split("test")),
         quarantined=int(summary["quarantined"]),
         duplicates=summary["duplicates"],
@@ -136,68 +136,8 @@ def _noise(run: Run) -> tuple[float | None, str]:
     return None, ""
 
 
-def noise_from_anchors(
-    v: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    anchors: NDArray[np.int64],
-    *,
-    exact_below: int = 200_000,
-) -> float | None:
-    """Share of wrong web labels, from how anchors and the other samples agree with their likes.
-
-    A sample agrees when its label wins the vote of its nearest others, whatever these are: with
-    anchors alone as voters, anchors would agree too well, since they are more like one another than
-    like the rest. In a class, anchors agree with the share a and are taken to be right; the others
-    agree with the share r. These are a mixture of right ones, who reach a, and wrong ones, who reach
-    e = (1 - a) / (C - 1), as if lost votes fell on any class: their noise is (a - r) / (a - e).
-    Cost: one k-NN search.
-
-    Args:
-        v: visual features, (n, d).
-        labels: web labels, (n,).
-        anchors: rows that are anchors, (m,).
-        exact_below: exact search below this many samples.
-
-    Returns:
-        Noise of the whole set, or None where anchors tell nothing.
-    """
-    n_classes = int(labels.max()) + 1
-    k = min(NEIGHBOURS, len(labels) // n_classes // 2)  # small classes: half of their mean size
-    if k < 1 or n_classes < 2 or not len(anchors):
-        return None
-    agree = _votes(labels[nearest(v, k, exact_below=exact_below).index], n_classes) == labels
-    anchored = np.zeros(len(labels), dtype=bool)
-    anchored[anchors] = True
-    sizes, hits = (
-        np.stack([np.bincount(labels[at], minlength=n_classes) for at in (part, rest)])
-        for part, rest in ((anchored, ~anchored), (anchored & agree, ~anchored & agree))
-    )  # (2, C) each: anchors, the others
-    a, r = np.divide(hits, sizes, out=np.zeros(hits.shape), where=sizes > 0)
-    e = (1 - a) / (n_classes - 1)
-    telling = (sizes > 0).all(axis=0) & (a - e >= LEAST)  # else the class looks like others
-    counted = sizes[:, telling].sum()
-    pooled = hits[0].sum() / sizes[0].sum()
-    if counted < 0.5 * len(labels) or pooled - (1 - pooled) / (n_classes - 1) < LEAST:
-        return None
-    noise = np.clip((a - r)[telling] / (a - e)[telling], 0, 1)
-    return float((noise * sizes[1][telling]).sum() / counted)
-
-
-def _votes(near: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
-    """The class with most votes, (n, k) -> (n,); of equal ones the nearest voter's, else the lowest."""
-    winners = np.empty(len(near), dtype=np.int64)
-    for begin in range(0, len(near), BLOCK):
-        block = near[begin : begin + BLOCK]
-        rows = np.arange(len(block))
-        votes = np.zeros((len(block), n_classes))
-        for column in block.T:
-            votes[rows, column] += 1
-        votes[rows, block[:, 0]] += 0.5
-        winners[begin : begin + BLOCK] = votes.argmax(axis=1)
-    return winners
-
-
 def _results(run: Run) -> dict[str, Any]:
+    """What evaluation and cleaning did to the classes."""
     found: dict[str, Any] = {}
     details, after = run.find(DETAILS), run.find(CLEANED_LABELS)
     if details is not None:
@@ -206,166 +146,125 @@ def _results(run: Run) -> dict[str, Any]:
         found["compared"] = len(rows)
     if after is not None:
         names = [spec.name for spec in classes_of(run)]
-        before, left = (_class_sizes(labels, len(names)) for labels in (_labels(run), after))
-        few = np.flatnonzero((before > 0) & (left < 0.1 * before))
-        found["emptied"] = [names[c] for c in few]
+        before, left = (class_sizes(labels, len(names)) for labels in (_labels(run), after))
+        found["emptied"] = [names[c] for c in np.flatnonzero((before > 0) & (left < 0.1 * before))]
     return found
-
-
-def _class_sizes(labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Samples of each class, (n,) or (n, C) -> (C,)."""
-    if labels.ndim == 2:
-        return np.asarray((labels > 0).sum(axis=0))
-    return np.bincount(labels[labels >= 0], minlength=count)
 
 
 # --- rules ----------------------------------------------------------------------------------------
 
-
-def diagnose(facts: Facts, settings: Settings) -> list[Finding]:
-    """Findings, warnings first."""
-    found = [*_data(facts, settings), *_classes(facts), *_parameters(facts, settings)]
-    found += _outcome(facts)
-    order = {"warning": 0, "advice": 1, "fine": 2}
-    return sorted(found, key=lambda each: order[each.level])
+Condition = Callable[[Facts, Settings], Any]
 
 
-def _data(facts: Facts, settings: Settings) -> list[Finding]:
-    found = []
-    leaked = facts.duplicates.get("held_out_also_in_train", 0)
-    if leaked:
-        pairs = "; ".join(f"{b} = {a}" for a, b in facts.duplicates.get("examples", [])[:2])
-        found.append(
-            Finding(
-                "warning", "duplicates across splits",
-                f"{leaked:,} held-out images are in the training set as well ({pairs}): figures "
-                "measured on them flatter",
-                "remove them from the training data",
-            )
-        )  # fmt: skip
-    conflicting = facts.duplicates.get("groups_with_different_labels", 0)
-    if conflicting:
-        found.append(
-            Finding(
-                "warning", "copies with different labels",
-                f"{conflicting:,} images occur several times in training with different labels: at "
-                "least one label of each is wrong, unless the data is multi-label",
-            )
-        )  # fmt: skip
-    if not facts.test_samples:
-        found.append(
-            Finding(
-                "warning", "no test split", "nothing can be compared with vanilla",
-                "give one: --set data.test=PATH, or a column with --split-column",
-            )
-        )  # fmt: skip
-    if facts.no_text > FEW_TEXTS:
-        found.append(
-            Finding(
-                "warning", "texts missing",
-                f"{facts.no_text:.0%} of the training samples have no text: anchors rest on the "
-                "texts of neighbours",
-                "check --text-column, or read captions and tags as well",
-            )
-        )  # fmt: skip
+@dataclass(frozen=True)
+class Rule:
+    """A finding, and when there is one.
+
+    Attributes:
+        level: How urgent.
+        topic: In a few words.
+        found: What is wrong: nothing if falsy, else `{found}` in text and action; names are listed.
+        text: What and why, a format with ``found``, the facts ``f`` and the settings ``s``.
+        action: What to do about it, a format as well.
+    """
+
+    level: Level
+    topic: str
+    found: Condition
+    text: str
+    action: str = ""
+
+    def finding(self, facts: Facts, settings: Settings) -> Finding | None:
+        """The finding, if there is one."""
+        found = self.found(facts, settings)
+        if not found:
+            return None
+        found = _names(found) if isinstance(found, list) else found
+        text, action = (form.format(found=found, f=facts, s=settings) for form in (self.text, self.action))
+        return Finding(self.level, self.topic, text, action)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A setting that the paper's guidelines speak about.
+
+    Attributes:
+        topic: Its name in the paper.
+        setting: Its path in the settings.
+        recommended: The value that follows from the facts, and why.
+        slack: By how much it may differ from that value.
+    """
+
+    topic: str
+    setting: str
+    recommended: Callable[[Facts], tuple[float, str]]
+    slack: Callable[[float], float]
+
+    def finding(self, facts: Facts, settings: Settings) -> Finding:
+        """Whether the setting fits."""
+        value, (wanted, why) = attrgetter(self.setting)(settings), self.recommended(facts)
+        name = self.setting
+        if abs(value - wanted) <= self.slack(wanted) + 1e-9:
+            return Finding("fine", self.topic, f"{name} = {value:g} fits: {why}")
+        text = f"{name} is {value:g}, {wanted:g} follows: {why}"
+        return Finding("advice", self.topic, text, f"--set {name}={wanted:g}")
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _leaked(facts: Facts) -> tuple[int, str] | None:
+    """How many held-out images are also training images, and some of them."""
+    count = facts.duplicates.get("held_out_also_in_train", 0)
+    pairs = [f"{held} = {train}" for train, held in facts.duplicates.get("examples", [])[:2]]
+    return (count, "; ".join(pairs)) if count else None
+
+
+def _small(facts: Facts) -> list[str]:
+    return [
+        name
+        for name in sorted(facts.sizes, key=lambda key: facts.sizes[key])
+        if facts.sizes[name] < SMALL_CLASS
+    ]
+
+
+def _without_text(facts: Facts) -> list[str]:
     bare = [name for name, share in facts.no_text_by_class.items() if share > FEW_TEXTS]
-    if bare and facts.no_text <= FEW_TEXTS:
-        found.append(
-            Finding(
-                "warning", "texts missing in classes",
-                f"more than half of the samples have no text in {_names(bare)}",
-            )
-        )  # fmt: skip
-    if settings.train.queue > max(1, facts.samples // 2):
-        found.append(
-            Finding(
-                "advice", "dictionary",
-                f"train.queue is {settings.train.queue:,} for {facts.samples:,} samples: keys of "
-                "past epochs in it go stale (our rule: at most half of the samples)",
-                f"--set train.queue={max(1, facts.samples // 2)}",
-            )
-        )  # fmt: skip
+    return bare if facts.no_text <= FEW_TEXTS else []
+
+
+def _uneven(facts: Facts) -> tuple[int, int] | None:
+    """The largest and the smallest class, where they are far apart."""
     present = [n for n in facts.sizes.values() if n]
-    uneven = facts.task == "single" and present and max(present) >= UNEVEN * min(present)
-    if uneven and settings.finetune.balance is None:
-        found.append(
-            Finding(
-                "advice", "uneven classes",
-                f"the largest class has {max(present):,} samples, the smallest {min(present):,}: the "
-                "classifier will favour the large ones (our rule: balance by roots from "
-                f"{UNEVEN} to 1 on)",
-                "--set finetune.balance=0.5, or 0 if they are as uneven in use",
-            )
-        )  # fmt: skip
-    return found
-
-
-def _classes(facts: Facts) -> list[Finding]:
-    found = []
-    small = [name for name, n in sorted(facts.sizes.items(), key=lambda kv: kv[1]) if n < SMALL_CLASS]
-    if small:
-        found.append(
-            Finding(
-                "warning", "small classes",
-                f"fewer than {SMALL_CLASS} training samples in {_names(small)}: too few for anchors "
-                "and a rest that could be mended",
-                "fetch more images of them, or merge classes",
-            )
-        )  # fmt: skip
-    if facts.undefined:
-        found.append(
-            Finding(
-                "warning", "classes without meaning",
-                f"neither sense nor definition: {_names(facts.undefined)}; their bare names are "
-                "matched, whatever they mean",
-                "add a sense or a definition in classes.yaml",
-            )
-        )  # fmt: skip
-    if facts.ambiguous:
-        found.append(
-            Finding(
-                "advice", "ambiguous names",
-                f"several senses: {_names(facts.ambiguous)}; the text of the class alone decides "
-                "which of them becomes its anchors",
-                "look at `capro classes show --run RUN` and at match/anchors.png",
-            )
-        )  # fmt: skip
-    if not facts.classes_known:
-        found.append(
-            Finding(
-                "advice", "senses",
-                "the classes have not been resolved yet: ambiguous names are unknown",
-                "`capro classes suggest --run RUN`",
-            )
-        )  # fmt: skip
-    return found
+    apart = facts.task == "single" and present and max(present) >= UNEVEN * min(present)
+    return (max(present), min(present)) if apart else None
 
 
 def recommended_gamma(facts: Facts) -> tuple[float, str]:
     """Threshold of the label rule, and why."""
     noise, ratio = facts.noise, facts.positive_ratio
+    if facts.task == "multi" and (ratio or 0) > 0.5:
+        return (
+            0.6,
+            f"positives are frequent ({ratio:.2f} per negative), so that they are in no danger of being drowned",
+        )
     if facts.task == "multi":
-        if ratio is not None and ratio > 0.5:
-            return 0.6, (
-                f"positives are frequent ({ratio:.2f} per negative), so that they are in no danger "
-                "of being drowned"
-            )
         return 0.9, (
             f"{'few' if ratio is None else f'{ratio:.2f}'} positives per negative: a lower "
             "threshold calls everything negative (paper: 0.02 and 50 % noise, 0.9 beats 0.6)"
         )
+    ours = "(the direction is the paper's, the number ours)"
     if noise is None:
         return 0.6, "the paper's value at 34 % noise; the noise here is not known yet"
     if noise > 0.45:
         return 0.4, (
             f"{noise:.0%} noise is more than the paper's 34 %: wrong labels must be corrected before "
-            "they are learnt (the direction is the paper's, the number ours)"
+            f"they are learnt {ours}"
         )
     if noise < 0.15:
-        return 0.8, (
-            f"{noise:.0%} noise is far less than the paper's 34 %: corrections should be sure (the "
-            "direction is the paper's, the number ours)"
-        )
+        return 0.8, f"{noise:.0%} noise is far less than the paper's 34 %: corrections should be sure {ours}"
     return 0.6, f"{noise:.0%} noise is near the paper's 34 %, where 0.6 beats 0.8"
 
 
@@ -378,15 +277,16 @@ def recommended_k(facts: Facts) -> tuple[int, str]:
     elif noise is not None:
         why = f"{noise:.0%} noise is 30 % or more: more than 50 anchors would not be pure"
     filled = sorted(n for n in facts.sizes.values() if n)
-    if filled:
-        clean = filled[len(filled) // 4] * (1 - (0.3 if noise is None else noise))
-        most = max(5, int(clean / 2))
-        if most < wanted:
-            return most, (
-                f"{why}; but a quarter of the classes have {filled[len(filled) // 4]} samples or "
-                "fewer, and half of their right ones should stay for the rest (ours)"
-            )
-    return wanted, why
+    if not filled:
+        return wanted, why
+    quarter = filled[len(filled) // 4]
+    most = max(5, int(quarter * (1 - (0.3 if noise is None else noise)) / 2))
+    if most >= wanted:
+        return wanted, why
+    return most, (
+        f"{why}; but a quarter of the classes have {quarter} samples or "
+        "fewer, and half of their right ones should stay for the rest (ours)"
+    )
 
 
 def recommended_frequency(facts: Facts) -> tuple[int, str]:
@@ -399,75 +299,109 @@ def recommended_frequency(facts: Facts) -> tuple[int, str]:
     return 1, "one label: every epoch, for diversity (differences are small)"
 
 
-def _parameters(facts: Facts, settings: Settings) -> list[Finding]:
-    train, found = settings.train, []
-    if facts.noise is not None:
-        found.append(
-            Finding(
-                "fine", "noise",
-                f"about {facts.noise:.0%} of the web labels seem wrong ({facts.noise_from}); an "
-                "estimate, not a measurement",
-            )
-        )  # fmt: skip
-    gamma, why = recommended_gamma(facts)
-    found.append(_setting("gamma", "train.gamma", train.gamma, gamma, why, near=0.1))
-    k, why = recommended_k(facts)
-    found.append(_setting("K", "match.top_k", settings.match.top_k, k, why, near=0.35 * k))
-    every, why = recommended_frequency(facts)
-    slack = 9 if facts.task == "multi" else 4  # the paper sees little difference
-    found.append(_setting("frequency", "train.update_every", train.update_every, every, why, slack))
-    found.append(
-        _setting(
-            "lambda_bts", "train.lambda_bts", train.lambda_bts, 0.1,
-            "balances a sample's own label and the collective reference; much more smooths too much",
-            near=0.1,
-        )
-    )  # fmt: skip
-    effects = {
-        "lambda_pro": "more shrinks classes onto their prototypes",
-        "lambda_ins": "more pushes samples of one class apart",
-        "lambda_prj": "more keeps details of v in the embedding",
-    }
-    for name, effect in effects.items():
-        value = getattr(train, name)
-        why = f"{effect}; compare 0 and 1 before anything else"
-        found.append(_setting(name, f"train.{name}", value, 1.0, why, near=0.5))
-    return found
+def _fixed(value: float, why: str) -> Callable[[Facts], tuple[float, str]]:
+    return lambda _: (value, why)
 
 
-def _setting(topic: str, name: str, value: float, wanted: float, why: str, near: float) -> Finding:
-    if abs(value - wanted) <= near + 1e-9:
-        return Finding("fine", topic, f"{name} = {value:g} fits: {why}")
-    return Finding(
-        "advice", topic, f"{name} is {value:g}, {wanted:g} follows: {why}", f"--set {name}={wanted:g}"
-    )
+_WEIGHTS = {
+    "lambda_pro": "more shrinks classes onto their prototypes",
+    "lambda_ins": "more pushes samples of one class apart",
+    "lambda_prj": "more keeps details of v in the embedding",
+}
+
+RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
+    Rule(
+        "warning", "duplicates across splits",
+        lambda f, _: _leaked(f),
+        "{found[0]:,} held-out images are in the training set as well ({found[1]}): figures "
+        "measured on them flatter",
+        "remove them from the training data",
+    ),
+    Rule(
+        "warning", "copies with different labels",
+        lambda f, _: f.duplicates.get("groups_with_different_labels", 0),
+        "{found:,} images occur several times in training with different labels: at "
+        "least one label of each is wrong, unless the data is multi-label",
+    ),
+    Rule(
+        "warning", "no test split", lambda f, _: not f.test_samples, "nothing can be compared with vanilla",
+        "give one: --set data.test=PATH, or a column with --split-column",
+    ),
+    Rule(
+        "warning", "texts missing", lambda f, _: f.no_text > FEW_TEXTS,
+        "{f.no_text:.0%} of the training samples have no text: anchors rest on the texts of neighbours",
+        "check --text-column, or read captions and tags as well",
+    ),
+    Rule(
+        "warning", "texts missing in classes", lambda f, _: _without_text(f),
+        "more than half of the samples have no text in {found}",
+    ),
+    Rule(
+        "advice", "dictionary",
+        lambda f, s: s.train.queue > max(1, f.samples // 2) and max(1, f.samples // 2),
+        "train.queue is {s.train.queue:,} for {f.samples:,} samples: keys of "
+        "past epochs in it go stale (our rule: at most half of the samples)",
+        "--set train.queue={found}",
+    ),
+    Rule(
+        "advice", "uneven classes", lambda f, s: s.finetune.balance is None and _uneven(f),
+        "the largest class has {found[0]:,} samples, the smallest {found[1]:,}: the classifier will "
+        f"favour the large ones (our rule: balance by roots from {UNEVEN} to 1 on)",
+        "--set finetune.balance=0.5, or 0 if they are as uneven in use",
+    ),
+    Rule(
+        "warning", "small classes", lambda f, _: _small(f),
+        f"fewer than {SMALL_CLASS} training samples in {{found}}: too few for anchors "
+        "and a rest that could be mended",
+        "fetch more images of them, or merge classes",
+    ),
+    Rule(
+        "warning", "classes without meaning", lambda f, _: f.undefined,
+        "neither sense nor definition: {found}; their bare names are matched, whatever they mean",
+        "add a sense or a definition in classes.yaml",
+    ),
+    Rule(
+        "advice", "ambiguous names", lambda f, _: f.ambiguous,
+        "several senses: {found}; the text of the class alone decides which of them becomes its anchors",
+        "look at `capro classes show --run RUN` and at match/anchors.png",
+    ),
+    Rule(
+        "advice", "senses", lambda f, _: not f.classes_known,
+        "the classes have not been resolved yet: ambiguous names are unknown",
+        "`capro classes suggest --run RUN`",
+    ),
+    Rule(
+        "fine", "noise", lambda f, _: f.noise is not None,
+        "about {f.noise:.0%} of the web labels seem wrong ({f.noise_from}); an estimate, not a measurement",
+    ),
+    Parameter("gamma", "train.gamma", recommended_gamma, lambda _: 0.1),
+    Parameter("K", "match.top_k", recommended_k, lambda k: 0.35 * k),
+    Parameter("frequency", "train.update_every", recommended_frequency, lambda epochs: 9 if epochs > 1 else 4),
+    Parameter(
+        "lambda_bts", "train.lambda_bts",
+        _fixed(0.1, "balances a sample's own label and the collective reference; much more smooths too much"),
+        lambda _: 0.1,
+    ),
+    *(
+        Parameter(name, f"train.{name}", _fixed(1, f"{why}; compare 0 and 1 before anything else"), lambda _: 0.5)
+        for name, why in _WEIGHTS.items()
+    ),
+    Rule(
+        "advice", "classes made worse", lambda f, _: f.harmed and (len(f.harmed), _names(f.harmed)),
+        "{found[0]} of {f.compared} classes are worse than vanilla: {found[1]} (the paper: 312 of 1,000)",
+        "look at their anchors and senses first",
+    ),
+    Rule(
+        "warning", "emptied classes", lambda f, _: f.emptied, "cleaning left less than a tenth of {found}",
+        "look at their anchors: the sense may be wrong",
+    ),
+]  # fmt: skip
 
 
-def _outcome(facts: Facts) -> list[Finding]:
-    found = []
-    if facts.harmed:
-        found.append(
-            Finding(
-                "advice", "classes made worse",
-                f"{len(facts.harmed)} of {facts.compared} classes are worse than vanilla: "
-                f"{_names(facts.harmed)} (the paper: 312 of 1,000)",
-                "look at their anchors and senses first",
-            )
-        )  # fmt: skip
-    if facts.emptied:
-        found.append(
-            Finding(
-                "warning", "emptied classes",
-                f"cleaning left less than a tenth of {_names(facts.emptied)}",
-                "look at their anchors: the sense may be wrong",
-            )
-        )  # fmt: skip
-    return found
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+def diagnose(facts: Facts, settings: Settings) -> list[Finding]:
+    """Findings, warnings first."""
+    found = [each for rule in RULES if (each := rule.finding(facts, settings))]
+    return sorted(found, key=lambda each: LEVELS.index(each.level))
 
 
 def advice(run: Run) -> dict[str, Any]:

@@ -43,24 +43,21 @@ def label_changes(given: Ints, after: Ints, anchored: NDArray[np.bool_]) -> Labe
     [(0, 0, 'anchor'), (1, 0, 'away'), (2, 1, 'drop'), (3, 1, 'keep'), (1, 1, 'arrived')]
     """
     if given.ndim == 2:
-        out: NDArray[np.bool_] = np.any(after < 0, axis=1, keepdims=True)
-        had, has = given > 0, (after > 0) & ~out
+        out = np.any(after < 0, axis=1)
+        had, has = given > 0, (after > 0) & ~out[:, None]
         row, label = np.nonzero(had)
-        kind = np.where(has[row, label], np.where(anchored[row, label], ANCHOR, KEEP), AWAY)
-        kind = np.where(out[row, 0], DROP, kind)
+        stays, anchor = has[row, label], anchored[row, label]
         new_row, new_label = np.nonzero(has & ~had)
     else:
+        out = after < 0
         row = np.flatnonzero(given >= 0)
         label = given[row]
-        kind = np.where(after[row] == label, np.where(anchored[row], ANCHOR, KEEP), AWAY)
-        kind = np.where(after[row] < 0, DROP, kind)
-        new_row = np.flatnonzero((after >= 0) & (after != given))
+        stays, anchor = after[row] == label, anchored[row]
+        new_row = np.flatnonzero(~out & (after != given))
         new_label = after[new_row]
-    return LabelChanges(
-        np.concatenate([row, new_row]).astype(np.int64),
-        np.concatenate([label, new_label]).astype(np.int64),
-        np.concatenate([kind, np.full(len(new_row), ARRIVED)]).astype(np.int64),
-    )
+    kind = np.select([out[row], stays & anchor, stays], [DROP, ANCHOR, KEEP], AWAY)
+    parts = (row, new_row), (label, new_label), (kind, np.full(len(new_row), ARRIVED))
+    return LabelChanges(*(np.concatenate(part).astype(np.int64) for part in parts))
 
 
 def flow(given: Ints, after: Ints, classes: int) -> Ints:
@@ -116,24 +113,19 @@ def bundle(matrix: Ints, limit: int) -> tuple[Ints, list[int]]:
     classes = len(matrix) - 1
     if classes <= limit:
         return matrix, list(range(classes))
-    inner = matrix.copy()
-    np.fill_diagonal(inner, 0)
-    moved = (inner.sum(axis=1) + inner.sum(axis=0))[:classes]
-    kept = np.sort(np.argsort(-moved, kind="stable")[:limit])
+    kept = most_off_diagonal(matrix, limit, classes)
     place = np.full(classes + 1, limit)
     place[kept] = np.arange(limit)
     place[classes] = limit + 1
     small = np.zeros((limit + 2, limit + 2), dtype=np.int64)
     np.add.at(small, (place[:, None], place[None, :]), matrix)
-    return small, [*kept.tolist(), -1]
+    return small, [*kept, -1]
 
 
-def most_off_diagonal(matrix: Ints, limit: int) -> list[int]:
-    """The classes of a (C, C or more) matrix with most off the diagonal, in order, at most limit."""
-    classes = len(matrix)
-    if classes <= limit:
-        return list(range(classes))
+def most_off_diagonal(matrix: Ints, limit: int, classes: int | None = None) -> list[int]:
+    """The classes with most off the diagonal of a (C or more, C or more) matrix, in order, at most limit."""
+    classes = len(matrix) if classes is None else classes
     off = matrix.copy()
     np.fill_diagonal(off, 0)
-    moved = off.sum(axis=1) + off.sum(axis=0)[:classes]
+    moved = off.sum(axis=1)[:classes] + off.sum(axis=0)[:classes]
     return sorted(np.argsort(-moved, kind="stable")[:limit].tolist())

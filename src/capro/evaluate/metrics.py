@@ -10,10 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from capro.data.labels import Labels
 from capro.errors import DataError
 
 Scores = NDArray[np.floating]
-Labels = NDArray[np.int64]
+
+
+def class_sizes(y: Labels, n_classes: int) -> Labels:
+    """Samples of each class, (C,): of (n,) classes with -1 for none, or of (n, C) membership.
+
+    >>> class_sizes(np.array([0, 2, -1]), 3).tolist(), class_sizes(np.array([[1, 0], [1, 1]]), 2).tolist()
+    ([1, 0, 1], [2, 1])
+    """
+    return np.asarray((y > 0).sum(axis=0)) if y.ndim == 2 else np.bincount(y[y >= 0], minlength=n_classes)
+
 
 # --- one label ------------------------------------------------------------------------------------
 
@@ -29,8 +39,7 @@ def top_k_accuracy(scores: Scores, y: Labels, k: int = 1) -> float:
     >>> float(top_k_accuracy(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1])))
     0.5
     """
-    best = best_classes(scores, k)
-    return float((best == y[:, None]).any(axis=1).mean()) if len(y) else float("nan")
+    return mean((best_classes(scores, k) == y[:, None]).any(axis=1))
 
 
 def best_classes(scores: Scores, k: int) -> NDArray[np.int64]:
@@ -41,9 +50,12 @@ def best_classes(scores: Scores, k: int) -> NDArray[np.int64]:
 
 def class_accuracy(scores: Scores, y: Labels) -> NDArray[np.float64]:
     """Top-1 accuracy of each class, (C,); nan for a class without test samples."""
-    right = scores.argmax(axis=1) == y
-    counts = np.bincount(y, minlength=scores.shape[1])
-    hits = np.bincount(y[right], minlength=scores.shape[1])
+    return shares_by_class(y, scores.argmax(axis=1) == y, scores.shape[1])
+
+
+def shares_by_class(y: NDArray[np.integer], right: NDArray[np.bool_], n_classes: int) -> NDArray[np.float64]:
+    """Share of the samples of each class that are right, (C,); nan for a class without samples."""
+    hits, counts = np.bincount(y[right], minlength=n_classes), np.bincount(y, minlength=n_classes)
     return _ratio(hits, counts, empty=np.nan)
 
 
@@ -51,8 +63,7 @@ def confusion(scores: Scores, y: Labels) -> NDArray[np.int64]:
     """How often true class i (row) was taken for class j (column), (C, C)."""
     n_classes = scores.shape[1]
     cells = y * n_classes + scores.argmax(axis=1)
-    counts: NDArray[np.int64] = np.bincount(cells, minlength=n_classes**2).astype(np.int64)
-    return counts.reshape(n_classes, n_classes)
+    return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
 def confusion_multi(scores: Scores, y: Labels, *, top: int = 3) -> NDArray[np.int64]:
@@ -90,13 +101,8 @@ def confusion_pairs(
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:top]
     sizes = matrix.sum(axis=1) if sizes is None else sizes
-    found = []
-    for cell in order:
-        row, column = divmod(int(cell), matrix.shape[1])
-        count = int(wrong[row, column])
-        if count:
-            found.append(Pair(row, column, count, float(count / sizes[row])))
-    return found
+    cells = [divmod(int(cell), matrix.shape[1]) for cell in order]
+    return [Pair(i, j, int(wrong[i, j]), float(wrong[i, j] / sizes[i])) for i, j in cells if wrong[i, j]]
 
 
 # --- calibration ----------------------------------------------------------------------------------
@@ -113,28 +119,19 @@ class Reliability(NamedTuple):
     @property
     def ece(self) -> float:
         """Expected calibration error: mean over samples of the bins' |accuracy - confidence|."""
-        total = self.sizes.sum()
-        if not total:
-            return float("nan")
         filled = self.sizes > 0
         gaps = np.abs(self.accuracy[filled] - self.confidence[filled])
-        return float((gaps * self.sizes[filled]).sum() / total)
+        return float(np.average(gaps, weights=self.sizes[filled])) if filled.any() else float("nan")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data: one row per bin, None where a bin is empty."""
-        rows = []
-        for number in range(len(self.sizes)):
-            empty = not self.sizes[number]
-            rows.append(
-                {
-                    "from": float(self.edges[number]),
-                    "to": float(self.edges[number + 1]),
-                    "count": int(self.sizes[number]),
-                    "confidence": None if empty else float(self.confidence[number]),
-                    "accuracy": None if empty else float(self.accuracy[number]),
-                }
-            )
-        return {"ece": self.ece, "bins": rows}
+        columns = self.edges[:-1], self.edges[1:], self.sizes, self.confidence, self.accuracy
+        rows = [
+            dict(zip(("from", "to", "count", "confidence", "accuracy"), row, strict=True))
+            for row in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+        empty = {"confidence": None, "accuracy": None}
+        return {"ece": self.ece, "bins": [row if row["count"] else row | empty for row in rows]}
 
 
 def reliability(scores: Scores, y: Labels, bins: int = 15) -> Reliability:
@@ -192,6 +189,11 @@ def _precision_of(scores: Scores, y: Labels) -> float:
     return float((hits[ends] / (ends + 1) * gained).sum() / hits[-1])
 
 
+def mean_average_precision(scores: Scores, y: Labels) -> float:
+    """Mean of `average_precision` over the classes with positives."""
+    return _mean_known(average_precision(scores, y))
+
+
 def top_decisions(scores: Scores, top: int = 3) -> NDArray[np.bool_]:
     """The ``top`` best classes of each image count as predicted, (n, C); ties: the lower class."""
     predicted = np.zeros(scores.shape, dtype=bool)
@@ -206,22 +208,15 @@ def decisions(predicted: NDArray[np.bool_], y: Labels) -> dict[str, float]:
     positives recall 0), C-F1 is the harmonic mean of the two; O- pools all decisions.
     """
     hit, made, there = _counts(predicted, y, axis=0)
-    c_p, c_r = _mean(_ratio(hit, made)), _mean(_ratio(hit, there))
+    c_p, c_r = mean(_ratio(hit, made)), mean(_ratio(hit, there))
     o_p, o_r = float(hit.sum() / max(1, made.sum())), float(hit.sum() / max(1, there.sum()))
-    return {
-        "C-P": c_p,
-        "C-R": c_r,
-        "C-F1": harmonic(c_p, c_r),
-        "O-P": o_p,
-        "O-R": o_r,
-        "O-F1": harmonic(o_p, o_r),
-    }
+    by_class = {"C-P": c_p, "C-R": c_r, "C-F1": harmonic(c_p, c_r)}
+    return by_class | {"O-P": o_p, "O-R": o_r, "O-F1": harmonic(o_p, o_r)}
 
 
 def multi_label(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, float]:
     """C-P, C-R, C-F1, O-P, O-R, O-F1 of the ``top`` best classes of each image, and mAP (macro)."""
-    macro = average_precision(scores, y)
-    return decisions(top_decisions(scores, top), y) | {"mAP": _mean(macro[~np.isnan(macro)])}
+    return decisions(top_decisions(scores, top), y) | {"mAP": mean_average_precision(scores, y)}
 
 
 def at_threshold(scores: Scores, y: Labels, *, threshold: float = 0.5) -> dict[str, float]:
@@ -238,13 +233,12 @@ def released_variants(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, f
     has recall 0 and no average precision.
     """
     hit, made, there = _counts(top_decisions(scores, top), y, axis=1)
-    per_image = average_precision(scores.T, y.T)
     return {
         "mAP-micro": _precision_of(scores.ravel(), y.ravel()),
-        "P-image": _mean(_ratio(hit, made)),
-        "R-image": _mean(_ratio(hit, there)),
-        "F1-image": _mean(_ratio(2 * hit, made + there)),
-        "mAP-image": _mean(per_image[~np.isnan(per_image)]),
+        "P-image": mean(_ratio(hit, made)),
+        "R-image": mean(_ratio(hit, there)),
+        "F1-image": mean(_ratio(2 * hit, made + there)),
+        "mAP-image": mean_average_precision(scores.T, y.T),
     }
 
 
@@ -259,22 +253,13 @@ def headline(scores: Scores, y: Labels) -> dict[str, float]:
     return {"top1": top_k_accuracy(scores, y, 1), "top5": top_k_accuracy(scores, y, 5)}
 
 
-def summary(scores: Scores, y: Labels, *, top: int = 3, threshold: float = 0.5) -> dict[str, float]:
-    """Every figure of the task; which task is told by the labels' shape, (n,) or (n, C)."""
+def summary(scores: Scores, y: Labels) -> dict[str, float]:
+    """Every figure of the task; the labels' shape is the task's, (n,) or (n, C)."""
     if y.ndim == 2:
-        return (
-            multi_label(scores, y, top=top)
-            | at_threshold(scores, y, threshold=threshold)
-            | released_variants(scores, y, top=top)
-            | {"ECE": reliability(scores, y).ece}
-        )
-    per_class = class_accuracy(scores, y)
-    return {
-        "top1": top_k_accuracy(scores, y, 1),
-        "top5": top_k_accuracy(scores, y, 5),
-        "class-top1": _mean(per_class[~np.isnan(per_class)]),
-        "ECE": reliability(scores, y).ece,
-    }
+        more = at_threshold(scores, y) | released_variants(scores, y)
+    else:
+        more = {"class-top1": _mean_known(class_accuracy(scores, y))}
+    return headline(scores, y) | more | {"ECE": reliability(scores, y).ece}
 
 
 def by_class(scores: Scores, y: Labels) -> NDArray[np.float64]:
@@ -300,5 +285,10 @@ def _ratio(a: NDArray[Any], b: NDArray[Any], empty: float = 0.0) -> NDArray[np.f
     return share
 
 
-def _mean(values: NDArray[np.float64]) -> float:
-    return float(values.mean()) if len(values) else float("nan")
+def mean(values: NDArray[Any]) -> float:
+    """The mean; nan of nothing."""
+    return float(values.mean()) if values.size else float("nan")
+
+
+def _mean_known(values: NDArray[np.float64]) -> float:
+    return mean(values[~np.isnan(values)])

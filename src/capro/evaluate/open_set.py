@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import DataError, did_you_mean
+from capro.evaluate.metrics import class_sizes, harmonic, mean
 from capro.run.fingerprints import seed_for
 
 OPEN = -1  # the label of a sample of no known class
@@ -50,8 +51,7 @@ class Curve(NamedTuple):
     def at(self, threshold: float) -> Point:
         """The point whose threshold is nearest."""
         place = int(np.abs(self.thresholds - threshold).argmin())
-        values = (self.thresholds, self.precision, self.recall, self.f1)
-        return Point(*(float(each[place]) for each in values))
+        return Point(*(float(values[place]) for values in self))
 
     def as_dict(self, held_out: float | None = None) -> dict[str, Any]:
         """Plain data: curve, best point, mean, and the point at a threshold chosen elsewhere."""
@@ -59,7 +59,7 @@ class Curve(NamedTuple):
             "mean": self.mean,
             "best": self.best._asdict(),
             "held_out": None if held_out is None else self.at(held_out)._asdict(),
-            "curve": [self.at(float(t))._asdict() for t in self.thresholds],
+            "curve": [Point(*map(float, row))._asdict() for row in zip(*self, strict=True)],
         }
 
 
@@ -76,23 +76,19 @@ def curve(
         y: true classes, (n,); OPEN (-1) for a sample of none of them.
         thresholds: ascending, (T,).
     """
-    n_classes = scores.shape[1]
+    n_classes, steps = scores.shape[1], len(thresholds)
     if not len(scores):
         raise DataError("no sample for open-set recognition", hint="give data with --on")
     sure, taken = scores.max(axis=1), scores.argmax(axis=1)
     # sample i is known at threshold number t while t < lasts[i]: open when sure < threshold
     lasts = np.searchsorted(thresholds, sure, side="right")
-    steps = len(thresholds)
-    right = taken == y
+    right, is_open = taken == y, y < 0
     made = _alive(taken, lasts, n_classes, steps)  # (T, C) decisions for each known class
     hit = _alive(taken[right], lasts[right], n_classes, steps)
-    there = np.bincount(y[y >= 0], minlength=n_classes)  # (C,)
-    is_open = y < 0
-    made_open = len(y) - made.sum(axis=1)  # (T,)
     hit_open = is_open.sum() - _alive(taken[is_open], lasts[is_open], n_classes, steps).sum(axis=1)
-    made = np.column_stack([made, made_open])
+    made = np.column_stack([made, len(y) - made.sum(axis=1)])  # (T, C + 1), the open class last
     hit = np.column_stack([hit, hit_open])
-    there = np.append(there, is_open.sum())
+    there = np.append(class_sizes(y, n_classes), is_open.sum())
     precision = np.divide(hit, made, out=np.zeros(hit.shape), where=made > 0)
     recall = np.divide(hit, there, out=np.zeros(hit.shape), where=there > 0)
     c_p, c_r = precision[:, there > 0].mean(axis=1), recall[:, there > 0].mean(axis=1)
@@ -124,17 +120,11 @@ def answer_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str
         there is a sample of it), share of open samples that are held back.
     """
     best, right, unknown = scores.max(axis=1), scores.argmax(axis=1) == y, y < 0
-    found: dict[str, list[float | None]] = {
-        name: [] for name in ("answered", "right", "caught", "f1", "open")
-    }
-    found["f1"] = [float(value) for value in curve(scores, y).f1]
-    for threshold in THRESHOLDS:
+    rows = []
+    for threshold, f1 in zip(THRESHOLDS, curve(scores, y).f1.tolist(), strict=True):
         kept = best >= threshold
-        found["answered"].append(float(kept.mean()))
-        found["right"].append(float(right[kept].mean()) if kept.any() else None)
-        found["caught"].append(float((~kept[~right]).mean()) if (~right).any() else None)
-        found["open"].append(float((~kept[unknown]).mean()) if unknown.any() else None)
-    return found
+        rows.append((mean(kept), mean(right[kept]), mean(~kept[~right]), f1, mean(~kept[unknown])))
+    return _columns(("answered", "right", "caught", "f1", "open"), rows)
 
 
 def label_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str, list[float | None]]:
@@ -143,19 +133,19 @@ def label_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str,
     Returns:
         By threshold: precision, recall and F1 of all decisions, and labels per image.
     """
-    found: dict[str, list[float | None]] = {name: [] for name in ("precision", "recall", "f1", "labels")}
-    there = y > 0
+    rows, there = [], y > 0
     for threshold in THRESHOLDS:
         named = scores >= threshold
-        hit = float((named & there).sum())
-        precision = hit / named.sum() if named.any() else None
-        recall = hit / there.sum() if there.any() else None
-        both = (precision or 0) + (recall or 0)
-        found["precision"].append(None if precision is None else float(precision))
-        found["recall"].append(None if recall is None else float(recall))
-        found["f1"].append(2 * (precision or 0) * (recall or 0) / both if both else 0.0)
-        found["labels"].append(float(named.sum() / max(1, len(named))))
-    return found
+        precision, recall = mean(there[named]), mean(named[there])
+        f1 = harmonic(float(np.nan_to_num(precision)), float(np.nan_to_num(recall)))
+        rows.append((precision, recall, f1, float(named.sum() / max(1, len(named)))))
+    return _columns(("precision", "recall", "f1", "labels"), rows)
+
+
+def _columns(names: Sequence[str], rows: Sequence[tuple[float, ...]]) -> dict[str, list[float | None]]:
+    """Rows as columns by name; what does not exist (nan) is None."""
+    columns = zip(*rows, strict=True)
+    return {n: [None if np.isnan(x) else x for x in values] for n, values in zip(names, columns, strict=True)}
 
 
 # --- a threshold from held-out samples ------------------------------------------------------------

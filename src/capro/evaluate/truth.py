@@ -13,12 +13,13 @@ from capro.data.labels import encode, labels_of
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers.columns import header, label_names, records, text_of
 from capro.errors import DataError
+from capro.evaluate.metrics import harmonic, mean, shares_by_class
 from capro.run.artefacts import ANCHORS, CLEANED_LABELS
 from capro.run.directory import Run
 from capro.text.classes import classes_of
 
-NAMES = ("id", "file_name", "key", "path")
-TRUTHS = ("true_labels", "true_label", "truth", "label")
+NAME_COLUMNS = ("id", "file_name", "key", "path")
+TRUTH_COLUMNS = ("true_labels", "true_label", "truth", "label")
 SEPARATOR = "|"
 
 
@@ -32,14 +33,16 @@ def load_truth(path: Path, manifest: Manifest) -> list[tuple[str, ...]]:
     if not path.exists():
         raise DataError(f"{path}: no such file", hint="give a table with true labels")
     columns = header(path)
-    name = next((column for column in NAMES if column in columns), None)
-    truth = next((column for column in TRUTHS if column in columns), None)
+    name = next((column for column in NAME_COLUMNS if column in columns), None)
+    truth = next((column for column in TRUTH_COLUMNS if column in columns), None)
     if name is None or truth is None:
         raise DataError(
             f"{path}: columns {', '.join(columns)} hold no sample name and true label",
-            hint=f"name them {NAMES[1]} and {TRUTHS[0]}",
+            hint=f"name them {NAME_COLUMNS[1]} and {TRUTH_COLUMNS[0]}",
         )
-    found = {text_of(row.cells.get(name)): _labels(row.cells.get(truth)) for row in records(path)}
+    found = {
+        text_of(row.cells.get(name)): label_names(row.cells.get(truth), SEPARATOR)[0] for row in records(path)
+    }
     ids = manifest.samples["id"].iloc[manifest.split("train")]
     matched = [_lookup(identity, found) for identity in ids]
     missing = [identity for identity, labels in zip(ids, matched, strict=True) if labels is None]
@@ -51,18 +54,11 @@ def load_truth(path: Path, manifest: Manifest) -> list[tuple[str, ...]]:
     return [labels or () for labels in matched]
 
 
-def _labels(value: Any) -> tuple[str, ...]:
-    return label_names(value, SEPARATOR)[0]
-
-
 def _lookup(identity: str, found: dict[str, tuple[str, ...]]) -> tuple[str, ...] | None:
     """By the whole id, then by ever shorter ends of it."""
     parts = identity.split("/")
-    for begin in range(len(parts)):
-        labels = found.get("/".join(parts[begin:]))
-        if labels is not None:
-            return labels
-    return None
+    ends = ("/".join(parts[begin:]) for begin in range(len(parts)))
+    return next((found[end] for end in ends if end in found), None)
 
 
 def membership(truth: Sequence[tuple[str, ...]], classes: Sequence[str]) -> NDArray[np.bool_]:
@@ -74,12 +70,7 @@ def purity(
     anchor_rows: NDArray[np.integer], anchor_labels: NDArray[np.integer], member: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Share of each class's anchors whose web label is true, (C,); nan without an anchor."""
-    right = member[anchor_rows, anchor_labels]
-    counts = np.bincount(anchor_labels, minlength=member.shape[1])
-    hits = np.bincount(anchor_labels[right], minlength=member.shape[1])
-    share: NDArray[np.float64] = np.full(len(counts), np.nan)
-    np.divide(hits, counts, out=share, where=counts > 0)
-    return share
+    return shares_by_class(anchor_labels, member[anchor_rows, anchor_labels], member.shape[1])
 
 
 def label_accuracy(labels: NDArray[np.int64], member: NDArray[np.bool_]) -> float:
@@ -88,10 +79,10 @@ def label_accuracy(labels: NDArray[np.int64], member: NDArray[np.bool_]) -> floa
     For several labels this is the share of right (sample, class) decisions.
     """
     if labels.ndim == 1:
-        kept = labels >= 0
-        return float(member[np.flatnonzero(kept), labels[kept]].mean()) if kept.any() else float("nan")
-    whole = np.flatnonzero((labels >= 0).all(axis=1))
-    return float(((labels[whole] > 0) == member[whole]).mean()) if len(whole) else float("nan")
+        kept = np.flatnonzero(labels >= 0)
+        return mean(member[kept, labels[kept]])
+    whole = (labels >= 0).all(axis=1)
+    return mean((labels[whole] > 0) == member[whole])
 
 
 def noise_detection(
@@ -117,8 +108,7 @@ def noise_detection(
         rows = np.arange(len(before))
         wrong, called = ~member[rows, before], after != before
         new = called & (after >= 0)
-        corrected = _share(member[rows, np.maximum(after, 0)] & new, new)
-        extra = {"corrected": corrected}
+        extra = {"corrected": _share(member[rows, after] & new, new)}
     else:
         given, kept = before > 0, after > 0
         wrong, called = given & ~member, given & ~kept
@@ -126,20 +116,18 @@ def noise_detection(
         wrong, called = wrong[given], called[given]
         extra = {"corrected": _share(added & member, added), "found": _share(added & member, missing)}
     precision, recall = _share(wrong & called, called), _share(wrong & called, wrong)
-    both = precision + recall
-    f1 = 2 * precision * recall / both if both else (0.0 if both == 0 else float("nan"))
     return {
-        "noise": float(wrong.mean()) if wrong.size else float("nan"),
-        "called": float(called.mean()) if called.size else float("nan"),
+        "noise": mean(wrong),
+        "called": mean(called),
         "precision": precision,
         "recall": recall,
-        "f1": f1,
+        "f1": harmonic(precision, recall),
         **extra,
     }
 
 
 def _share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> float:
-    return float(part.sum() / whole.sum()) if whole.any() else float("nan")
+    return mean(part[whole])
 
 
 def on_truth(run: Run, truth: Path) -> dict[str, Any]:
@@ -155,16 +143,11 @@ def on_truth(run: Run, truth: Path) -> dict[str, Any]:
     ambiguous = np.array([bool(spec.ambiguous) for spec in specs])
     return {
         "anchors": len(anchors),
-        "anchor_purity": _nanmean(pure),
-        "anchor_purity_ambiguous": _nanmean(pure[ambiguous]),
+        "anchor_purity": mean(pure[~np.isnan(pure)]),
+        "anchor_purity_ambiguous": mean(pure[ambiguous & ~np.isnan(pure)]),
         "web_label_accuracy": label_accuracy(before, member),
         "cleaned_label_accuracy": label_accuracy(after, member),
         "kept": float(1 - out.mean()),
         "noise_detection": noise_detection(before, after, member),
         "purity_by_class": dict(zip(classes, map(float, pure), strict=True)),
     }
-
-
-def _nanmean(values: NDArray[np.float64]) -> float:
-    filled = values[~np.isnan(values)]
-    return float(filled.mean()) if len(filled) else float("nan")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,38 @@ class Evidence:
     gamma: float
     text: Floats | None = None  # t, (n, C), where texts count in the rule
 
-    def distances(self, ids: Sequence[str], names: Sequence[str | None]) -> NDArray[np.float64]:
+    def distances(self, ids: Names, names: Names) -> NDArray[np.float64]:
         """d* of each (id, class); nan where the class is none of the sample's web labels."""
         asked = pd.DataFrame({"id": ids, "class": names}, dtype=object)
         found = asked.merge(self.text_distance, how="left", on=["id", "class"], validate="m:1")
         return found["distance"].to_numpy(dtype=np.float64)
+
+    @cached_property
+    def out(self) -> NDArray[np.bool_]:
+        """Samples that left the set, (n,)."""
+        return np.asarray(
+            self.corrected < 0 if self.corrected.ndim == 1 else (self.corrected < 0).any(axis=1)
+        )
+
+    @cached_property
+    def after(self) -> NDArray[np.bool_]:
+        """Several labels: the corrected ones, none of a sample that left, (n, C)."""
+        return np.asarray(self.corrected > 0) & ~self.out[:, None]
+
+    @cached_property
+    def confidence(self) -> Floats:
+        """Several labels: belief in what was given, o where the label was given, 1 - o where not, (n, C)."""
+        return np.where(self.given > 0, self.fused, 1 - self.fused)
+
+    def scores(self, row: NDArray[Any], column: NDArray[Any]) -> dict[str, Any]:
+        """The scores of (sample, class) pairs, and the distance of the text to the class."""
+        names = np.array(self.classes, dtype=object)
+        return {
+            "fused_score": self.fused[row, column],
+            "prototype_similarity": self.similarity[row, column],
+            "classifier_probability": self.classifier[row, column],
+            "text_distance": self.distances(self.ids[row], names[column]),
+        }
 
     def common(self) -> dict[str, Any]:
         """Columns that do not depend on the task."""
@@ -91,60 +119,60 @@ def single_label(evidence: Evidence) -> pd.DataFrame:
     """One row per training sample."""
     e = evidence
     names = np.array([*e.classes, None], dtype=object)  # index -1: no label
-    rows = np.arange(len(e.ids))
-    best = e.fused.argmax(axis=1)
-    given = names[e.given]
-    distance = e.distances(list(e.ids), list(given))
-    changed = (e.decisions == int(Decision.RELABEL)) | (e.decisions == int(Decision.DROP))
+    rows, labelled = np.arange(len(e.ids)), e.given >= 0
+    at = rows, e.given
+    distance = e.distances(e.ids, names[e.given])
     frame = {
         "id": e.ids,
-        "given_label": given,
+        "given_label": names[e.given],
         "corrected_label": names[e.corrected],
         "decision": [Decision(int(d)).name.lower() for d in e.decisions],
-        "is_label_issue": changed,
-        "label_score": np.where(e.given >= 0, e.fused[rows, e.given], 0.0),
-        "predicted_label": names[best],
+        "is_label_issue": np.isin(e.decisions, [Decision.RELABEL, Decision.DROP]),
+        "label_score": np.where(labelled, e.fused[at], 0.0),
+        "predicted_label": names[e.fused.argmax(axis=1)],
         **e.common(),
         "fused_score": e.fused.max(axis=1),
-        "prototype_similarity": np.where(e.given >= 0, e.similarity[rows, e.given], np.nan),
-        "classifier_probability": np.where(e.given >= 0, e.classifier[rows, e.given], np.nan),
+        "prototype_similarity": np.where(labelled, e.similarity[at], np.nan),
+        "classifier_probability": np.where(labelled, e.classifier[at], np.nan),
         "text_probability": e.text_probability(),
         "text_distance": distance,
-        "evidence": [_sentence(e, row, float(distance[row])) for row in range(len(e.ids))],
+        "evidence": [_sentence(e, row, float(distance[row])) for row in rows.tolist()],
     }
     return pd.DataFrame(frame)
 
 
 def _sentence(e: Evidence, row: int, distance: float) -> str:
     """One sentence for one sample, from what decided it."""
-    label = e.classes[e.given[row]] if e.given[row] >= 0 else None
-    belief = float(e.fused[row, e.given[row]]) if label is not None else 0.0
-    best = int(e.fused[row].argmax())
-    top = float(e.fused[row, best])
-    decision = Decision(int(e.decisions[row]))
+    given, best = int(e.given[row]), int(e.fused[row].argmax())
+    label = e.classes[given] if given >= 0 else None
+    belief = float(e.fused[row, given]) if given >= 0 else 0.0
+    top, decision = float(e.fused[row, best]), Decision(int(e.decisions[row]))
     if decision is Decision.ANCHOR:
         helpers = len(e.lenders[row])
-        lent = f" and the texts of {many(helpers, 'similar picture')}" if helpers else ""
-        text = f"Anchor of '{label}': its own text{lent} lie {distance:.2f} from the class's meaning"
-        text = text if helpers else text.replace(" lie ", " lies ")
-        text += f"; belief in '{label}' is {belief:.2f}."
-    elif decision is Decision.RELABEL:
-        best = int(e.corrected[row])
+        texts = f" and the texts of {many(helpers, 'similar picture')} lie" if helpers else " lies"
         text = (
-            f"Relabelled from '{label}' to '{e.classes[best]}': belief in '{e.classes[best]}' is "
+            f"Anchor of '{label}': its own text{texts} {distance:.2f} from the class's meaning; "
+            f"belief in '{label}' is {belief:.2f}."
+        )
+    elif decision is Decision.RELABEL:
+        new = int(e.corrected[row])
+        text = (
+            f"Relabelled from '{label}' to '{e.classes[new]}': belief in '{e.classes[new]}' is "
             f"{top:.2f}, above {e.gamma:.2f}, and in '{label}' {belief:.2f}"
-            f"{_texts_compared(e, row, best)}{_votes(e, row, best)}."
+            f"{_texts_compared(e, row, new)}{_votes(e, row, new)}."
         )
     elif decision is Decision.DROP:
         text = (
             f"Dropped: no class reaches {e.gamma:.2f} (best is '{e.classes[best]}' with {top:.2f}), "
             f"and belief in '{label}' is {belief:.2f}, below chance ({1 / len(e.classes):.2f})."
         )
-    elif best == e.given[row]:
+    elif best == given:
+        by_text = (
+            "" if e.text is None else f", text {e.text[row, best]:.2f}" if e.text[row].any() else ", no text"
+        )
         text = (
-            f"Kept as '{label}': no class is believed more, with {belief:.2f} "
-            f"(classifier {e.classifier[row, best]:.2f}, prototype {e.similarity[row, best]:.2f}"
-            f"{_text_says(e, row, best)})"
+            f"Kept as '{label}': no class is believed more, with {belief:.2f} (classifier "
+            f"{e.classifier[row, best]:.2f}, prototype {e.similarity[row, best]:.2f}{by_text})"
             f"{_votes(e, row, best)}."
         )
     else:
@@ -155,16 +183,10 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
     return text + e.aside(row)
 
 
-def _text_says(e: Evidence, row: int, label: int) -> str:
-    if e.text is None:
-        return ""
-    return f", text {e.text[row, label]:.2f}" if e.text[row].any() else ", no text"
-
-
 def _texts_compared(e: Evidence, row: int, label: int) -> str:
     if e.text is None or not e.text[row].any() or e.given[row] < 0:
         return ""
-    return f" (its text says {e.text[row, label]:.2f} and {e.text[row, e.given[row]]:.2f})"
+    return f" (its text gives {e.text[row, label]:.2f} and {e.text[row, e.given[row]]:.2f})"
 
 
 def _votes(e: Evidence, row: int, label: int) -> str:
@@ -183,32 +205,20 @@ def _votes(e: Evidence, row: int, label: int) -> str:
 def pairs(evidence: Evidence) -> pd.DataFrame:
     """Multi-label: one row per (sample, class) that was given or is in the corrected set."""
     e = evidence
-    names = np.array(e.classes, dtype=object)
-    out = np.asarray((e.corrected < 0).any(axis=1))
-    after = np.where(out[:, None], 0, e.corrected)
-    row, column = np.nonzero((e.given > 0) | (after > 0))
-    distance = e.distances(list(e.ids[row]), list(names[column]))
+    row, column = np.nonzero((e.given > 0) | e.after)
     return pd.DataFrame(
         {
             "id": e.ids[row],
-            "class": names[column],
+            "class": np.array(e.classes, dtype=object)[column],
             "given": e.given[row, column] > 0,
-            "corrected": after[row, column] > 0,
+            "corrected": e.after[row, column],
             "decision": [PairDecision(int(d)).name.lower() for d in e.decisions[row, column]],
             "anchor": e.anchored[row, column],
-            "sample_is_out": out[row],
-            "label_score": _confidence(e)[row, column],
-            "fused_score": e.fused[row, column],
-            "prototype_similarity": e.similarity[row, column],
-            "classifier_probability": e.classifier[row, column],
-            "text_distance": distance,
+            "sample_is_out": e.out[row],
+            "label_score": e.confidence[row, column],
+            **e.scores(row, column),
         }
     )
-
-
-def _confidence(e: Evidence) -> Floats:
-    """Belief in what was given, per pair: o where the label was given, 1 - o where not."""
-    return np.where(e.given > 0, e.fused, 1 - e.fused)
 
 
 def multi_label(evidence: Evidence) -> pd.DataFrame:
@@ -218,33 +228,22 @@ def multi_label(evidence: Evidence) -> pd.DataFrame:
     numbers are those of the class that has it.
     """
     e = evidence
-    rows = np.arange(len(e.ids))
-    out = np.asarray((e.corrected < 0).any(axis=1))
-    after = np.where(out[:, None], 0, e.corrected) > 0
-    given = e.given > 0
-    changed = out | (after != given).any(axis=1)
-    anchor = e.anchored.any(axis=1)
-    decision = np.select([out, changed, anchor], ["drop", "relabel", "anchor"], "keep")
-    confidence = _confidence(e)
-    worst = confidence.argmin(axis=1)
-    score = confidence[rows, worst]
-    distance = e.distances(list(e.ids), [e.classes[c] for c in worst.tolist()])
+    rows, given = np.arange(len(e.ids)), e.given > 0
+    changed = e.out | (e.after != given).any(axis=1)
+    worst = e.confidence.argmin(axis=1)
     frame = {
         "id": e.ids,
         "given_labels": _lists(given, e.classes),
-        "corrected_labels": _lists(after, e.classes),
-        "decision": decision,
+        "corrected_labels": _lists(e.after, e.classes),
+        "decision": np.select(
+            [e.out, changed, e.anchored.any(axis=1)], ["drop", "relabel", "anchor"], "keep"
+        ),
         "is_label_issue": changed,
-        "label_score": score,
+        "label_score": e.confidence[rows, worst],
         "predicted_labels": _lists(e.fused > 0.5, e.classes),
         **e.common(),
-        "fused_score": e.fused[rows, worst],
-        "prototype_similarity": e.similarity[rows, worst],
-        "classifier_probability": e.classifier[rows, worst],
-        "text_distance": distance,
-        "evidence": [
-            _sentence_of_set(e, row, given[row], after[row], bool(out[row])) for row in range(len(e.ids))
-        ],
+        **e.scores(rows, worst),
+        "evidence": [_sentence_of_set(e, row) for row in rows.tolist()],
     }
     return pd.DataFrame(frame)
 
@@ -253,25 +252,19 @@ def _lists(member: NDArray[np.bool_], classes: Sequence[str]) -> list[list[str]]
     return [[classes[c] for c in np.flatnonzero(row).tolist()] for row in member]
 
 
-def _sentence_of_set(
-    e: Evidence, row: int, given: NDArray[np.bool_], after: NDArray[np.bool_], out: bool
-) -> str:
-    if out:
-        lost = _named(e, row, given)
-        text = f"Dropped: it lost every label it came with; belief in {lost}."
-        return text + e.aside(row)
-    anchors = e.anchored[row]
-    parts = []
-    if (after & ~given).any():
-        parts.append(f"gains {_named(e, row, after & ~given)}")
-    if (given & ~after).any():
-        parts.append(f"loses {_named(e, row, given & ~after)}")
-    if (given & after & anchors).any():
-        parts.append(f"is an anchor of {_named(e, row, given & after & anchors)}")
-    if (given & after & ~anchors).any():
-        parts.append(f"keeps {_named(e, row, given & after & ~anchors)}")
-    text = ", ".join(parts) or "has no label, and none is believed in enough to be given"
-    return f"It {text}.{e.aside(row)}"
+def _sentence_of_set(e: Evidence, row: int) -> str:
+    """One sentence for one sample with several labels."""
+    given, after, anchors = e.given[row] > 0, e.after[row], e.anchored[row]
+    if e.out[row]:
+        return f"Dropped: it lost every label it came with; belief in {_named(e, row, given)}.{e.aside(row)}"
+    parts = {
+        "gains": after & ~given,
+        "loses": given & ~after,
+        "is an anchor of": given & after & anchors,
+        "keeps": given & after & ~anchors,
+    }
+    text = ", ".join(f"{verb} {_named(e, row, which)}" for verb, which in parts.items() if which.any())
+    return f"It {text or 'has no label, and none is believed in enough to be given'}.{e.aside(row)}"
 
 
 def _named(e: Evidence, row: int, chosen: NDArray[np.bool_]) -> str:

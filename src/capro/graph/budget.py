@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from capro.errors import ConfigError
 
 IN_MEMORY = 32  # an array below this share of the budget stays in memory
-LEAST = 64 << 20  # below, not even one block of rows fits
+LEAST_BYTES = 64 << 20  # below, not even one block of rows fits
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Budget:
     _names: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.bytes < LEAST:
+        if self.bytes < LEAST_BYTES:
             raise ConfigError(
                 f"a memory budget of {self.bytes / 2**30:.3f} GB",
-                hint=f"give at least {LEAST / 2**30:.2f} GB to match.memory_gb",
+                hint=f"give at least {LEAST_BYTES / 2**30:.2f} GB to match.memory_gb",
             )
 
     @staticmethod
@@ -71,6 +71,13 @@ class Budget:
         return max(1, min(most, self.bytes // 16 // max(1, row_bytes)))
 
 
+def new_array(
+    budget: Budget | None, name: str, shape: tuple[int, ...], dtype: type[np.generic] = np.float32
+) -> NDArray[Any]:
+    """An array to fill: `Budget.array`, or in memory without a budget."""
+    return np.empty(shape, dtype) if budget is None else budget.array(name, shape, dtype)
+
+
 def release(*arrays: Any) -> None:
     """Give the mapped pages of memory maps back to the system; values stay, in the file.
 
@@ -84,7 +91,7 @@ def release(*arrays: Any) -> None:
             base.madvise(mmap.MADV_DONTNEED)
 
 
-class Reader:
+class RowReader:
     """Rows of an array, released after every share of the budget that has been read.
 
     Args:

@@ -1,6 +1,6 @@
-"""Neighbour search within a memory budget: blocked exact search, and FAISS indexes on disk.
+"""Neighbour search by FAISS: exact, an index in memory, or indexes on disk within a memory budget.
 
-The inverted lists are files that FAISS maps. They hold whole vectors (`ivf`), or, where those are
+On disk the inverted lists are files that FAISS maps. They hold whole vectors (`ivf`), or, where those are
 more than a quarter of the budget, codes of d / 2 bytes (`pq`), whose best candidates are then measured
 with the vectors themselves. The number of cells that are searched is raised until the recall on a
 sample, against exact search, is what was asked for.
@@ -19,13 +19,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.graph.budget import Budget, Reader
+from capro.graph.budget import Budget, RowReader
 
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
 Search = Callable[[Floats, int], tuple[Floats, NDArray[np.int64]]]
 Index = Literal["auto", "exact", "ivf", "pq"]
 
-SAMPLE = 1000  # rows on which recall is measured; a recall of 0.95 has a standard error of 0.001
+SAMPLE = 1000  # rows on which recall is measured; over 40 neighbours its standard error is below 0.005
 PER_CELL = 40  # rows per cell that the clustering sees
 ROUNDS = 10  # of k-means
 REFINE = 4  # candidates per wanted neighbour that are measured exactly after `pq`
@@ -41,24 +42,65 @@ class Lists:
     nprobe: int
 
 
-def exact_search(base: Reader, budget: Budget) -> Search:
-    """Exact search that holds one block of the base at a time."""
+@dataclass(frozen=True)
+class Searcher:
+    """How to search a base.
+
+    Attributes:
+        search: From queries (b, d) and a width w to similarities and rows of the base, (b, w) each.
+        recall: Share of the true neighbours that it finds, on a sample; None if exact.
+        index: FAISS's index, where it is in memory.
+        lists: Its files, where it is on disk.
+    """
+
+    search: Search
+    recall: float | None = None
+    index: Any = None
+    lists: Lists | None = None
+
+
+def exact_search(base: RowReader, budget: Budget | None = None) -> Search:
+    """Exact search; with a budget it holds one block of the base at a time."""
     import faiss
 
     n, d = base.shape
-    step = budget.rows(4 * d, most=max(n, 1))
+    step = max(n, 1) if budget is None else budget.rows(4 * d, most=max(n, 1))
 
     def search(queries: Floats, width: int) -> tuple[Floats, NDArray[np.int64]]:
         best = np.full((len(queries), width), -np.inf, np.float32)
         index = np.full((len(queries), width), -1, np.int64)
         for start in range(0, n, step):
             block = np.ascontiguousarray(base[start : start + step])
-            few = min(width, len(block))
-            value, place = faiss.knn(queries, block, few, metric=faiss.METRIC_INNER_PRODUCT)
-            best, index = _merge(best, index, value, place + start)
+            # the search of IndexFlatIP without the index's copy of the features
+            value, place = faiss.knn(
+                queries, block, min(width, len(block)), metric=faiss.METRIC_INNER_PRODUCT
+            )
+            best, index = (value, place) if len(block) == n else _merge(best, index, value, place + start)
         return best, index
 
     return search
+
+
+def inverted_lists(base: RowReader, width: int, *, nprobe: int, seed: int) -> Searcher:
+    """An IVF index in memory."""
+    import faiss
+
+    n, d = base.shape
+    cells = max(1, min(int(4 * math.sqrt(n)), n // 39))  # k-means wants 39 points per cell
+    index: Any = faiss.IndexIVFFlat(faiss.IndexFlatIP(d), d, cells, faiss.METRIC_INNER_PRODUCT)
+    index.cp.seed = seed + 1  # 0 is not a seed there
+    index.train(base.array)
+    index.add(base.array)
+    index.nprobe = min(nprobe, cells)
+    sample = np.random.default_rng(seed).choice(n, min(SAMPLE, n), replace=False)
+    truth = exact_search(base)(base[sample], width)[1]
+    return Searcher(index.search, _recall(index.search(base[sample], width)[1], truth, sample), index)
+
+
+def _recall(found: NDArray[np.int64], truth: NDArray[np.int64], sample: NDArray[np.int64]) -> float:
+    """Share of the true nearest others that were found."""
+    hit = (truth[:, :, None] == found[:, None, :]).any(axis=2)
+    return float(hit[truth != sample[:, None]].mean())
 
 
 def _merge(
@@ -72,9 +114,9 @@ def _merge(
 
 
 def index_search(
-    base: Reader, width: int, budget: Budget, *, kind: Index = "auto", recall: float = 0.95, seed: int = 0
-) -> tuple[Search, float, Lists]:
-    """Build an index on disk; returns its search, tuned to a recall, the recall, and its files.
+    base: RowReader, width: int, budget: Budget, *, kind: Index = "auto", recall: float = 0.95, seed: int = 0
+) -> Searcher:
+    """Build an index on disk, and tune its search to a recall.
 
     Args:
         base: (n, d), unit rows.
@@ -94,32 +136,28 @@ def index_search(
     sample = np.sort(rng.choice(n, min(SAMPLE, n), replace=False))
     queries = np.ascontiguousarray(base[sample])
     truth = exact_search(base, budget)(queries, width)[1]
-    other = truth != sample[:, None]
     index, lists = _open(files)
     search = _searching(index, lists, chosen, base, budget)
-    reached = 0.0
-    probe = FIRST_PROBE
+    reached, probe = 0.0, FIRST_PROBE
     while True:
         index.nprobe = min(probe, index.nlist)
-        found = search(queries, width)[1]
-        hit = (truth[:, :, None] == found[:, None, :]).any(axis=2)
-        before, reached = reached, float(hit[other].mean())
+        before, reached = reached, _recall(search(queries, width)[1], truth, sample)
         # what a doubling no longer raises is lost to the codes, not to the cells
         if reached >= recall or index.nprobe == index.nlist or reached - before < 1e-3:
             break
         probe *= 2
-    return search, reached, Lists(chosen, files, index.nprobe)
+    return Searcher(search, reached, lists=Lists(chosen, files, index.nprobe))
 
 
-def lists_search(lists: Lists, base: Reader, budget: Budget | None) -> Search:
+def lists_search(lists: Lists, base: RowReader, budget: Budget | None) -> Search:
     """The search of an index that another process has built."""
     index, kept = _open(lists.files)
     index.nprobe = lists.nprobe
     return _searching(index, kept, lists.kind, base, budget)
 
 
-def _searching(index: Any, kept: Any, kind: str, base: Reader, budget: Budget | None) -> Search:
-    search = _plain(index) if kind == "ivf" or budget is None else _refined(index, base, budget)
+def _searching(index: Any, kept: Any, kind: str, base: RowReader, budget: Budget | None) -> Search:
+    search: Search = index.search if kind == "ivf" or budget is None else _refined(index, base, budget)
 
     def keeping(block: Floats, width: int, _kept: Any = kept) -> tuple[Floats, NDArray[np.int64]]:
         return search(block, width)  # the lists live as long as the search
@@ -144,7 +182,9 @@ def _open(files: tuple[str, ...]) -> tuple[Any, Any]:
     return index, (maps, stacked)
 
 
-def _build(base: Reader, budget: Budget, kind: str, rng: np.random.Generator, seed: int) -> tuple[str, ...]:
+def _build(
+    base: RowReader, budget: Budget, kind: str, rng: np.random.Generator, seed: int
+) -> tuple[str, ...]:
     """Train an index and write its lists; returns the files."""
     import faiss
 
@@ -181,15 +221,7 @@ def _build(base: Reader, budget: Budget, kind: str, rng: np.random.Generator, se
     return tuple(files)
 
 
-def _plain(index: Any) -> Search:
-    def search(queries: Floats, width: int) -> tuple[Floats, NDArray[np.int64]]:
-        found: tuple[Floats, NDArray[np.int64]] = index.search(queries, width)
-        return found
-
-    return search
-
-
-def _refined(index: Any, base: Reader, budget: Budget) -> Search:
+def _refined(index: Any, base: RowReader, budget: Budget) -> Search:
     """Search by codes, then measure the best candidates with their vectors."""
 
     def search(queries: Floats, width: int) -> tuple[Floats, NDArray[np.int64]]:

@@ -7,7 +7,6 @@ max(a, b) = a + b - min(a, b), only the sum of the minima is needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,24 +14,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from capro.errors import ConfigError
-from capro.graph.neighbors import Floats, Ints, Neighbors
+from capro.graph.neighbors import Neighbors
+from capro.graph.ondisk import Floats, Ints
 
 PAIRS = 1 << 17  # per block; two gathered rows of V each: some 50 MB at k = 10
-
-
-@dataclass(frozen=True)
-class Reranked:
-    """The k best of each pool by d*, best first.
-
-    Attributes:
-        index: N*(i, k), (n, k), -1 where the pool is shorter.
-        similarity: (n, k), cosine; -inf where index is -1.
-        distance: d*, (n, k); inf where index is -1.
-    """
-
-    index: Ints
-    similarity: Floats
-    distance: Floats
 
 
 def sparse_rows(index: Ints, values: NDArray[Any], columns: int) -> csr_array:
@@ -44,28 +29,7 @@ def sparse_rows(index: Ints, values: NDArray[Any], columns: int) -> csr_array:
     return matrix
 
 
-def reciprocal(neighbors: Neighbors | Reranked, k: int) -> csr_array:
-    """Find the mutual neighbours R(i, k) = {j in N(i, k) with i in N(j, k)}.
-
-    Args:
-        neighbors: of all n samples; the first k columns are N(i, k).
-        k: neighbourhood size.
-
-    Returns:
-        Boolean (n, n), symmetric, zero diagonal.
-
-    >>> from capro.graph.neighbors import nearest
-    >>> near = nearest([[0, 1], [1, 2], [1, 1]], k=1)
-    >>> reciprocal(near, 1).toarray().astype(int).tolist()
-    [[0, 0, 0], [0, 0, 1], [0, 1, 0]]
-    """
-    index = _nearest_k(neighbors, k)
-    lists = sparse_rows(index, np.ones(index.shape, np.bool_), len(index))
-    mutual: csr_array = lists.multiply(lists.T.tocsr()).tocsr()
-    return mutual
-
-
-def encoding(neighbors: Neighbors | Reranked, k: int) -> csr_array:
+def encoding(neighbors: Neighbors, k: int) -> csr_array:
     """Encode each sample by its reciprocal neighbours, V_ij = exp(-d(i, j)) on R(i, k), Eq. 3.
 
     Args:
@@ -75,7 +39,12 @@ def encoding(neighbors: Neighbors | Reranked, k: int) -> csr_array:
     Returns:
         V, (n, n), exactly symmetric. The row of a sample without reciprocal neighbours is empty.
     """
-    index = _nearest_k(neighbors, k)
+    width = neighbors.index.shape[1]
+    if not 1 <= k <= width:
+        raise ConfigError(
+            f"k = {k} neighbours of lists of {width}", hint="search for at least k neighbours first"
+        )
+    index = neighbors.index[:, :k]
     lists = sparse_rows(index, np.exp(neighbors.similarity[:, :k] - 1), len(index))
     # the minimum with the transpose keeps what is in both, and that is R
     return lists.minimum(lists.T.tocsr()).tocsr()
@@ -104,7 +73,7 @@ def jaccard_distance(V: csr_array, rows: NDArray[Any], cols: NDArray[Any]) -> Fl
     return np.clip(distance, 0, 1, out=distance)  # sums in another order may leave -1e-8
 
 
-def rerank(neighbors: Neighbors, k: int) -> Reranked:
+def rerank(neighbors: Neighbors, k: int) -> Neighbors:
     """Re-rank each pool by d* = (d + d_J) / 2 and keep the k best, N*(i, k), Eq. 3.
 
     Args:
@@ -112,12 +81,12 @@ def rerank(neighbors: Neighbors, k: int) -> Reranked:
         k: neighbourhood size, of V and of the result.
 
     Returns:
-        N*(i, k); ties keep the order of the pool. `reciprocal` of it is R*.
+        N*(i, k), best first, with cosines; ties keep the order of the pool.
     """
     n = len(neighbors.index)
     V = encoding(neighbors, k)
     index = np.empty((n, k), np.int32)
-    similarity, distance = np.empty((n, k), np.float32), np.empty((n, k), np.float32)
+    similarity = np.empty((n, k), np.float32)
     step = max(1, 4 * PAIRS // neighbors.index.shape[1])
     for start in range(0, n, step):
         pool = neighbors.index[start : start + step]  # (b, 4k)
@@ -130,14 +99,4 @@ def rerank(neighbors: Neighbors, k: int) -> Reranked:
         part = slice(start, start + step)
         index[part] = np.take_along_axis(pool, order, axis=1)
         similarity[part] = np.take_along_axis(cosine, order, axis=1)
-        distance[part] = np.take_along_axis(refined, order, axis=1)
-    return Reranked(index, similarity, distance)
-
-
-def _nearest_k(neighbors: Neighbors | Reranked, k: int) -> Ints:
-    width = neighbors.index.shape[1]
-    if not 1 <= k <= width:
-        raise ConfigError(
-            f"k = {k} neighbours of lists of {width}", hint="search for at least k neighbours first"
-        )
-    return neighbors.index[:, :k]
+    return Neighbors(index, similarity, neighbors.recall)

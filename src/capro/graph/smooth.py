@@ -8,17 +8,17 @@ O(N k) memory beyond the texts that go in and come out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, diags_array, eye_array
 
 from capro.errors import ConfigError, DataError, did_you_mean
-from capro.graph.budget import Budget, Reader, release
-from capro.graph.neighbors import ROWS, Floats, Neighbors, Share, nearest, row_norms, unit_rows
-from capro.graph.ondisk import Index
-from capro.graph.rerank import Reranked, rerank, sparse_rows
+from capro.graph.budget import Budget, RowReader, new_array, release
+from capro.graph.neighbors import ROWS, Neighbors, SearchOptions, nearest, row_norms, unit_rows
+from capro.graph.ondisk import Floats
+from capro.graph.rerank import rerank, sparse_rows
 
 Enhancer = Literal["none", "knn", "reciprocal"]
 POOL = 4  # the pool that re-ranking chooses from is 4k wide (method.md, Text enhancement)
@@ -40,7 +40,7 @@ class Enhanced:
     recall: float | None
 
 
-def adjacency(neighbors: Neighbors | Reranked, *, mutual: bool = True) -> csr_array:
+def adjacency(neighbors: Neighbors, *, mutual: bool = True) -> csr_array:
     """Weigh the graph's edges, A_ij = max(0, 1 - d(i, j)), Eq. 2.
 
     Args:
@@ -112,7 +112,7 @@ def smooth(operator: csr_array, texts: ArrayLike, *, budget: Budget | None = Non
 
 def _smooth_within(operator: csr_array, texts: NDArray[Any], budget: Budget) -> Floats:
     """`smooth` that holds the texts of one block of rows and of its neighbours."""
-    reader = Reader(texts, budget)
+    reader = RowReader(texts, budget)
     out = budget.array("smoothed", texts.shape)
     for start in range(0, len(texts), ROWS):
         part = slice(start, start + ROWS)
@@ -132,14 +132,8 @@ def enhance(
     *,
     enhancer: Enhancer,
     k: int,
-    exact_below: int = 200_000,
-    nprobe: int = 64,
-    seed: int = 0,
-    neighbors: Neighbors | None = None,
     budget: Budget | None = None,
-    index_kind: Index = "auto",
-    recall: float = 0.95,
-    share: Share | None = None,
+    **search: Unpack[SearchOptions],
 ) -> Enhanced:
     """Fill in and correct texts by those of similar images (method.md, Text enhancement).
 
@@ -148,15 +142,8 @@ def enhance(
         texts: S, (n, d_t), text features, normalised here; zero rows are missing texts.
         enhancer: `none`, `knn` or `reciprocal`.
         k: neighbours of a sample in the graph.
-        exact_below: see `nearest`.
-        nprobe: see `nearest`.
-        seed: see `nearest`.
-        neighbors: lists of all n samples that are already there, at least `pool_width(enhancer, k)`
-            wide (or n - 1); then features are not read.
-        budget: see `nearest`; the texts that come out are a mapped file too.
-        index_kind: see `nearest`.
-        recall: see `nearest`.
-        share: see `nearest`.
+        budget: memory to keep to, see `nearest`; the texts that come out are a mapped file too.
+        search: options of `nearest`.
 
     Returns:
         S_hat and the graph.
@@ -165,25 +152,18 @@ def enhance(
         raise ConfigError(f"unknown enhancer {enhancer!r}", hint=did_you_mean(enhancer, get_args(Enhancer)))
     if enhancer == "none":
         table = np.asanyarray(texts)
-        out = None if budget is None else budget.array("unit-texts", table.shape)
-        return Enhanced(unit_rows(table, "texts", out=out), None, None)
+        return Enhanced(
+            unit_rows(table, "texts", out=new_array(budget, "unit-texts", table.shape)), None, None
+        )
     norm = row_norms(texts, "texts")
     release(texts)
-    width = pool_width(enhancer, k)
-    if neighbors is None:
-        neighbors = nearest(
-            features, width, exact_below=exact_below, nprobe=nprobe, seed=seed,
-            budget=budget, index_kind=index_kind, recall=recall, share=share,
-        )  # fmt: skip
+    neighbors = nearest(features, pool_width(enhancer, k), budget=budget, **search)
     if len(neighbors.index) != len(norm):
         raise DataError(
             f"{len(neighbors.index)} samples have features, {len(norm)} have texts",
             hint="embed both from the same manifest",
         )
-    if enhancer == "knn":
-        graph = adjacency(neighbors.first(k), mutual=False)
-    else:
-        graph = adjacency(rerank(neighbors.first(width), k))
+    graph = adjacency(neighbors, mutual=False) if enhancer == "knn" else adjacency(rerank(neighbors, k))
     # unit texts without a copy of them: their lengths go into the operator's columns
     scale = diags_array(1 / np.where(norm > 0, norm, 1), dtype=np.float32)
     operator = (smoothing_operator(graph) @ scale).tocsr()

@@ -25,7 +25,8 @@ from scipy.sparse import issparse
 
 from capro.errors import ConfigError, DataError, did_you_mean
 from capro.graph.budget import release
-from capro.graph.neighbors import ROWS, Floats, Ints, nearest, unit_rows
+from capro.graph.neighbors import ROWS, nearest, unit_rows
+from capro.graph.ondisk import Floats, Ints
 from capro.graph.rerank import encoding, jaccard_distance
 
 Mode = Literal["text", "random"]
@@ -96,12 +97,8 @@ def match(
         mode: `text`, or `random` for the ablation's baseline.
         seed: of the random draws; each class has its own stream.
         rerank: d* of Eq. 3; False orders by cosine alone.
-        contrast: weight of `rivalry` in the distance; 0 is Eq. 4. Only for classes that exclude
-            each other: with several labels a text may be near to all of them.
+        contrast: weight of `rivalry`; 0 is Eq. 4. Not with several labels: a text may be near to all.
         exact_below: see `capro.graph.neighbors.nearest`.
-
-    Returns:
-        Anchors, and the distances of the whole galleries.
 
     >>> texts = [[1, 0], [0.9, 0.1], [0, 1], [0, 0]]
     >>> found = match(texts, [[1, 0.2]], [0, 0, 0, 0], k=1, top_k=2, ids=["a", "b", "c", "d"])
@@ -117,30 +114,41 @@ def match(
             f"texts have shape {s.shape}, prototypes {s_c.shape}",
             hint="encode both with the same text encoder",
         )
-    distances, anchors, ranks, drawn = [], [], [], []
-    for c, gallery in enumerate(galleries(labels, ids, len(s), len(s_c))):
+    members = galleries(labels, ids, len(s), len(s_c))
+    whole = _measured(s, s_c, members, k=k, rerank=rerank, contrast=contrast, exact_below=exact_below)
+    ends = np.searchsorted(whole.label, np.arange(len(s_c) + 1))
+    chosen = [
+        _choose(whole.distance[a:b], top_k, random_share, mode, np.random.default_rng([seed, c]))
+        for c, (a, b) in enumerate(pairwise(ends))
+    ]
+    at = _flat([begin + places for begin, (places, _) in zip(ends, chosen, strict=False)], np.int64)
+    columns: dict[str, Any] = {name: values[at] for name, values in vars(whole).items()}
+    return Anchors(
+        **columns,
+        rank=_flat([np.arange(len(places)) for places, _ in chosen], np.int32),
+        random=_flat([by_chance for _, by_chance in chosen], np.bool_),
+        gallery=whole,
+    )
+
+
+def _measured(
+    s: NDArray[Any], s_c: Floats, members: list[Ints], *, contrast: float, **options: Any
+) -> Distances:
+    """The distances of every gallery, one class after the other; ``options`` of `text_distances`."""
+    stars, cosines = [], []
+    for c, gallery in enumerate(members):
         s_i = unit_rows(s[gallery], f"texts of class {c}")
-        d_star, d = text_distances(s_i, s_c[c], k=k, rerank=rerank, exact_below=exact_below)
-        if contrast:
-            d_star = (d_star + contrast * rivalry(s_i, s_c, c)).astype(np.float32)
-        chosen, by_chance = _choose(d_star, top_k, random_share, mode, np.random.default_rng([seed, c]))
-        label = np.full(len(gallery), c, np.int32)
-        distances.append(Distances(label, gallery, d_star, d))
-        anchors.append(Distances(label[chosen], gallery[chosen], d_star[chosen], d[chosen]))
-        ranks.append(np.arange(len(chosen), dtype=np.int32))
+        d_star, d = text_distances(s_i, s_c[c], **options)
+        stars.append(d_star + contrast * rivalry(s_i, s_c, c) if contrast else d_star)
+        cosines.append(d)
         if c % 16 == 15:  # scattered rows of mapped texts stay resident otherwise
             release(s)
-        drawn.append(by_chance)
-    best = _joined(anchors)
-    return Anchors(
-        best.label,
-        best.sample,
-        best.distance,
-        best.cosine,
-        rank=np.concatenate([np.empty(0, np.int32), *ranks]),
-        random=np.concatenate([np.empty(0, np.bool_), *drawn]),
-        gallery=_joined(distances),
-    )
+    label = np.repeat(np.arange(len(members), dtype=np.int32), [len(gallery) for gallery in members])
+    return Distances(label, _flat(members, np.int32), _flat(stars, np.float32), _flat(cosines, np.float32))
+
+
+def _flat(parts: Sequence[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate([np.empty(0, kind), *parts]).astype(kind)
 
 
 def rivalry(texts: Floats, prototypes: Floats, c: int) -> Floats:
@@ -249,17 +257,6 @@ def _choose(
     top, rest = order[: size - drawn], order[size - drawn :]
     by_chance = rng.permutation(np.sort(rest))[:drawn]  # sorted: the draw does not depend on distances
     return np.concatenate([top, by_chance]), np.arange(size) >= len(top)
-
-
-def _joined(parts: list[Distances]) -> Distances:
-    names = ("label", "sample", "distance", "cosine")
-    empty = (np.int32, np.int32, np.float32, np.float32)
-    return Distances(
-        *(
-            np.concatenate([np.empty(0, kind), *(getattr(part, name) for part in parts)])
-            for name, kind in zip(names, empty, strict=True)
-        )
-    )
 
 
 def _check_settings(top_k: int, random_share: float, mode: Mode) -> None:

@@ -48,7 +48,7 @@ def with_text(o: Tensor, t: Tensor, *, weight: float) -> Tensor:
 
     Args:
         o: fused score, (b, C).
-        t: what the text says, (b, C), `capro.method.text_evidence`; a row of zeros, no text, leaves o.
+        t: probabilities by the text, (b, C), `capro.method.text_evidence`; a row of zeros, no text, leaves o.
         weight: 0 gives o.
 
     >>> with_text(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([[0.8, 0.2], [0.0, 0.0]]), weight=1)

@@ -1,8 +1,8 @@
 """The terms of the objective, one function each (method.md, Losses, Multi-label).
 
 Conventions of every term:
-- A sample that is out, label -1, leaves the term. `weight` (b,), bool or float, says who else takes
-  part and how much. The result is the mean over those who do; with nobody it is exactly 0, still on
+- A sample that is out, label -1, leaves the term. `weight` (b,), bool or float, is the share with which
+  each other sample takes part. The result is the mean over those who do; with nobody it is exactly 0, still on
   the graph, with zero gradients.
 - `count` replaces the divisor. With several ranks, give the mean number of participants per rank:
   the average of the ranks' losses is then the loss of the global batch.
@@ -30,13 +30,11 @@ _FLOOR_BINARY = 1e-6  # 1 - 1e-8 is 1 in float32
 Count = Tensor | float | None
 
 
-def _average(losses: Tensor, part: Tensor | None, weight: Tensor | None, count: Count) -> Tensor:
-    """Weighted mean over the samples that take part, (b,) -> (); 0 if there is none."""
+def _average(losses: Tensor, *parts: Tensor | None, count: Count) -> Tensor:
+    """Mean over the samples, weighted by the product of ``parts``, (b,) -> (); 0 if there is none."""
     shares = torch.ones_like(losses)
-    if part is not None:
-        shares = shares * part
-    if weight is not None:
-        shares = shares * weight
+    for part in parts:
+        shares = shares if part is None else shares * part
     losses = torch.where(shares > 0, losses, 0.0)  # 0 * inf would be NaN
     divisor = shares.sum() if count is None else torch.as_tensor(count).to(losses)
     return (shares * losses).sum() / torch.where(divisor > 0, divisor, 1.0)
@@ -66,9 +64,9 @@ def classification_loss(
     """
     if y.ndim == 1:
         losses = functional.cross_entropy(logits, y.clamp(min=0), reduction="none")
-        return _average(losses, y >= 0, weight, count)
+        return _average(losses, y >= 0, weight, count=count)
     losses = -(y * logits.log_softmax(dim=1)).sum(dim=1)
-    return _average(losses, (y >= 0).all(dim=1), weight, count)
+    return _average(losses, (y >= 0).all(dim=1), weight, count=count)
 
 
 def class_offsets(counts: Tensor, *, balance: float) -> Tensor:
@@ -89,16 +87,13 @@ def class_offsets(counts: Tensor, *, balance: float) -> Tensor:
     return balance * torch.where(counts > 0, share, 1.0).log()
 
 
-def reconstruction_loss(
-    v_rec: Tensor, v: Tensor, *, weight: Tensor | None = None, count: Count = None
-) -> Tensor:
+def reconstruction_loss(v_rec: Tensor, v: Tensor, *, count: Count = None) -> Tensor:
     """Squared error per feature against a detached v, in L_prj of Eq. 1 (method.md, Losses).
 
     The mean over features: the sum that Eq. 1 writes would swamp every other term. Needs no label,
     so a sample that is out stays in.
     """
-    losses = (v_rec - v.detach()).square().mean(dim=1)
-    return _average(losses, None, weight, count)
+    return _average((v_rec - v.detach()).square().mean(dim=1), count=count)
 
 
 def projection_loss(
@@ -113,9 +108,7 @@ def projection_loss(
     return reconstruction_loss(v_rec, v, count=samples) + auxiliary
 
 
-def prototype_loss(
-    z: Tensor, prototypes: Tensor, y: Tensor, *, tau: float, weight: Tensor | None = None, count: Count = None
-) -> Tensor:
+def prototype_loss(z: Tensor, prototypes: Tensor, y: Tensor, *, tau: float, count: Count = None) -> Tensor:
     """Pull each unit embedding to its class prototype, L_pro of Eq. 5.
 
     Absent (zero) prototypes are masked out of the softmax, and samples of such a class leave.
@@ -123,38 +116,29 @@ def prototype_loss(
     logits = prototype_logits(z, prototypes, tau=tau)  # (b, d) x (d, C) -> (b, C)
     safe = y.clamp(min=0)
     losses = functional.cross_entropy(logits, safe, reduction="none")
-    return _average(losses, (y >= 0) & present(prototypes)[safe], weight, count)
+    return _average(losses, (y >= 0) & present(prototypes)[safe], count=count)
 
 
-def instance_loss(
-    z: Tensor,
-    z_key: Tensor,
-    dictionary: Tensor,
-    *,
-    tau: float,
-    weight: Tensor | None = None,
-    count: Count = None,
-) -> Tensor:
-    """Tell each sample from all others, L_ins of Eq. 5. Every sample takes part, out or not.
+def instance_loss(z: Tensor, z_key: Tensor, dictionary: Tensor, *, tau: float, count: Count = None) -> Tensor:
+    """Separate each sample from all others, L_ins of Eq. 5. Every sample takes part, out or not.
 
     Args:
         z: query embeddings, (b, d).
         z_key: the samples' own keys, the positives, (b, d); no gradient flows.
         dictionary: the negatives, (Q, d), as it was before this batch is enqueued.
         tau: temperature.
-        weight: share of each sample, (b,).
         count: divisor, see the module.
     """
     positive = (z * z_key.detach()).sum(dim=1, keepdim=True)
     logits = torch.cat([positive, z @ dictionary.detach().T], dim=1) / tau  # (b, 1 + Q)
-    return _average(logits.logsumexp(dim=1) - logits[:, 0], None, weight, count)
+    return _average(logits.logsumexp(dim=1) - logits[:, 0], count=count)
 
 
 @torch.no_grad()
 def collective_target(
     z: Tensor, keys: Tensor, q_keys: Tensor, r_keys: Tensor, *, tau: float, alpha: float
 ) -> Tensor:
-    """What the dictionary says about each sample, b of Eq. 8, without gradient. O(b Q (d + C)).
+    """The dictionary's label of each sample, b of Eq. 8, without gradient. O(b Q (d + C)).
 
     Args:
         z: query embeddings, (b, d).
@@ -187,7 +171,7 @@ def bootstrap_loss(
     log_q = q_logits.log_softmax(dim=1)
     b = target.detach().clamp(min=_FLOOR)
     log_b = (b / b.sum(dim=1, keepdim=True)).log()
-    return _average((log_q.exp() * (log_q - log_b)).sum(dim=1), None, weight, count)
+    return _average((log_q.exp() * (log_q - log_b)).sum(dim=1), weight, count=count)
 
 
 def total(terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
@@ -216,7 +200,7 @@ def total(terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
 def positive_weights(positives: Tensor, n_samples: int, *, power: float = 0.5) -> Tensor:
     """pos_weight sqrt(negatives / positives) per class, (C,) -> (C,) (method.md, Multi-label).
 
-    Counts of zero are taken as one: a class that nobody carries weighs like one with one sample.
+    Counts of zero are taken as one: a class without samples weighs like one with one sample.
     Another power than the root: 0 weighs positives like negatives, 1 makes both weigh as much in sum.
 
     >>> positive_weights(torch.tensor([1, 5, 0]), 10)
@@ -247,7 +231,7 @@ def classification_loss_binary(
     losses = functional.binary_cross_entropy_with_logits(
         logits, y.clamp(min=0).to(logits), pos_weight=pos_weight, reduction="none"
     )
-    return _average(_class_mean(losses, part), part.any(dim=1), weight, count)
+    return _average(_class_mean(losses, part), part.any(dim=1), weight, count=count)
 
 
 def projection_loss_binary(
@@ -272,7 +256,6 @@ def prototype_loss_binary(
     *,
     tau: float,
     pos_weight: Tensor | None = None,
-    weight: Tensor | None = None,
     count: Count = None,
 ) -> Tensor:
     """L_pro in every class subspace: a two-way softmax, (b, C, d) x (C, 2, d).
@@ -281,7 +264,7 @@ def prototype_loss_binary(
     """
     margin = prototype_margin(z_sub, prototypes, tau=tau)  # (b, C)
     y = torch.where(present(prototypes).all(dim=1), y, -1)
-    return classification_loss_binary(margin, y, pos_weight=pos_weight, weight=weight, count=count)
+    return classification_loss_binary(margin, y, pos_weight=pos_weight, count=count)
 
 
 def bootstrap_loss_binary(
@@ -294,4 +277,4 @@ def bootstrap_loss_binary(
     log_q, log_not_q = functional.logsigmoid(q_logits), functional.logsigmoid(-q_logits)
     b = target.detach().clamp(min=_FLOOR_BINARY, max=1 - _FLOOR_BINARY)
     losses = log_q.exp() * (log_q - b.log()) + log_not_q.exp() * (log_not_q - (-b).log1p())
-    return _average(losses.mean(dim=1), None, weight, count)
+    return _average(losses.mean(dim=1), weight, count=count)

@@ -38,28 +38,15 @@ def present(prototypes: Tensor) -> Tensor:
 def class_sums(z: Tensor, y: Tensor, *, n_classes: int) -> Tensor:
     """Sum of the embeddings of each class, (n, d) -> (C, d); samples with y < 0 do not count.
 
-    Sums of blocks, and of ranks, add up: `unit` of the total is `start` of the whole.
-    """
-    slot = torch.where(y >= 0, y, n_classes)  # one spare row takes the ignored: shapes stay static
-    return z.new_zeros(n_classes + 1, z.shape[1]).index_add_(0, slot, z)[:n_classes]
+    `unit` of it are the first prototypes, the normalised class means of the anchors (paper, Visual
+    Prototypes): the mean's direction is the sum's. Sums of blocks, and of ranks, add up.
 
-
-def start(z: Tensor, y: Tensor, *, n_classes: int) -> Tensor:
-    """First prototypes, the normalised class means of the anchors (paper, Visual Prototypes).
-
-    Args:
-        z: embeddings of the anchors, (n, d).
-        y: their classes, (n,) int64; samples with y < 0 are ignored.
-        n_classes: C.
-
-    Returns:
-        (C, d); a class without a sample gets a zero vector.
-
-    >>> start(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 1]), n_classes=2)
+    >>> unit(class_sums(torch.eye(2), torch.tensor([1, 1]), n_classes=2))
     tensor([[0.0000, 0.0000],
             [0.7071, 0.7071]])
     """
-    return unit(class_sums(z, y, n_classes=n_classes))  # the mean's direction is the sum's
+    slot = torch.where(y >= 0, y, n_classes)  # one spare row takes the ignored: shapes stay static
+    return z.new_zeros(n_classes + 1, z.shape[1]).index_add_(0, slot, z)[:n_classes]
 
 
 @torch.no_grad()
@@ -131,18 +118,9 @@ def similarity(z: Tensor, prototypes: Tensor, *, tau: float) -> Tensor:
 
 @torch.no_grad()
 def class_sums_binary(z_sub: Tensor, y: Tensor, anchored: Tensor) -> Tensor:
-    """Sums behind `start_binary`, (n, C, d) -> (C, 2, d); those of blocks and ranks add up.
+    """`class_sums` in every class subspace, (n, C, d) -> (C, 2, d) (method.md, Multi-label).
 
     At n anchors and C classes z_sub is n C d numbers: embed in blocks, add, then `unit`.
-    """
-    is_anchor = anchored.any(dim=1, keepdim=True)
-    negative = is_anchor & ~anchored & (y == 0)  # another class's anchor that does not carry c
-    members = torch.stack([negative, anchored], dim=-1).to(z_sub.dtype)  # (n, C, 2)
-    return torch.einsum("nck,ncd->ckd", members, z_sub)
-
-
-def start_binary(z_sub: Tensor, y: Tensor, anchored: Tensor) -> Tensor:
-    """First prototypes of every class subspace (method.md, Multi-label).
 
     Args:
         z_sub: z_c, unit embeddings per class subspace, (n, C, d).
@@ -153,7 +131,10 @@ def start_binary(z_sub: Tensor, y: Tensor, anchored: Tensor) -> Tensor:
         (C, 2, d): index 1 from the anchors of c, index 0 from anchors of other classes without c.
         Where there is no such sample the vector is zero.
     """
-    return unit(class_sums_binary(z_sub, y, anchored))
+    is_anchor = anchored.any(dim=1, keepdim=True)
+    negative = is_anchor & ~anchored & (y == 0)  # another class's anchor that does not carry c
+    members = torch.stack([negative, anchored], dim=-1).to(z_sub.dtype)  # (n, C, 2)
+    return torch.einsum("nck,ncd->ckd", members, z_sub)
 
 
 @torch.no_grad()

@@ -217,7 +217,7 @@ class NeighbourConsistency(Provider):
 
 @dataclass(frozen=True)
 class CollectiveBootstrap(Provider):
-    """CB, ours: KL(q || b) against what the dictionary says, Eq. 8 and 9.
+    """CB, ours: KL(q || b) against the dictionary's label, Eq. 8 and 9.
 
     With `to_classifier` KL(p || b) is added. In the paper q's loss reaches p through the encoder
     that they share; where the encoder is frozen, it would not reach p at all.

@@ -1,4 +1,4 @@
-"""What a sample's own text says of every class: evidence in the label rule (ours, one label).
+"""The probability of every class by a sample's own text: evidence in the label rule (ours, one label).
 
     t = softmax(s_hat . s^c / tau_t + beta_c)
 
@@ -35,7 +35,7 @@ class TextEvidence:
     Attributes:
         texts: s_hat, (n, d_t), enhanced texts, a mapped file if large; zero rows are missing texts.
         prototypes: s^c, (C, d_t), unit norm.
-        tau: temperature of the texts; infinite where they say nothing.
+        tau: temperature of the texts; infinite where they carry no evidence.
         bias: beta, (C,).
     """
 
@@ -58,7 +58,7 @@ class TextEvidence:
         return cls(texts, s_c, 1 / sharpness if sharpness else math.inf, bias)
 
     def of(self, rows: NDArray[np.int64]) -> Tensor:
-        """What the texts of some samples say, t, (b, C); a row of zeros where there is no text."""
+        """The probabilities by the texts of some samples, t, (b, C); a row of zeros where there is no text."""
         cosines = torch.from_numpy(_cosines(self.texts, self.prototypes, rows))
         has_text = cosines.any(dim=1, keepdim=True)
         return torch.where(has_text, (cosines / self.tau + self.bias).softmax(dim=1), 0.0)
@@ -87,9 +87,7 @@ def _fit(cosines: Tensor, labels: Tensor) -> tuple[float, Tensor]:
 
     with torch.enable_grad():
         optimizer.step(loss_of)  # type: ignore[no-untyped-call]
-    found = float(
-        sharpness.detach().clamp(0, SHARPEST)
-    )  # below 0: texts that contradict the labels say nothing
+    found = float(sharpness.detach().clamp(0, SHARPEST))  # below 0: texts contradict the labels
     return found, bias.detach().float() if found else torch.zeros_like(bias).float()
 
 

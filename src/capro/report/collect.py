@@ -7,7 +7,6 @@ matches; a few thousand thumbnails.
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from capro import __version__
 from capro.data.summary import scan_problems
 from capro.evaluate import label_changes, metrics, open_set
-from capro.evaluate.comparison import paired_interval
+from capro.evaluate.comparison import jsonable
 from capro.evaluate.label_changes import KINDS, LabelChanges
 from capro.report import sentences
 from capro.report.galleries import Shown, anchors_protected, class_galleries, embedding, samples, top_matches
@@ -34,7 +33,6 @@ WORST = 3  # noisy classes named in the summary
 def collect(run: Run, plan: Plan, *, held_out: str, title: str | None = None, watch: Watch = SILENT) -> Any:
     """Everything the page shows, as JSON-like data; ``load`` says what the arguments are."""
     found = load(run, plan, held_out=held_out)
-    changes = changes_of(found)
     shown = Shown()
     data = {
         "title": plain(title or f"Report of {run.path.resolve().name}"),
@@ -44,51 +42,40 @@ def collect(run: Run, plan: Plan, *, held_out: str, title: str | None = None, wa
         "classes": [plain(name, 80) for name in found.names],
         "meanings": [plain(text, 200) for text in found.meanings],
         "missing": found.missing,
-        "stages": [_stage(name, done) for name, done in found.stages.items()],
+        "stages": [
+            {"name": name, "seconds": done and done["seconds"], "done": done is not None}
+            for name, done in found.stages.items()
+        ],
         "comparison": comparison(found),
         "curves": curves(found),
-        "noise": None if changes is None else noise(found, changes),
-        "flow": None if changes is None else label_flow(found),
-        "matrix": None if changes is None else label_matrix(found),
-        "galleries": None if changes is None else class_galleries(found, changes, shown),
+        **cleaning(found, shown),
         **measured(found),
     }
     data["matches"] = top_matches(found, shown, watch)
     data["map"] = embedding(found, shown, watch)
     data["summary"] = summary(found, data)
     data["samples"], data["sheets"] = samples(found, shown, watch)
-    return finite(data)
-
-
-def finite(value: Any) -> Any:
-    """The same data in types that JSON has; what is not a number becomes None."""
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def _stage(name: str, done: dict[str, Any] | None) -> dict[str, Any]:
-    return {"name": name, "seconds": done["seconds"] if done else None, "done": done is not None}
+    return jsonable(data)
 
 
 # --- labels ---------------------------------------------------------------------------------------
 
 
-def changes_of(found: Loaded) -> LabelChanges | None:
-    """Every (sample, class) and what became of it; None before the clean stage."""
+def cleaning(found: Loaded, shown: Shown) -> dict[str, Any]:
+    """What became of every (sample, class); None before the clean stage."""
     if found.after is None:
-        return None
+        return dict.fromkeys(("noise", "flow", "matrix", "galleries"))
     anchored = np.zeros(found.given.shape, dtype=bool)
     if found.anchors is not None and anchors_protected(found):
-        rows, columns = (found.anchors[n].to_numpy(np.int64) for n in ("row", "class_index"))
+        rows, columns = (found.anchors[name].to_numpy(np.int64) for name in ("row", "class_index"))
         anchored[(rows, columns) if found.multi else (rows,)] = True
-    return label_changes.label_changes(found.given, np.asarray(found.after), anchored)
+    changes = label_changes.label_changes(found.given, np.asarray(found.after), anchored)
+    return {
+        "noise": noise(found, changes),
+        "flow": label_flow(found),
+        "matrix": label_matrix(found),
+        "galleries": class_galleries(found, changes, shown),
+    }
 
 
 def noise(found: Loaded, changes: LabelChanges) -> dict[str, Any]:
@@ -112,13 +99,9 @@ def label_flow(found: Loaded) -> dict[str, Any]:
     """Labels from where to where; small changes of many classes are bundled."""
     matrix = label_changes.flow(found.given, np.asarray(found.after), len(found.names))
     small, kept = label_changes.bundle(matrix, FLOW_CLASSES)
+    small[-1, -1] = 0  # samples that had no class and got none
     source, target = np.nonzero(small)
-    last = len(small) - 1
-    links = [
-        [int(s), int(t), int(small[s, t])]
-        for s, t in zip(source, target, strict=True)
-        if s != last or t != last
-    ]
+    links = np.stack([source, target, small[source, target]], axis=1).tolist()
     return {"classes": kept, "links": links, "of": len(found.names)}
 
 
@@ -134,16 +117,12 @@ def curves(found: Loaded) -> dict[str, Any] | None:
     """Figures by epoch and stage; verdicts only from the epoch on in which labels are corrected."""
     first = found.run.settings.train.correct_after
     shares = {"anchor", "keep", "relabel", "drop", "add", "remove"}
-    kept = {
-        stage: [
-            {key: row[key] for key in row if row["epoch"] >= first or key not in shares}
-            if stage == "train"
-            else row
-            for row in rows
-        ]
-        for stage, rows in found.history.items()
-    }
-    return kept or None
+
+    def known(stage: str, row: dict[str, float]) -> dict[str, float]:
+        early = stage == "train" and row["epoch"] < first
+        return {key: value for key, value in row.items() if not (early and key in shares)}
+
+    return {stage: [known(stage, row) for row in rows] for stage, rows in found.history.items()} or None
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -154,10 +133,6 @@ def comparison(found: Loaded) -> dict[str, Any] | None:
     if set(found.results) != {"vanilla", "capro"} or found.evaluated is None:
         return None
     before, after = found.results["vanilla"], found.results["capro"]
-    scores, labels = found.evaluated.known()
-    interval = None
-    if not found.multi:
-        interval = paired_interval(scores["vanilla"], scores["capro"], labels)
     place = {name: number for number, name in enumerate(found.names)}
     changes = [
         {
@@ -176,21 +151,19 @@ def comparison(found: Loaded) -> dict[str, Any] | None:
         "main": sentences.main_metric(found.results),
         "changes": sorted(changes, key=lambda row: (row["change"], row["label"])),
         "tests": len(found.evaluated.labels),
-        "interval": interval,
+        "interval": found.evaluated.interval(),
     }
 
 
 def measured(found: Loaded) -> dict[str, Any]:
     """Confusion, reliability and threshold curves on the test images."""
     if found.evaluated is None:
-        return {"confusion": None, "reliability": None, "threshold": None, "held_out": None}
+        return dict.fromkeys(("confusion", "reliability", "threshold", "held_out"))
     scores, labels = found.evaluated.known()
     curve = open_set.label_curve if found.multi else open_set.answer_curve
     data: dict[str, Any] = {
         "confusion": None,
-        "reliability": {
-            name: reliability(metrics.reliability(values, labels)) for name, values in scores.items()
-        },
+        "reliability": {name: _diagram(values, labels) for name, values in scores.items()},
         "threshold": {
             name: curve(values, found.evaluated.labels) for name, values in found.evaluated.scores.items()
         },
@@ -207,11 +180,11 @@ def measured(found: Loaded) -> dict[str, Any]:
     return data
 
 
-def reliability(found: metrics.Reliability) -> dict[str, Any]:
+def _diagram(scores: Any, labels: Any) -> dict[str, Any]:
     """A reliability diagram by column, as the page draws it."""
-    rows = found.as_dict()["bins"]
-    columns = {name: [row[name] for row in rows] for name in ("confidence", "accuracy", "count")}
-    return {**columns, "ece": found.ece, "bins": int((found.sizes > 0).sum())}
+    found = metrics.reliability(scores, labels).as_dict()
+    columns = {name: [row[name] for row in found["bins"]] for name in ("confidence", "accuracy", "count")}
+    return {**columns, "ece": found["ece"], "bins": sum(count > 0 for count in columns["count"])}
 
 
 def summary(found: Loaded, data: dict[str, Any]) -> list[dict[str, str]]:

@@ -30,11 +30,7 @@ LEAST = 6  # pictures per gallery, before classes are left out
 TOP = 12  # matches per column
 MAP_POINTS = 3_000
 GRAPH_LIMIT = 100_000  # samples up to which the report builds graphs that the run did not keep
-COLUMNS: tuple[tuple[str, Enhancer], ...] = (
-    ("text", "none"),
-    ("smoothed", "knn"),
-    ("reranked", "reciprocal"),
-)
+COLUMNS: dict[str, Enhancer] = {"text": "none", "smoothed": "knn", "reranked": "reciprocal"}
 
 
 class Shown:
@@ -150,7 +146,7 @@ def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | N
     rows: dict[int, dict[str, Any]] = {int(c): {"label": int(c), "of": int(sizes[c])} for c in order}
     protected = _ranks(found.anchors) if anchors_protected(found) else {}
     columns = []
-    for name, enhancer in COLUMNS:
+    for name, enhancer in COLUMNS.items():
         with watch.bar(f"matches ({name})", len(order)) as step:
             texts = _texts(found, enhancer)
             if texts is None:
@@ -165,7 +161,7 @@ def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | N
                 step(1)
     return {
         "columns": columns,
-        "left_out": [name for name, _ in COLUMNS if name not in columns],
+        "left_out": [name for name in COLUMNS if name not in columns],
         "limit": GRAPH_LIMIT,
         "top": TOP,
         "classes": list(rows.values()),
@@ -182,9 +178,8 @@ def _texts(found: Loaded, enhancer: Enhancer) -> NDArray[np.float32] | None:
     settings = found.run.settings
     if found.enhanced is not None and enhancer == settings.match.enhancer:
         return found.enhanced
-    if found.texts is None or found.visual is None:
-        return None
-    if enhancer != "none" and len(found.texts) > GRAPH_LIMIT:
+    large = found.texts is not None and enhancer != "none" and len(found.texts) > GRAPH_LIMIT
+    if found.texts is None or found.visual is None or large:
         return None
     enhanced = enhance(found.visual, found.texts, enhancer=enhancer, k=settings.match.k, seed=settings.seed)
     return enhanced.texts

@@ -6,8 +6,10 @@ computed; arrays stay memory maps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -36,7 +38,8 @@ from capro.run.directory import Run
 from capro.run.stage import Plan
 from capro.text.classes import ClassSpec, class_text, classes_of
 
-Array = NDArray[np.float32]
+Matrix = NDArray[np.float32]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,13 @@ class Loaded:
     classes: list[ClassSpec]
     train: NDArray[np.int64]
     given: Labels
-    texts: Array | None = None
-    visual: Array | None = None
-    prototypes: Array | None = None
-    enhanced: Array | None = None
+    texts: Matrix | None = None
+    visual: Matrix | None = None
+    prototypes: Matrix | None = None
+    enhanced: Matrix | None = None
     anchors: pd.DataFrame | None = None
     after: Labels | None = None
-    fused: Array | None = None
+    fused: Matrix | None = None
     evidence: dict[str, str] = field(default_factory=dict)
     evaluated: Evaluated | None = None
     results: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -129,7 +132,7 @@ def load(run: Run, plan: Plan, *, held_out: str) -> Loaded:
         fused=None if after is None else reader.array(FUSED_SCORES, len(train)),
         evidence={} if after is None else _evidence(run),
         evaluated=reader.evaluated(),
-        results=_results(stages["evaluate"]),
+        results=(stages["evaluate"] or {}).get("result") or {},
         history={name: rows for name, kept in HISTORIES.items() if (rows := run.find(kept)) is not None},
         held_out=_held_out(run, held_out),
         missing=reader.missing,
@@ -137,20 +140,9 @@ def load(run: Run, plan: Plan, *, held_out: str) -> Loaded:
 
 
 def _evidence(run: Run) -> dict[str, str]:
-    for table in (SAMPLE_VERDICTS, VERDICTS):
-        frame = run.find(table)
-        if frame is not None and "evidence" in frame:
-            return dict(zip(frame["id"], frame["evidence"], strict=True))
-    return {}
-
-
-def _results(done: dict[str, Any] | None) -> dict[str, dict[str, float]]:
-    found = (done or {}).get("result") or {}
-    return {
-        name: {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
-        for name in MODELS
-        if isinstance(row := found.get(name), dict)
-    }
+    frames = (run.find(table) for table in (SAMPLE_VERDICTS, VERDICTS))
+    frame = next((frame for frame in frames if frame is not None and "evidence" in frame), None)
+    return {} if frame is None else dict(zip(frame["id"], frame["evidence"], strict=True))
 
 
 def _held_out(run: Run, stage: str) -> dict[str, Any] | None:
@@ -175,36 +167,32 @@ class _Reader:
         }
 
     def array(self, artefact: Artefact[NDArray[Any]], rows: int) -> NDArray[Any] | None:
-        """An array, if it has as many rows as the manifest says."""
-        if self.run.finished(artefact.stage) is None:
-            return None
-        try:
-            found = self.run.read(artefact)
-            if len(found) == rows:
-                return found
-        except (RunError, ValueError):
-            pass
-        self._unfit(artefact.stage)
-        return None
+        """An array, if it has as many rows as the manifest."""
 
-    def _unfit(self, stage: str) -> None:
+        def read() -> NDArray[Any] | None:
+            found = self.run.read(artefact)
+            return found if len(found) == rows else None
+
+        return self._fitting(artefact.stage, read)
+
+    def _fitting(self, stage: str, read: Callable[[], T | None]) -> T | None:
+        """What a finished stage left; None, with a sentence, if that does not fit the scan."""
+        if self.run.finished(stage) is None:
+            return None
+        with suppress(RunError, ValueError):
+            found = read()
+            if found is not None:
+                return found
         command = self.plan.command(stage, self.run.path)
         self.missing[stage] = f"What the {stage} stage left does not fit the scan: run `{command}` again."
+        return None
 
     def evaluated(self) -> Evaluated | None:
         """The test samples, if both models have scores for exactly them."""
-        if self.run.finished("evaluate") is None:
-            return None
-        if not len(manifest_of(self.run).split("test")):
+        if self.run.finished("evaluate") and not len(manifest_of(self.run).split("test")):
             self.missing["evaluate"] = (
                 "The data has no test split, so nothing was measured on held-out images: "
                 "give one with `data.test` or a split column."
             )
             return None
-        try:
-            found = test_split(self.run)
-        except (RunError, ValueError):
-            found = None
-        if found is None:
-            self._unfit("evaluate")
-        return found
+        return self._fitting("evaluate", lambda: test_split(self.run))

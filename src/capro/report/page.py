@@ -16,7 +16,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from capro.report.sentences import NAMES, SHORT
+from capro.report.sentences import METRIC_NAMES, SHORT
 from capro.wording import many, signed
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -29,19 +29,10 @@ def render(data: dict[str, Any]) -> str:
     style = (TEMPLATE / "page.css").read_text("utf-8")
     script = "\n".join((TEMPLATE / name).read_text("utf-8") for name in SCRIPTS)
     light = {key: value for key, value in data.items() if key != "sheets"}
-    return (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            data=data,
-            style=style,
-            script=script,
-            policy=policy(style, script),
-            block=json_block(light),
-            sheets=data["sheets"],
-            changes=changes(data),
-        )
-    )
+    return environment().get_template("page.html.j2").render(
+        data=data, style=style, script=script, policy=policy(style, script),
+        block=json_block(light), sheets=data["sheets"], changes=changes(data),
+    )  # fmt: skip
 
 
 def version() -> str:
@@ -86,14 +77,13 @@ def changes(data: dict[str, Any]) -> dict[str, Any] | None:
     rows = data["comparison"]["changes"]  # worst first
     worse = [row for row in rows if row["change"] < 0]
     better = [row for row in reversed(rows) if row["change"] > 0]
-    widest = max(abs(row["change"]) for row in rows) or 1.0
     return {
         "worse": worse[:SHOWN_CHANGES],
         "better": better[:SHOWN_CHANGES],
         "more_worse": max(0, len(worse) - SHOWN_CHANGES),
         "more_better": max(0, len(better) - SHOWN_CHANGES),
         "same": len(rows) - len(worse) - len(better),
-        "widest": widest,
+        "widest": max(abs(row["change"]) for row in rows) or 1.0,
         "figure": "average precision" if data["task"] == "multi" else "top-1 accuracy",
     }
 
@@ -108,9 +98,11 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["percent"] = lambda value: f"{100 * value:.1f}"
-    made.filters["points"] = signed
-    made.filters["many"] = many
-    made.filters["metric"] = lambda name: NAMES.get(name, name)
-    made.filters["short"] = lambda name: SHORT.get(name, name)
+    made.filters |= {
+        "percent": lambda value: f"{100 * value:.1f}",
+        "points": signed,
+        "many": many,
+        "metric": lambda name: METRIC_NAMES.get(name, name),
+        "short": lambda name: SHORT.get(name, name),
+    }
     return made

@@ -7,13 +7,8 @@ from typing import Any
 
 from capro.wording import listed, many, share, signed
 
-NAMES = {  # metrics in a sentence; SHORT, in a table
-    "top1": "top-1 accuracy",
-    "top5": "top-5 accuracy",
-    "mAP": "mean average precision",
-}
-
-
+# metrics in a sentence, and in a table
+METRIC_NAMES = {"top1": "top-1 accuracy", "top5": "top-5 accuracy", "mAP": "mean average precision"}
 SHORT = {"top1": "top-1", "top5": "top-5"}
 
 
@@ -50,7 +45,7 @@ def chosen_threshold(found: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def was_wrong(counts: dict[str, int], worst: Sequence[tuple[str, float]], *, multi: bool) -> str:
-    """What the verdicts say about the labels."""
+    """What the verdicts mean for the labels."""
     total = sum(counts[name] for name in ("anchor", "keep", "away", "drop"))
     wrong = counts["away"] + counts["drop"]
     text = f"The method takes {share(wrong, total)} of the web labels to be wrong: "
@@ -102,21 +97,18 @@ def brought(
     tests: int,
     interval: tuple[float, float] | None,
 ) -> str:
-    """What it brought on the test images; says so where it was harm."""
+    """What it brought on the test images, harm included."""
     metric = main_metric(results)
     before, after = (100 * results[name][metric] for name in ("vanilla", "capro"))
     gain = after - before
     verb = "rose" if gain > 0.05 else "fell" if gain < -0.05 else "stayed"
     to = f"{after:.1f}\N{NO-BREAK SPACE}%"
     change = f"at {to}" if verb == "stayed" else f"from {before:.1f} to {to}"
-    known = interval is not None and interval[0] == interval[0]  # nan: too few images
-    between = (
-        f" (95\N{NO-BREAK SPACE}% interval {signed(interval[0])} to {signed(interval[1])})"
-        if known and interval is not None
-        else ""
-    )
+    between = ""
+    if interval is not None and interval[0] == interval[0]:  # nan: too few images
+        between = f" (95\N{NO-BREAK SPACE}% interval {signed(interval[0])} to {signed(interval[1])})"
     text = (
-        f"On {many(tests, 'test image')} {NAMES.get(metric, metric)} {verb} {change}, a difference "
+        f"On {many(tests, 'test image')} {METRIC_NAMES.get(metric, metric)} {verb} {change}, a difference "
         f"of {signed(gain / 100)} points{between} against the same network trained on the web labels as "
         "they came."
     )

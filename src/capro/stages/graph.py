@@ -6,12 +6,12 @@ import shutil
 from typing import Any
 
 from capro.graph.budget import Budget
-from capro.graph.neighbors import Share, assist
 from capro.graph.smooth import enhance
 from capro.run.artefacts import ADJACENCY, ENHANCED_TEXTS, TEXTS, VISUAL
 from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
 from capro.run.stage import Job, Stage
+from capro.stages.shared_search import SharedSearch
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -27,10 +27,10 @@ def _work(job: Job) -> dict[str, Any]:
     chosen, ranks = job.settings.match, job.ranks
     scratch, search = job.folder / "scratch", job.folder / "search"
     budget = Budget.of(chosen.memory_gb, scratch)
-    share = Share(ranks, search, fingerprint([job.key, chosen.memory_gb]))
+    shared = SharedSearch(ranks, search, fingerprint([job.key, chosen.memory_gb]))
     if not ranks.main:
         if chosen.enhancer != "none":
-            assist(share, budget)
+            shared.assist(budget)
         return {}
     shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
     with job.bar(f"graph ({chosen.enhancer})", None):
@@ -44,7 +44,7 @@ def _work(job: Job) -> dict[str, Any]:
             budget=budget,
             index_kind=chosen.index,
             recall=chosen.recall,
-            share=share,
+            through=shared,
         )
     job.write(ENHANCED_TEXTS, enhanced.texts)
     job.remove(ADJACENCY)
