@@ -15,7 +15,7 @@ import yaml
 
 from capro import config
 from capro.config import DataSettings
-from capro.data.readers import FORMATS
+from capro.data.readers import FORMATS, on_hub
 from capro.errors import ConfigError
 
 if TYPE_CHECKING:
