@@ -128,7 +128,6 @@ def test_reset_key_copies_weights_and_statistics() -> None:
 def test_frozen_is_frozen_and_released_learns_again() -> None:
     net = network().train()
     net.freeze_encoder(True)
-    assert net.encoder_frozen
     encoder, key, heads = (snapshot(net, part) for part in ("encoder.", "key_encoder.", "heads."))
     net.train()  # a loop calls this each epoch: it must not thaw the statistics
     step(net)

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from capro.train.steps import ClassifierOnly, WebLabels
 from safetensors.torch import load_file
 
 from capro.config import Schedule
@@ -16,6 +15,8 @@ from capro.errors import RunError
 from capro.train import loop
 from capro.train.batches import FeatureInputs
 from capro.train.checkpoints import Checkpoints
+from capro.train.classifier_only import ClassifierOnly
+from capro.train.web_labels import WebLabels
 from tests.train.toys import Toy, everything, one_rank, same
 
 
