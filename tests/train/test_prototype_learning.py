@@ -312,5 +312,3 @@ def test_the_encoder_is_frozen_and_really_unfrozen():
     assert changed(begin, seen[2], "net.key_encoder") > 0
     means = [name for name in begin if name.endswith("running_mean")]
     assert all(changed(begin, seen[2], name) for name in means)
-
-

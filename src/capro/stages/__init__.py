@@ -44,5 +44,8 @@ PLAN = Plan(
 
 def run_all(run: Run, *, watch: Watch = SILENT) -> dict[str, Any]:
     """Do every stage that is not fresh; returns what evaluate measured, empty without a test split."""
+    from capro.run.ranks import check_tracker
+
+    check_tracker(run.settings)  # now, not hours later when the first training begins
     PLAN.run(run, watch=watch)
     return run.result("evaluate")
