@@ -244,7 +244,28 @@ def test_nan_stops_with_step_and_ids(value, tmp_path):
     assert same(toy.trained(checkpoints=store), toy.trained())
 
 
-def test_an_infinite_gradient_stops_before_it_reaches_the_weights():
+def test_the_device_is_asked_for_numbers_every_few_steps_only(monkeypatch):
+    """After the first step, then every tenth, and at the end of an epoch; a bad step is still named exactly."""
+    toy = Toy(n=200, settings={"epochs": 2})
+    asked = []
+    real = loop._Training.check
+
+    def check(training):
+        asked.append((training.at.epoch, training.at.step))
+        assert all(isinstance(total, torch.Tensor) for total in training.at.sums.values())
+        return real(training)
+
+    monkeypatch.setattr(loop._Training, "check", check)
+    toy.fit(toy.objective())
+    assert asked == [(epoch, step) for epoch in (0, 1) for step in (1, 11, 21, 25)]
+    batches = loop.Plan(toy.n, 8, 3).batches(1)
+    sample = int(batches[13][2])
+    with pytest.raises(RunError, match=f"is not finite in epoch 1, step 13; samples s{sample}$"):
+        toy.fit(toy.objective(), inputs=poisoned(toy, math.nan, sample))
+    assert asked[-1] == (1, 21)
+
+
+def test_an_infinite_gradient_stops_before_it_reaches_a_checkpoint(tmp_path):
     toy = Toy()
     objective = toy.objective()
     real = objective.terms
@@ -257,8 +278,10 @@ def test_an_infinite_gradient_stops_before_it_reaches_the_weights():
 
     objective.terms = terms
     with pytest.raises(RunError, match="gradient is not finite in epoch 1, step 2"):
-        toy.fit(objective)
-    assert all(torch.isfinite(p).all() for p in objective.net.parameters())
+        toy.fit(objective, checkpoints=Checkpoints(tmp_path, "key"), checkpoint_minutes=1e-9)
+    tensors = load_file(max(tmp_path.glob("[0-9]*")) / "tensors.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
+    assert same(toy.trained(checkpoints=Checkpoints(tmp_path, "key")), toy.trained())
 
 
 @pytest.mark.parametrize("multi", [False, True])
