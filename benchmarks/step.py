@@ -132,7 +132,7 @@ def main() -> None:
             z = torch.nn.functional.normalize(torch.randn(args.batch, 128), dim=1)
             keys, heads = two._dictionary.keys, two.net.heads
             q = task.probabilities(heads.auxiliary(keys))
-            r = task.key_similarity(keys, heads, two.prototypes)
+            r = task.similarity(heads.compared(keys), two.prototypes)
             target = losses.collective_target(z, keys, q, r, tau=0.1, alpha=0.5)
         logits = heads.auxiliary(z)
         kl = losses.bootstrap_loss_binary if args.multi_label else losses.bootstrap_loss

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from capro.errors import ConfigError, RunError
 from capro.nets.dictionary import Dictionary
 from tests.train.toys import ordered
 
@@ -78,10 +77,3 @@ def test_a_parent_module_restores_it_too() -> None:
     one["queue"].enqueue(torch.ones(2, 1))  # type: ignore[operator]
     two.load_state_dict(one.state_dict())
     assert len(two["queue"]) == 2  # type: ignore[arg-type]
-
-
-def test_errors() -> None:
-    with pytest.raises(ConfigError, match="size 0"):
-        Dictionary(0, 2)
-    with pytest.raises(RunError, match=r"shape \(3, 5\), expected \(b, 2\)"):
-        Dictionary(4, 2).enqueue(torch.zeros(3, 5))

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro.errors import ConfigError
 from capro.nets.heads import Auxiliary, Classifier, Heads, Projector, Reconstructor, Subspaces, unit
 
 
@@ -90,19 +89,3 @@ def test_single_label_has_no_subspaces_and_no_idle_weight() -> None:
     (out.p.sum() + out.q.sum() + out.v_rec.sum()).backward()
     assert out.z_c is None
     assert all(p.grad is not None for p in heads.parameters())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "tau", "message"),
-    [
-        ((0, 3, 4), 0.1, "feature_dim is 0"),
-        ((6, -1, 4), 0.1, "embedding_dim is -1"),
-        ((6, 3, 0), 0.1, "classes is 0"),
-        ((6, 3, 4), 0.0, "tau is 0.0"),
-        ((6, 3, 4), float("nan"), "tau is nan"),
-    ],
-)
-def test_bad_settings_are_named(arguments: tuple[int, int, int], tau: float, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        Heads(*arguments, tau=tau)
-    assert caught.value.hint

@@ -173,5 +173,3 @@ def test_works_on_cached_features() -> None:
 def test_errors() -> None:
     with pytest.raises(ConfigError, match="width 7, but backbone 'features' gives 6"):
         Siamese(FeatureBackbone(6), Heads(7, 4, 3, tau=0.1))
-    with pytest.raises(ConfigError, match=r"key momentum is 1\.5"):
-        Siamese(FeatureBackbone(6), Heads(6, 4, 3, tau=0.1)).update_key(1.5)

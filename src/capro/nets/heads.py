@@ -17,8 +17,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor, nn
 
-from capro.errors import ConfigError
-
 # F.normalize's own 1e-12 is 0 in half precision: a zero row would become NaN.
 NORM_EPS = 1e-6
 
@@ -95,7 +93,7 @@ class Subspaces(nn.Module):
 
 
 class HeadOutputs(NamedTuple):
-    """What the heads say of a batch; z_c is None unless multi-label."""
+    """Outputs of the heads for a batch; z_c is None unless multi-label."""
 
     v: Tensor  # (b, d_v), the input
     p: Tensor  # (b, C), logits
@@ -103,6 +101,11 @@ class HeadOutputs(NamedTuple):
     q: Tensor  # (b, C), logits over tau
     v_rec: Tensor  # (b, d_v), v~
     z_c: Tensor | None  # (b, C, d_p), unit norm
+
+    @property
+    def compared(self) -> Tensor:
+        """What is compared with prototypes: z, or z_c where samples carry several labels."""
+        return self.z if self.z_c is None else self.z_c
 
 
 class Heads(nn.Module):
@@ -118,19 +121,17 @@ class Heads(nn.Module):
         self, feature_dim: int, embedding_dim: int, classes: int, *, tau: float, multi_label: bool = False
     ) -> None:
         super().__init__()
-        sizes = {"feature_dim": feature_dim, "embedding_dim": embedding_dim, "classes": classes}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ConfigError(f"heads: {name} is {value}", hint=f"{name} must be 1 or more")
-        if not tau > 0:
-            raise ConfigError(f"heads: tau is {tau}", hint="tau must be above 0; the paper has 0.1")
-        self.feature_dim, self.embedding_dim, self.classes = feature_dim, embedding_dim, classes
+        self.feature_dim, self.embedding_dim = feature_dim, embedding_dim
         self.projector = Projector(feature_dim, embedding_dim)
         self.reconstructor = Reconstructor(feature_dim, embedding_dim)
         self.classifier = Classifier(feature_dim, classes)
         self.auxiliary = Auxiliary(embedding_dim, classes, tau=tau)
         # absent, not merely unused, for single label: distributed training objects to idle weights
         self.subspaces = Subspaces(embedding_dim, classes) if multi_label else None
+
+    def compared(self, z: Tensor) -> Tensor:
+        """What is compared with prototypes: z itself, or z_c where samples carry several labels."""
+        return z if self.subspaces is None else self.subspaces(z)
 
     def forward(self, v: Tensor) -> HeadOutputs:
         z = self.projector(v)

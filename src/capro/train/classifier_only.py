@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from capro.config import FinetuneSettings
 from capro.nets.siamese import Siamese
 from capro.run.ranks import Ranks
 from capro.train.batches import Batch, Inputs, plain_batches
-from capro.train.objective import EVAL_BATCH, clean_share, rows_of
+from capro.train.objective import EVAL_BATCH, Objective, clean_share, rows_of
 from capro.train.tasks import Task
 
 FRAMED_ON = 4096  # samples of which `Frame` takes the mean
@@ -48,7 +47,7 @@ class Frame(NamedTuple):
         return frame
 
 
-class ClassifierOnly:
+class ClassifierOnly(Objective):
     """Step 3: L_cls on the cleaned labels; the encoder in eval mode, so that statistics stay.
 
     Args:
@@ -58,9 +57,6 @@ class ClassifierOnly:
         ranks: The ranks.
         frame: Trains in these coordinates; `finish` brings the classifier back to v's.
     """
-
-    keys = False
-    weights: Mapping[str, float] = {}
 
     def __init__(
         self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, frame: Frame | None = None
@@ -113,14 +109,5 @@ class ClassifierOnly:
         center, scale = self._frame
         return functional.linear(v.float() - center, classifier.weight, scale * classifier.bias)
 
-    def after(self, batch: Batch) -> None:
-        del batch
-
     def state(self) -> dict[str, Tensor]:
         return {} if self._frame is None else self._frame._asdict()
-
-    def restored(self) -> None:
-        pass
-
-    def statistics(self) -> dict[str, float]:
-        return {}

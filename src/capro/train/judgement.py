@@ -40,7 +40,7 @@ class Judge:
     Attributes:
         task: One label or several.
         settings: gamma, alpha, text_weight and policy.
-        texts: What the texts say of each training row, for a ``text_weight`` above 0.
+        texts: Evidence of the texts for each training row, for a ``text_weight`` above 0.
     """
 
     task: Task
@@ -56,7 +56,7 @@ class Judge:
     def scores(self, out: HeadOutputs, prototypes: Tensor, rows: NDArray[np.int64]) -> Scores:
         """The fused score of training rows, and what it is made of."""
         p = self.task.probabilities(out.p)
-        r = self.task.similarity(out.z, out.z_c, prototypes)
+        r = self.task.similarity(out.compared, prototypes)
         o = fused_score(p, r, alpha=self.settings.alpha)
         if self.texts is None:
             return Scores(o, p, r, None)
