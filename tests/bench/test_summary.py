@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capro import config
-from capro.bench import figure, summary
+from capro.bench import figure
 from capro.bench.baselines import BASELINES
-from capro.bench.cost import Part
-from capro.bench.cost import comma_separated as cost_csv
-from capro.bench.cost import markdown as cost_markdown
+from capro.bench.cost import Part, cost_markdown
 from capro.bench.grids import TABLES, table_of
-from capro.bench.summary import Measured, Result, paired, spread
+from capro.bench.summary import Measured, Result, csv_text, paired, results_csv, results_markdown, spread
 from capro.errors import ConfigError
 
 
@@ -51,7 +49,7 @@ def test_paired_compares_the_same_seeds() -> None:
 
 
 def test_markdown() -> None:
-    text = summary.markdown(result())
+    text = results_markdown(result())
     assert "| 0.1 | 55.0 ± 7.1 | 85.0 ± 7.1 |  |  |" in text
     assert "| 0.5 <b>\\| | 70.0 ± 0.0 | 90.0 ± 0.0 | +15.0 ± 7.1 (2/2) | 76.0 |" in text
     assert "- not run: 1: no encoder 'x'" in text
@@ -61,7 +59,7 @@ def test_markdown() -> None:
 
 
 def test_csv_has_every_value() -> None:
-    rows = list(csv.DictReader(io.StringIO(summary.comma_separated(result()))))
+    rows = list(csv.DictReader(io.StringIO(results_csv(result()))))
     assert len(rows) == 8
     assert rows[4] == {
         "table": "t", "row": "0.5 <b>|", "seed": "0", "metric": "top1", "value": "0.7"
@@ -116,7 +114,7 @@ def test_cost_table() -> None:
     text = cost_markdown("Cost", parts, 100, "capro bench cost")
     assert "| encoder | 25.0 M | 3.8 |  |  |" in text
     assert "| step 2 |  |  | 10.0 | 2.00 |" in text
-    assert cost_csv(parts).splitlines()[1] == "encoder,25000000,3.8,,"
+    assert csv_text(Part._fields, parts).splitlines()[1] == "encoder,25000000,3.8,,"
 
 
 def test_rows_of_the_method_are_the_papers_whatever_the_preset():

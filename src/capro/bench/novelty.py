@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ import pyarrow.parquet as pq
 
 from capro.bench.baselines.selection import folds
 from capro.bench.grids import Row
+from capro.bench.summary import csv_text
 from capro.data.labels import known_labels
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.summary import summarise
@@ -136,10 +135,9 @@ def mean_curve(curves: Sequence[open_set.Curve]) -> open_set.Curve:
 
 def curves_csv(curves: Mapping[str, open_set.Curve]) -> str:
     """Row, threshold, C-P, C-R, C-F1: what the figure draws, and more."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["row", "threshold", "C-P", "C-R", "C-F1"])
-    for label, curve in curves.items():
-        for values in zip(*curve, strict=True):
-            writer.writerow([label, *(f"{float(value):.6g}" for value in values)])
-    return out.getvalue()
+    rows = [
+        [label, *(f"{float(value):.6g}" for value in values)]
+        for label, curve in curves.items()
+        for values in zip(*curve, strict=True)
+    ]
+    return csv_text(["row", "threshold", "C-P", "C-R", "C-F1"], rows)
