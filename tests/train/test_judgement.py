@@ -10,7 +10,8 @@ import torch
 
 from capro.method.label_rule import NULL, Decision
 from capro.method.text_evidence import TextEvidence
-from capro.train.judgement import BLOCK, Judged, judge_all
+from capro.train.batches import EVAL_BATCH
+from capro.train.judgement import Judged, judge_all
 from tests.train.toys import TAU, Toy
 
 
@@ -92,7 +93,7 @@ def test_the_pass_changes_nothing_and_needs_no_luck():
 
 
 def test_blocks_keep_the_order():
-    toy = Toy(n=2 * BLOCK + 3)
+    toy = Toy(n=2 * EVAL_BATCH + 3)
     objective = toy.objective()
     found = judged(toy, objective)
     with torch.no_grad():

@@ -6,8 +6,9 @@ table are derived from these declarations (``capro.stages`` holds them).
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -121,6 +122,14 @@ class Job:
         if artefact.stage == self.stage.name:
             return artefact.load(self.file(artefact))
         return self.run.read(artefact)
+
+    @contextmanager
+    def scratch(self, name: str = "scratch") -> Iterator[Path]:
+        """A folder for temporary files, empty at the start though a run was killed; it goes at the end."""
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)
 
     def remove(self, artefact: Artefact[Any]) -> None:
         """Remove an artefact that other settings have left."""

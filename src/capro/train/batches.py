@@ -29,6 +29,7 @@ from capro.run.fingerprints import seed_for
 T = TypeVar("T")
 R = TypeVar("R")
 PLAIN = -1  # the view without augmentation
+EVAL_BATCH = 256  # samples of a block without augmentation
 THREADS = (2, 16)  # that prepare batches while the network works on another: at least, at most
 
 
@@ -295,6 +296,20 @@ def plain_batches(
 
     for rows, raw in _ahead(prepare, blocks, threads=workers(1), ahead=workers(1)):
         yield rows, inputs.ready(raw, whole[rows], epoch=0, view=PLAIN, device=device)
+
+
+@torch.no_grad()
+def forward_plain(
+    function: Callable[[Tensor], Tensor],
+    inputs: Inputs,
+    positions: NDArray[np.int64],
+    *,
+    width: int,
+    device: torch.device,
+) -> Tensor:
+    """A function of unaugmented input, computed in blocks, (n, width); also of no sample at all."""
+    blocks = plain_batches(inputs, positions, size=EVAL_BATCH, device=device)
+    return torch.cat([torch.zeros(0, width, device=device), *(function(x).float() for _, x in blocks)])
 
 
 def _ahead(

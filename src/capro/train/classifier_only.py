@@ -13,8 +13,8 @@ from torch.nn import functional
 from capro.config import FinetuneSettings
 from capro.nets.siamese import Siamese
 from capro.run.ranks import Ranks
-from capro.train.batches import Batch, Inputs, plain_batches
-from capro.train.objective import EVAL_BATCH, Objective, clean_share, rows_of
+from capro.train.batches import Batch, Inputs, forward_plain
+from capro.train.objective import Objective, clean_share, rows_of
 from capro.train.tasks import Task
 
 FRAMED_ON = 4096  # samples of which `Frame` takes the mean
@@ -37,8 +37,8 @@ class Frame(NamedTuple):
         """Of unaugmented features of samples that are spread evenly over the set."""
         net.eval()
         chosen = np.linspace(0, len(positions) - 1, min(len(positions), FRAMED_ON)).astype(np.int64)
-        blocks = plain_batches(inputs, positions[chosen], size=EVAL_BATCH, device=ranks.accelerator.device)
-        v = torch.cat([net.encoder(x).float() for _, x in blocks])
+        device = ranks.accelerator.device
+        v = forward_plain(net.encoder, inputs, positions[chosen], width=net.encoder.dim, device=device)
         center = v.mean(dim=0)
         away = v - center
         spread = torch.linalg.matrix_norm(away.T @ away / len(v), ord=2).sqrt()

@@ -14,8 +14,6 @@ from capro.run.ranks import Ranks
 from capro.train.batches import Batch
 from capro.train.tasks import Task
 
-EVAL_BATCH = 256
-
 
 class Objective:
     """What the loop trains: the loss terms of a batch, and what happens around a step."""

@@ -17,9 +17,9 @@ from capro.nets.dictionary import Dictionary
 from capro.nets.siamese import Siamese
 from capro.run.fingerprints import seed_for
 from capro.run.ranks import Ranks
-from capro.train.batches import Batch, Inputs, plain_batches, slices
+from capro.train.batches import EVAL_BATCH, Batch, Inputs, plain_batches, slices
 from capro.train.judgement import Judge
-from capro.train.objective import EVAL_BATCH, Objective, clean_share, rows_of
+from capro.train.objective import Objective, clean_share, rows_of
 
 
 class PrototypeLearning(Objective):
