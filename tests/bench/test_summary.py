@@ -16,11 +16,11 @@ from capro.bench import figure
 from capro.bench.baselines import BASELINES
 from capro.bench.cost import Part, cost_markdown
 from capro.bench.grids import TABLES, table_of
-from capro.bench.summary import Measured, Result, csv_text, paired, results_csv, results_markdown, spread
+from capro.bench.summary import Measured, TableResult, csv_text, paired, results_csv, results_markdown, spread
 from capro.errors import ConfigError
 
 
-def result(*, axis: str = "", series: bool = False) -> Result:
+def result(*, axis: str = "", series: bool = False) -> TableResult:
     rows = [
         Measured("0.1", {0: {"top1": 0.5, "top5": 0.9}, 1: {"top1": 0.6, "top5": 0.8}}, x=0.1),
         Measured(
@@ -31,7 +31,7 @@ def result(*, axis: str = "", series: bool = False) -> Result:
     ]  # fmt: skip
     if series:
         rows[0].series = [(0.0, 0.1), (1.0, 0.4)]
-    return Result("t", "A & B", rows, ("top1", "top5"), "0.1", (0, 1), axis=axis, note="A note.")
+    return TableResult("t", "A & B", rows, ("top1", "top5"), "0.1", (0, 1), axis=axis, note="A note.")
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=9))
@@ -77,7 +77,7 @@ def test_figures_are_valid_and_escaped(options: dict[str, object]) -> None:
 
 
 def test_figure_of_nothing_is_valid() -> None:
-    empty = Result("t", "none", [Measured("a")], ("top1",), "a", (0,))
+    empty = TableResult("t", "none", [Measured("a")], ("top1",), "a", (0,))
     ET.fromstring(figure.draw(empty))
     ET.fromstring(figure.bars("none", [], "s"))
 

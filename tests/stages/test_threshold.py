@@ -49,9 +49,9 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
     for taught, asked in zip(seen, judged, strict=True):
         assert not set(taught) & set(asked)
         assert len(taught) + len(asked) == known
-    assert len(judged) == module.FOLDS
+    assert len(judged) == module.REFITS
     threshold(run, method)
-    assert len(judged) == module.FOLDS  # fresh: nothing is done again
+    assert len(judged) == module.REFITS  # fresh: nothing is done again
 
 
 def test_large_sets_stop_when_enough_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

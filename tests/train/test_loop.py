@@ -230,7 +230,7 @@ def test_nan_stops_with_step_and_ids(value, tmp_path):
     store = Checkpoints(tmp_path / "checkpoints", "key")
     with pytest.raises(RunError) as caught:
         toy.fit(toy.objective(), inputs=poisoned(toy, value, 5), checkpoints=store)
-    plan = loop.Plan(toy.n, 8, 3)
+    plan = loop.BatchPlan(toy.n, 8, 3)
     step, batch = next((s, b) for s, b in enumerate(plan.batches(1)) if 5 in b)
     message = str(caught.value)
     assert f"epoch 1, step {step}" in message
@@ -258,7 +258,7 @@ def test_the_device_is_asked_for_numbers_every_few_steps_only(monkeypatch):
     monkeypatch.setattr(loop._Training, "check", check)
     toy.fit(toy.objective())
     assert asked == [(epoch, step) for epoch in (0, 1) for step in (1, 11, 21, 25)]
-    batches = loop.Plan(toy.n, 8, 3).batches(1)
+    batches = loop.BatchPlan(toy.n, 8, 3).batches(1)
     sample = int(batches[13][2])
     with pytest.raises(RunError, match=f"is not finite in epoch 1, step 13; samples s{sample}$"):
         toy.fit(toy.objective(), inputs=poisoned(toy, math.nan, sample))

@@ -20,7 +20,7 @@ from capro.nets.dictionary import Dictionary
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
 from capro.run.ranks import Ranks
-from capro.train.batches import Batch, FeatureInputs, ImageInputs, Inputs, Plan, load_batches
+from capro.train.batches import Batch, BatchPlan, FeatureInputs, ImageInputs, Inputs, load_batches
 from capro.train.judgement import Judge
 from capro.train.loop import fit
 from capro.train.prototype_learning import PrototypeLearning
@@ -161,7 +161,7 @@ class Toy:
 def batches(toy: Toy, epoch: int, keys: bool = True) -> list[Batch]:
     return list(
         load_batches(
-            toy.inputs(), Plan(toy.n, 8, seed=3), toy.positions, epoch=epoch, first=0, keys=keys,
+            toy.inputs(), BatchPlan(toy.n, 8, seed=3), toy.positions, epoch=epoch, first=0, keys=keys,
             rank=0, ranks=1, device=CPU,
         )
     )  # fmt: skip

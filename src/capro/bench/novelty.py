@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capro.bench.baselines.selection import folds
-from capro.bench.grids import Row
+from capro.bench.grids import GridRow
 from capro.bench.summary import csv_text
 from capro.data.labels import known_labels
 from capro.data.manifest import Manifest, manifest_of
@@ -37,7 +37,7 @@ from capro.stages import PLAN
 from capro.text.classes import load_classes, save_classes
 from capro.train.setup import training_set
 
-HELD_OUT = 10  # one in ten training samples of each known class chooses the threshold
+VAL_SHARE = 10  # one in ten training samples of each known class chooses the threshold
 
 
 def known_classes(path: Path, target: Path, known: Sequence[str]) -> Path:
@@ -74,7 +74,7 @@ def derived_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
         for artefact in (QUERY_FEATURES, KEY_FEATURES):
             job.write(artefact, np.asarray(base.read(artefact)[:, chosen]))
 
-    decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": HELD_OUT}
+    decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": VAL_SHARE}
     return PLAN.replacing(
         replace(PLAN["scan"], work=scan, settings=lambda _: decides, implicit=True),
         replace(PLAN["features"], work=features, settings=lambda _: {"from": base.need("features")}, uses=()),
@@ -90,7 +90,7 @@ def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
     train = np.flatnonzero((split == "train") & wanted)
     index = {name: number for number, name in enumerate(known)}
     own = np.array([index[labels[row]] for row in train], dtype=np.int64)
-    split[train[folds(own, HELD_OUT, seed=seed) == 0]] = "val"
+    split[train[folds(own, VAL_SHARE, seed=seed) == 0]] = "val"
     keep = wanted | (split == "test")
     ok = np.flatnonzero((source.frame["status"] == "ok").to_numpy())
     table = source.table.take(pa.array(ok[keep]))
@@ -99,7 +99,7 @@ def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
     return table.set_column(place, table.schema.field(place), column)
 
 
-def open_figures(run: Run, row: Row) -> tuple[dict[str, float], open_set.Curve]:
+def open_figures(run: Run, row: GridRow) -> tuple[dict[str, float], open_set.Curve]:
     """C-F1 of a finished row: mean, best, at the held-out threshold; and its curve."""
     manifest, training = manifest_of(run), training_set(run)
     splits = {name: manifest.split(name) for name in ("test", "val")}

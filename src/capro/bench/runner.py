@@ -12,10 +12,10 @@ from capro import config
 from capro.bench import figure
 from capro.bench.baselines import baseline
 from capro.bench.cost import Part, cost_markdown, costs_of
-from capro.bench.grids import CB, Row, Table, table_of
+from capro.bench.grids import CB, GridRow, Table, table_of
 from capro.bench.novelty import curves_csv, derived_plan, known_classes, mean_curve, open_figures
 from capro.bench.store import SharedRun, only_one
-from capro.bench.summary import Measured, Result, csv_text, results_csv, results_markdown
+from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown
 from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.errors import CaproError, ConfigError, DataError, did_you_mean
@@ -69,7 +69,7 @@ class Bench:
         """Everything up to step 1; shared by all rows of a seed."""
         plan.do(run, "scan", "pretrain", watch=self.watch)
 
-    def finish(self, run: SharedRun, row: Row, plan: Plan = PLAN) -> dict[str, float]:
+    def finish(self, run: SharedRun, row: GridRow, plan: Plan = PLAN) -> dict[str, float]:
         """The rest of a row, after step 1; its figures on the test set."""
         if not len(manifest_of(run).split("test")):
             raise DataError("the data has no test split", hint="give one with --set data.test=PATH")
@@ -96,7 +96,7 @@ def bench(work: Bench, name: str, *, rows: Sequence[str] = ()) -> dict[str, Any]
         return _accuracy(work, table, chosen)
 
 
-def _chosen(table: Table, rows: Sequence[str]) -> list[Row]:
+def _chosen(table: Table, rows: Sequence[str]) -> list[GridRow]:
     labels = [row.label for row in table.rows]
     unknown = [label for label in rows if label not in labels]
     if unknown:
@@ -106,7 +106,7 @@ def _chosen(table: Table, rows: Sequence[str]) -> list[Row]:
     return [row for row in table.rows if not rows or row.label in (*rows, table.against)]
 
 
-def _accuracy(work: Bench, table: Table, rows: Sequence[Row]) -> dict[str, Any]:
+def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, Any]:
     measured = {row.label: Measured(row.label, paper=row.paper, x=row.x) for row in rows}
     curves: dict[str, list[Curve]] = {row.label: [] for row in rows}
     total, done = len(work.seeds) * len(rows), 0
@@ -142,7 +142,7 @@ def _write(
         measured[label].series = [(float(t), float(value)) for t, value in points]
     known = next(iter(measured[table.against].figures.values()), {})
     kind = "openset" if table.kind == "openset" else "single" if "top1" in known else "multi"
-    result = Result(
+    result = TableResult(
         table.name,
         table.title,
         list(measured.values()),
@@ -171,7 +171,7 @@ def _written(work: Bench, table: Table, files: dict[str, str]) -> dict[str, Any]
 # --- open set -------------------------------------------------------------------------------------
 
 
-def _open_row(work: Bench, table: Table, row: Row, seed: int) -> tuple[dict[str, float], Curve]:
+def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[str, float], Curve]:
     """A row of the open-set table: the same pipeline on the known classes alone."""
     base = work.run_of(table.name, "all classes", (), seed)
     PLAN.do(base, "scan", watch=work.watch)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-Figures = Mapping[str, float]  # metric: value
+ByMetric = Mapping[str, float]  # metric: value
 
 
 class Spread(NamedTuple):
@@ -61,8 +61,8 @@ class Measured:
     """What a row gave: figures by seed, and why some are missing."""
 
     label: str
-    figures: dict[int, Figures] = field(default_factory=dict)
-    paper: Figures = field(default_factory=dict)
+    figures: dict[int, ByMetric] = field(default_factory=dict)
+    paper: ByMetric = field(default_factory=dict)
     x: float | None = None
     problem: str = ""
     series: list[tuple[float, float]] = field(default_factory=list)  # a curve, mean over seeds
@@ -73,7 +73,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Result:
+class TableResult:
     """A measured table."""
 
     name: str
@@ -92,7 +92,7 @@ class Result:
         return next(row for row in self.rows if row.label == self.against)
 
 
-def results_markdown(result: Result) -> str:
+def results_markdown(result: TableResult) -> str:
     """The table for people: percent, mean ± spread, paired differences, the paper's own figures."""
     shown = [row for row in result.rows if row.figures]
     papers = [metric for metric in result.metrics if any(metric in row.paper for row in shown)]
@@ -125,7 +125,7 @@ def results_markdown(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def results_csv(result: Result) -> str:
+def results_csv(result: TableResult) -> str:
     """Every single value: table, row, seed, metric, value."""
     values = [
         [result.name, row.label, seed, metric, repr(float(value))]

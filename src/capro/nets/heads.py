@@ -21,10 +21,10 @@ from torch import Tensor, nn
 NORM_EPS = 1e-6
 
 
-def unit(x: Tensor) -> Tensor:
+def unit_norm(x: Tensor) -> Tensor:
     """L2-normalise the last dimension; a zero vector stays zero.
 
-    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
+    >>> unit_norm(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     return F.normalize(x, dim=-1, eps=NORM_EPS)
@@ -39,7 +39,7 @@ class Projector(nn.Module):
         self.out = nn.Linear(feature_dim, embedding_dim)
 
     def forward(self, v: Tensor) -> Tensor:
-        return unit(self.out(F.relu(self.hidden(v))))  # (b, d_v) -> (b, d_p)
+        return unit_norm(self.out(F.relu(self.hidden(v))))  # (b, d_v) -> (b, d_p)
 
 
 class Reconstructor(nn.Module):
@@ -89,7 +89,7 @@ class Subspaces(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         z_c = torch.einsum("bi,coi->bco", z, self.weight) + self.bias
-        return unit(z_c)  # (b, d_p) -> (b, C, d_p)
+        return unit_norm(z_c)  # (b, d_p) -> (b, C, d_p)
 
 
 class HeadOutputs(NamedTuple):

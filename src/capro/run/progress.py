@@ -1,8 +1,8 @@
-"""What a stage tells while it works: progress, the figures of a training, where a run is.
+"""What a stage reports while it works: progress, the figures of a training, where a run is.
 
 A stage calls ``with bar("encoding texts", total) as step: step(64)``; a training also gives its
-``Figures``. A run of many stages tells a ``Watch``. The silent ones are the default everywhere, so that
-library calls stay quiet; the dashboard of `capro run` is in ``capro.cli.commands.live_view``.
+``Figures``. A run of many stages reports to a ``Watch``. The silent ones are the default everywhere, so that
+library calls stay quiet; the live view of `capro run` is in ``capro.cli.live_view``.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ SILENT = Watch()
 class Lines(Watch):
     """Plain lines; for pipes, logs and dumb terminals, and for commands that do one stage.
 
-    With a plan a line says which stage begins; without one, a line says how a stage ended.
+    With a plan a line names each stage that begins; without one, a line names each that has ended.
 
     Args:
         write: Prints a line.

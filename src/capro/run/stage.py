@@ -166,7 +166,7 @@ def _with_others(job: Job, *, force: bool) -> bool:
     stage, here = job.stage, job.ranks
 
     def work(job: Job) -> Result:
-        # while tensors are exchanged a rank that fails cannot say so: the others see its process end
+        # while tensors are exchanged a rank that fails cannot report it: the others see its process end
         here.exchanging = stage.ranks == "train"
         result = stage.work(job)
         here.exchanging = False

@@ -31,7 +31,7 @@ from capro.train.classifier_only import ClassifierOnly
 from capro.train.setup import TrainingSet, inputs_of, load_net, new_heads, new_net, training_set
 
 VERSION = 1  # raise it when the rule or the refits change
-FOLDS = 5
+REFITS = 5
 ENOUGH = 20_000  # held-out samples; with more, later folds are left out
 MOST = 200_000  # samples of refits: their features are in memory
 
@@ -104,12 +104,12 @@ def _refits(job: Job, training: TrainingSet, method: str) -> HeldOut:
     rows = rng.permutation(np.flatnonzero(open_set.is_known(labels.numpy())))[:MOST]
     if labels.ndim == 1:  # dealt out class by class, so that every fold has its share of each
         rows = rows[np.argsort(labels.numpy()[rows], kind="stable")]
-    fold = np.arange(len(rows)) % FOLDS
+    fold = np.arange(len(rows)) % REFITS
     schedules = [getattr(settings, name) for name in _steps(method)]
     inputs, positions, dim = _features(job, training, method, rows)
     parts: list[NDArray[np.float32]] = []
     judged: list[NDArray[np.int64]] = []
-    for number in range(FOLDS):
+    for number in range(REFITS):
         held, seen = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
         if sum(len(each) for each in judged) >= ENOUGH or not len(held) or not len(seen):
             break

@@ -196,7 +196,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """How the rows of a training set fall into batches.
 
     An epoch's permutation is cut into equal parts (sizes differ by one at most), so that no sample
@@ -234,7 +234,7 @@ def slices(size: int, ranks: int) -> list[slice]:
 
 def load_batches(
     inputs: Inputs,
-    plan: Plan,
+    plan: BatchPlan,
     positions: NDArray[np.int64],
     *,
     epoch: int,

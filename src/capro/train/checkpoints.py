@@ -15,7 +15,7 @@ from torch import Tensor
 
 from capro.run.artefacts import CHECKPOINT_STATE, CHECKPOINT_TENSORS, write_json
 
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("[0-9]*") if path.is_dir())
 
     def _read(self, path: Path) -> dict[str, Any] | None:
-        """What a checkpoint says, without its key; None if it is damaged or another training's."""
+        """What a checkpoint holds, without its key; None if it is damaged or another training's."""
         try:
             values = json.loads((path / CHECKPOINT_STATE).read_text("utf-8"))
         except (OSError, ValueError):
@@ -79,7 +79,7 @@ class Checkpoints:
     def _prune(self) -> None:
         ours = [path for path in self._found() if self._read(path) is not None]
         for path in self._found():
-            if path not in ours[-KEPT:]:
+            if path not in ours[-KEPT_CHECKPOINTS:]:
                 shutil.rmtree(path, ignore_errors=True)
         for left in self.folder.glob(".[0-9]*"):  # of a run that was killed while writing
             shutil.rmtree(left, ignore_errors=True)

@@ -73,7 +73,7 @@ class ClassifierOnly(Objective):
         cls, settings: FinetuneSettings, net: Siamese, task: Task, labels: Tensor, ranks: Ranks,
         inputs: Inputs, positions: NDArray[np.int64],
     ) -> ClassifierOnly:  # fmt: skip
-        """As the settings of step 3 say; ``positions`` are those of the labels in the manifest."""
+        """By the settings of step 3; ``positions`` are those of the labels in the manifest."""
         centred = settings.centred and len(positions)
         frame = Frame.of(net, inputs, positions, ranks) if centred else None
         return cls(net, task.balanced(labels, settings.balance), labels, ranks, frame)

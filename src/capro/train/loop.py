@@ -28,7 +28,7 @@ from capro.run.artefacts import NOT_FINITE, write_json
 from capro.run.fingerprints import seed_for
 from capro.run.progress import Figures
 from capro.run.ranks import Ranks
-from capro.train.batches import Batch, Inputs, Plan, load_batches
+from capro.train.batches import Batch, BatchPlan, Inputs, load_batches
 from capro.train.checkpoints import Checkpoints
 from capro.train.objective import Objective
 from capro.train.optim import learning_rate
@@ -126,7 +126,7 @@ class _Training:
 
     def __post_init__(self) -> None:
         schedule = self.schedule
-        self.plan = Plan(len(self.positions), schedule.batch_size, self.seed)
+        self.plan = BatchPlan(len(self.positions), schedule.batch_size, self.seed)
         smallest = self.plan.rows // self.plan.steps
         if smallest < self.ranks.count:
             raise ConfigError(
