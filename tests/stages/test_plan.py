@@ -95,7 +95,7 @@ def killed(processes, run: Run, stages, die: str, at: int) -> None:
 
 
 STEPS = ("train", "clean", "finetune")
-RATE, SAVE, RENAME = ("capro.train.loop.learning_rate", "capro.train.checkpoints.save_file", "os.replace")
+RATE, SAVE, RENAME = ("capro.train.loop.learning_rate", "capro.train.checkpoints.write_weights", "os.replace")
 
 
 @pytest.mark.parametrize(

@@ -59,19 +59,16 @@ NO_REFERENCE, CB, MIXED = _with("none"), _with("cb"), _with("cb+mixup")
 MOPRO = ("match.anchors=random", "train.policy=mopro", "train.start=web", *NO_REFERENCE)
 NO_TEXT = ("match.anchors=random", *NO_REFERENCE)
 
+OTHERS = {
+    "Linear probe": "linear", "k-NN label vote": "knn", "Label smoothing": "smoothing", "Mix-up": "mixup",
+    "Bootstrap": "bootstrap", "SCC": "scc", "NCR": "ncr", "Small-loss selection": "smallloss",
+}  # fmt: skip
 MAIN = Table(
     "main",
     "Methods under one backbone and schedule",
     (
         GridRow("Vanilla", baseline="vanilla", paper=_paper(69.9, 37.8, 38.3)),
-        GridRow("Linear probe", baseline="linear"),
-        GridRow("k-NN label vote", baseline="knn"),
-        GridRow("Label smoothing", baseline="smoothing"),
-        GridRow("Mix-up", baseline="mixup"),
-        GridRow("Bootstrap", baseline="bootstrap"),
-        GridRow("SCC", baseline="scc"),
-        GridRow("NCR", baseline="ncr"),
-        GridRow("Small-loss selection", baseline="smallloss"),
+        *(GridRow(label, baseline=name) for label, name in OTHERS.items()),
         GridRow("Co-teaching", baseline="coteaching", paper=_paper(67.6)),
         GridRow("Confident learning (cleanlab)", baseline="cleanlab"),
         GridRow("MoPro", MOPRO, paper=_paper(71.5, 37.2, 46.2)),
@@ -217,12 +214,8 @@ COST = Table(
     kind="cost",
 )
 
-TABLES: dict[str, Table] = {
-    table.name: table
-    for table in (
-        MAIN, TEXT, REFERENCE, GAMMA, FREQUENCY, POLICY, K, LAMBDA, OPENSET, COST,
-    )
-}  # fmt: skip
+_ALL = (MAIN, TEXT, REFERENCE, GAMMA, FREQUENCY, POLICY, K, LAMBDA, OPENSET, COST)
+TABLES: dict[str, Table] = {table.name: table for table in _ALL}
 
 
 def table_of(name: str) -> Table:

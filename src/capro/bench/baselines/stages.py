@@ -23,7 +23,6 @@ from capro.run import processes
 from capro.run.artefacts import BASELINE_FIGURES, BELIEFS, STEP1, TEST_SCORES, VAL_SCORES
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
-from capro.run.ranks import Ranks
 from capro.run.stage import Job, Stage, perform
 from capro.stages.training import fit_once
 from capro.train.batches import FeatureInputs, forward_plain
@@ -47,18 +46,9 @@ class Work:
     job: Job
     training: TrainingSet
 
-    @property
-    def run(self) -> Run:
-        return self.job.run
-
-    @property
-    def ranks(self) -> Ranks:
-        return self.job.ranks
-
-    @property
-    def device(self) -> torch.device:
-        device: torch.device = self.ranks.accelerator.device
-        return device
+    def __post_init__(self) -> None:
+        self.run, self.ranks = self.job.run, self.job.ranks
+        self.device: torch.device = self.ranks.accelerator.device
 
     def net(self, name: str = "step1") -> Siamese:
         """Fresh networks; another name is another start."""
