@@ -32,7 +32,7 @@ from capro.data import readers
 from capro.data.manifest import Manifest
 from capro.data.pixels import Pixels
 from capro.data.scan import scan
-from capro.train.batches import ImageInputs, BatchPlan, load_batches, workers
+from capro.train.batches import BatchPlan, ImageInputs, load_batches, workers
 
 SIZE, WIDTH, HEIGHT = 224, 500, 375
 BATCH = 16  # many small batches: the last ones, on which a worker waits, weigh little
