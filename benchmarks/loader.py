@@ -33,7 +33,7 @@ from capro.data.manifest import Manifest
 from capro.data.pixels import Pixels
 from capro.data.scan import scan_sources
 from capro.run.artefacts import MANIFEST
-from capro.train.batches import ImageInputs, Plan, load_batches, workers
+from capro.train.batches import BatchPlan, ImageInputs, load_batches, workers
 
 SIZE, WIDTH, HEIGHT = 224, 500, 375
 BATCH = 16  # many small batches: the last ones, on which a worker waits, weigh little
@@ -91,7 +91,7 @@ def views_of(source: Path, out: Path) -> HostPart:
 def read_views(inputs: HostPart, images: int, epoch: int) -> tuple[float, float]:
     begin, cpu = time.perf_counter(), time.process_time()
     batches = load_batches(
-        inputs, Plan(images, BATCH, 0), np.arange(images), epoch=epoch, first=0, keys=True,
+        inputs, BatchPlan(images, BATCH, 0), np.arange(images), epoch=epoch, first=0, keys=True,
         rank=0, ranks=1, device=torch.device("cpu"),
     )  # fmt: skip
     done = sum(len(batch.query) for batch in batches)

@@ -142,7 +142,7 @@ class Work:
             z = torch.nn.functional.normalize(torch.randn(self.batch, 128), dim=1)
             keys, heads = two._dictionary.keys, two.net.heads
             q = self.task.probabilities(heads.auxiliary(keys))
-            r = self.task.key_similarity(keys, heads, two.prototypes)
+            r = self.task.similarity(heads.compared(keys), two.prototypes)
             target = losses.collective_target(z, keys, q, r, tau=TAU, alpha=0.5)
         logits = heads.auxiliary(z)
         kl = losses.bootstrap_loss_binary if self.multi_label else losses.bootstrap_loss

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from capro.bench import Bench, bench
-from capro.bench.runner import pipeline as used
 from capro.bench.store import SharedRun, only_one
+from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, DataError, RunError
 from capro.run.directory import Run
-from capro.stages import PLAN
+from capro.run.progress import Lines
+from capro.stages import PLAN, clean
 from tests import squares as tiny
 
 
@@ -35,18 +37,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(data: Path) -> Bench:
     """A grid that was interrupted in the middle of a row and started again."""
     said: list[str] = []
-    work = Bench(data.parent / "out", tiny.settings(data), (0, 1), say=said.append)
-    real = used.finetune
+    work = Bench(data.parent / "out", tiny.settings(data), (0, 1), watch=Lines(said.append, stages=False))
     calls = []
 
-    def interrupted(*args: object, **options: object) -> None:
+    def check(_: Run) -> list[str]:
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        real(*args, **options)  # type: ignore[arg-type]
+        return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(used, "finetune", interrupted)
+        patch.setattr(clean, "STAGE", replace(clean.STAGE, check=check))  # between clean and finetune
         with pytest.raises(KeyboardInterrupt):
             bench(work, "policy")
     bench(work, "policy")
@@ -114,7 +115,7 @@ def test_open_set(done: Bench, tmp_path: Path) -> None:
     assert figures["C-F1 held-out"] <= figures["C-F1 best"]
     assert (done.folder / "openset" / "known.txt").read_text() == "azure\ncrimson\n"
     run = Run.open(done.folder / "runs" / "openset" / "capro" / "seed0")
-    manifest = pipeline.results.manifest_of(run)
+    manifest = manifest_of(run)
     assert set(manifest.label_names("train")) == {"azure", "crimson"}
     assert set(manifest.label_names("test")) == {"azure", "crimson", "lime"}
     assert len(manifest.split("val")) == 4

@@ -12,17 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capro import config
-from capro.bench import figure, summary
+from capro.bench import figure
 from capro.bench.baselines import BASELINES
-from capro.bench.cost import Part
-from capro.bench.cost import comma_separated as cost_csv
-from capro.bench.cost import markdown as cost_markdown
+from capro.bench.cost import Part, cost_markdown
 from capro.bench.grids import TABLES, table_of
-from capro.bench.summary import Measured, Result, paired, spread
+from capro.bench.summary import Measured, TableResult, csv_text, paired, results_csv, results_markdown, spread
 from capro.errors import ConfigError
 
 
-def result(*, axis: str = "", series: bool = False) -> Result:
+def result(*, axis: str = "", series: bool = False) -> TableResult:
     rows = [
         Measured("0.1", {0: {"top1": 0.5, "top5": 0.9}, 1: {"top1": 0.6, "top5": 0.8}}, x=0.1),
         Measured(
@@ -33,7 +31,7 @@ def result(*, axis: str = "", series: bool = False) -> Result:
     ]  # fmt: skip
     if series:
         rows[0].series = [(0.0, 0.1), (1.0, 0.4)]
-    return Result("t", "A & B", rows, ("top1", "top5"), "0.1", (0, 1), axis=axis, note="A note.")
+    return TableResult("t", "A & B", rows, ("top1", "top5"), "0.1", (0, 1), axis=axis, note="A note.")
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=9))
@@ -51,7 +49,7 @@ def test_paired_compares_the_same_seeds() -> None:
 
 
 def test_markdown() -> None:
-    text = summary.markdown(result())
+    text = results_markdown(result())
     assert "| 0.1 | 55.0 ± 7.1 | 85.0 ± 7.1 |  |  |" in text
     assert "| 0.5 <b>\\| | 70.0 ± 0.0 | 90.0 ± 0.0 | +15.0 ± 7.1 (2/2) | 76.0 |" in text
     assert "- not run: 1: no encoder 'x'" in text
@@ -61,7 +59,7 @@ def test_markdown() -> None:
 
 
 def test_csv_has_every_value() -> None:
-    rows = list(csv.DictReader(io.StringIO(summary.comma_separated(result()))))
+    rows = list(csv.DictReader(io.StringIO(results_csv(result()))))
     assert len(rows) == 8
     assert rows[4] == {
         "table": "t", "row": "0.5 <b>|", "seed": "0", "metric": "top1", "value": "0.7"
@@ -79,7 +77,7 @@ def test_figures_are_valid_and_escaped(options: dict[str, object]) -> None:
 
 
 def test_figure_of_nothing_is_valid() -> None:
-    empty = Result("t", "none", [Measured("a")], ("top1",), "a", (0,))
+    empty = TableResult("t", "none", [Measured("a")], ("top1",), "a", (0,))
     ET.fromstring(figure.draw(empty))
     ET.fromstring(figure.bars("none", [], "s"))
 
@@ -116,7 +114,7 @@ def test_cost_table() -> None:
     text = cost_markdown("Cost", parts, 100, "capro bench cost")
     assert "| encoder | 25.0 M | 3.8 |  |  |" in text
     assert "| step 2 |  |  | 10.0 | 2.00 |" in text
-    assert cost_csv(parts).splitlines()[1] == "encoder,25000000,3.8,,"
+    assert csv_text(Part._fields, parts).splitlines()[1] == "encoder,25000000,3.8,,"
 
 
 def test_rows_of_the_method_are_the_papers_whatever_the_preset():

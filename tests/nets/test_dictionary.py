@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from capro.errors import ConfigError, RunError
 from capro.nets.dictionary import Dictionary
+from tests.train.toys import ordered
 
 
 @given(st.integers(1, 12), st.lists(st.integers(0, 30), max_size=8))
@@ -22,7 +22,7 @@ def test_after_any_pushes_it_holds_the_last_q(size: int, batches: list[int]) -> 
         pushed += keys.tolist()
         last = pushed[-size:]
         assert len(queue) == len(last) == len(queue.keys)
-        assert queue.ordered().tolist() == last
+        assert ordered(queue).tolist() == last
         assert sorted(queue.keys.tolist()) == sorted(last)
 
 
@@ -32,7 +32,7 @@ def test_one_key_at_a_time_equals_one_batch() -> None:
     together.enqueue(keys)
     for key in keys:
         apart.enqueue(key[None])
-    assert torch.equal(together.ordered(), apart.ordered())
+    assert torch.equal(ordered(together), ordered(apart))
 
 
 def test_empty_at_the_start() -> None:
@@ -68,7 +68,7 @@ def test_checkpoint_goes_on_where_it_stopped(tmp_path: Path, pushes: int) -> Non
     again.enqueue(more)
     assert len(again) == len(queue)
     assert torch.equal(again.keys, queue.keys)
-    assert torch.equal(again.ordered(), queue.ordered())
+    assert torch.equal(ordered(again), ordered(queue))
 
 
 def test_a_parent_module_restores_it_too() -> None:
@@ -77,10 +77,3 @@ def test_a_parent_module_restores_it_too() -> None:
     one["queue"].enqueue(torch.ones(2, 1))  # type: ignore[operator]
     two.load_state_dict(one.state_dict())
     assert len(two["queue"]) == 2  # type: ignore[arg-type]
-
-
-def test_errors() -> None:
-    with pytest.raises(ConfigError, match="size 0"):
-        Dictionary(0, 2)
-    with pytest.raises(RunError, match=r"shape \(3, 5\), expected \(b, 2\)"):
-        Dictionary(4, 2).enqueue(torch.zeros(3, 5))

@@ -5,19 +5,24 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro.cli import commands
+from capro.cli import app
 from capro.config import Settings, update
 from capro.errors import RunError
 from capro.run.artefacts import atomic_path, read_array, write_array
-from capro.run.directory import Run
+from capro.run.directory import LAYOUT, Run
 from capro.run.fingerprints import fingerprint, seed_for
+from capro.run.stage import Job, Stage, perform
+from capro.stages import PLAN
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -47,6 +52,12 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
 
 
+def stage(
+    name: str, work: Callable[[Job], Any] = lambda _: None, *, reads: Sequence[str] = (), **settings: Any
+) -> Stage:
+    return Stage(name, work, settings=lambda _: settings, reads=reads)
+
+
 def make(tmp_path: Path, settings: Settings | None = None) -> Run:
     return Run.create(tmp_path / "run", settings or Settings())
 
@@ -54,14 +65,13 @@ def make(tmp_path: Path, settings: Settings | None = None) -> Run:
 def test_a_stage_is_skipped_when_fresh_and_redone_when_settings_change(tmp_path: Path) -> None:
     run, done = make(tmp_path), []
 
-    def work(folder: Path) -> dict[str, int]:
-        done.append(folder.name)
-        return {"n": 1}
+    def scan(value: int) -> Stage:
+        return stage("scan", lambda job: done.append(job.folder.name) or {"n": 1}, a=value)
 
-    assert run.stage("scan", work, settings={"a": 1})
-    assert not run.stage("scan", work, settings={"a": 1})
-    assert run.stage("scan", work, settings={"a": 2})
-    assert run.stage("scan", work, settings={"a": 2}, force=True)
+    assert perform(run, scan(1))
+    assert not perform(run, scan(1))
+    assert perform(run, scan(2))
+    assert perform(run, scan(2), force=True)
     assert done == ["scan"] * 3
     events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events].count("skipped") == 1
@@ -70,45 +80,49 @@ def test_a_stage_is_skipped_when_fresh_and_redone_when_settings_change(tmp_path:
 
 def test_a_stage_goes_stale_with_its_input(tmp_path: Path) -> None:
     run = make(tmp_path)
-    nothing = lambda folder: None  # noqa: E731
-    run.stage("scan", nothing, settings={"a": 1})
-    assert run.stage("embed", nothing, settings={}, inputs=["scan"])
-    assert not run.stage("embed", nothing, settings={}, inputs=["scan"])
-    run.stage("scan", nothing, settings={"a": 2})
-    assert run.stage("embed", nothing, settings={}, inputs=["scan"])
+    embed = stage("embed", reads=["scan"])
+    perform(run, stage("scan", a=1))
+    assert perform(run, embed)
+    assert embed.is_fresh(run)
+    assert not perform(run, embed)
+    perform(run, stage("scan", a=2))
+    assert not embed.is_fresh(run)
+    assert perform(run, embed)
 
 
-def test_a_missing_input_is_told(tmp_path: Path) -> None:
+def test_a_missing_input_is_an_error(tmp_path: Path) -> None:
+    run = make(tmp_path)
     with pytest.raises(RunError, match="the scan stage has not finished") as caught:
-        make(tmp_path).stage("embed", lambda folder: None, settings={}, inputs=["scan"])
-    assert "capro scan" in caught.value.hint
+        perform(run, stage("embed", reads=["scan"]))
+    assert f"`capro run --run {run.path}`" in caught.value.hint
+    with pytest.raises(RunError, match="the scan stage has not finished") as caught:
+        PLAN.do(run, "embed")
+    assert f"`capro scan SOURCE --run {run.path}`" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["scan", "classes", "pixels", "features", "graph", "match", "clean"])
+@pytest.mark.parametrize("name", PLAN.names)
 def test_the_hint_names_a_command_that_exists(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RunError) as caught:
-        make(tmp_path).need(name)
-    command = caught.value.hint.split("`capro ")[1].split(" --run")[0].split()
-    names = {each.name or each.callback.__name__ for each in commands.app.registered_commands}
-    groups = {each.name for each in commands.app.registered_groups}
-    assert command[0] in (names if len(command) == 1 else groups)
+    command = PLAN.command(name, tmp_path).removeprefix("capro ").split(" --run")[0].split()
+    names = {each.name or each.callback.__name__ for each in app.registered_commands}
+    groups = {each.name for each in app.registered_groups}
+    assert command[0] in names | groups
 
 
 def test_an_interrupted_stage_is_not_finished(tmp_path: Path) -> None:
     run = make(tmp_path)
-    run.stage("scan", lambda folder: None, settings={})
+    perform(run, stage("scan"))
 
-    def interrupted(folder: Path) -> None:
+    def interrupted(_: Job) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.stage("scan", interrupted, settings={}, force=True)
+        perform(run, stage("scan", interrupted), force=True)
     assert run.finished("scan") is None
-    assert run.stage("scan", lambda folder: None, settings={})
+    assert perform(run, stage("scan"))
 
 
 def _hold(path: Path) -> None:
-    Run.open(path).stage("scan", lambda folder: time.sleep(60), settings={"held": True})
+    perform(Run.open(path), stage("scan", lambda _: time.sleep(60), held=True))
 
 
 def test_two_processes_do_not_share_a_run_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
@@ -121,11 +135,11 @@ def test_two_processes_do_not_share_a_run_and_a_dead_one_holds_nothing(tmp_path:
             break
         time.sleep(0.1)
     with pytest.raises(RunError, match="another capro is working"):
-        run.stage("scan", lambda folder: None, settings={})
+        perform(run, stage("scan"))
     assert holder.pid
     os.kill(holder.pid, signal.SIGKILL)
     holder.join()
-    assert run.stage("scan", lambda folder: None, settings={})
+    assert perform(run, stage("scan"))
 
 
 def test_run_yaml_holds_the_settings(tmp_path: Path) -> None:
@@ -150,6 +164,35 @@ def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:
         Run.open(tmp_path / "d")
 
 
+def test_a_run_of_version_0_1_0_opens_and_goes_on(tmp_path: Path) -> None:
+    run = make(tmp_path, update(Settings(), ["seed=3"]))
+    perform(run, stage("scan", a=1))
+    file = run.path / "run.yaml"
+    document = yaml.safe_load(file.read_text("utf-8"))
+    del document["layout"]  # version 0.1.0 wrote no number, and the same files
+    file.write_text(yaml.safe_dump(document | {"capro": "0.1.0"}, sort_keys=False), "utf-8")
+    opened = Run.open(run.path)
+    assert opened.settings == run.settings
+    assert not perform(opened, stage("scan", a=1))  # fresh
+    assert perform(opened, stage("embed", reads=["scan"]))
+    opened.with_settings(update(opened.settings, ["seed=4"]))
+    assert yaml.safe_load(file.read_text("utf-8"))["layout"] == LAYOUT
+
+
+def test_a_run_of_a_later_layout_is_refused(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    file = run.path / "run.yaml"
+    document = yaml.safe_load(file.read_text("utf-8")) | {"capro": "9.0", "layout": LAYOUT + 1}
+    file.write_text(yaml.safe_dump(document), "utf-8")
+    with pytest.raises(RunError, match=r"made by capro 9\.0, whose runs this version cannot read") as caught:
+        Run.open(run.path)
+    assert "install that version" in caught.value.hint
+    assert "--run" in caught.value.hint
+    with pytest.raises(RunError, match="cannot read"):
+        Run.create(run.path, Settings())
+    assert yaml.safe_load(file.read_text("utf-8"))["layout"] == LAYOUT + 1  # left as it was
+
+
 def test_seeds_differ_by_purpose() -> None:
     seeds = {seed_for(seed, name) for seed in range(20) for name in ("match", "train", "views")}
     assert len(seeds) == 60
@@ -161,5 +204,5 @@ def test_what_a_killed_writer_left_goes_with_the_next_start(tmp_path: Path) -> N
     left = run.folder("x") / ".a.123.tmp.npy"
     left.parent.mkdir()
     left.write_text("half")
-    run.stage("x", lambda _: None, settings={})
+    perform(run, stage("x"))
     assert not left.exists()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from capro.pipeline.assessment import compare, jsonable
 
 from capro.cli import evaluation_tables
 from capro.data.manifest import Manifest
 from capro.errors import DataError
+from capro.evaluate.comparison import compare, jsonable
 from capro.run.artefacts import read_array
 from capro.run.directory import Run
 from capro.stages import run_all
@@ -35,7 +35,7 @@ def data_of(run: Run) -> Path:
 
 
 def test_own_test_split(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    found = assess(run, truth=data_of(run) / "train_truth.csv", open_set=True)
+    found = assess(run, truth=data_of(run) / "train_truth.csv", with_open_set=True)
     json.dumps(found, allow_nan=False)
     stored = run.result("evaluate")
     assert set(stored) == {"vanilla", "capro"}
@@ -54,7 +54,7 @@ def test_own_test_split(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_open_set_has_curve_and_threshold_from_val(run: Run) -> None:
-    found = assess(run, open_set=True)["open_set"]
+    found = assess(run, with_open_set=True)["open_set"]
     assert found["novel"] == ["gold"]
     assert found["held_out"]["capro"]["known"]["samples"] == 12
     assert "val split" in found["held_out"]["vanilla"]["known"]["from"]
@@ -72,9 +72,9 @@ def test_truth_counts_what_cleaning_did(run: Run) -> None:
 
 
 def test_another_source_gives_the_same_figures_and_touches_no_stage(run: Run) -> None:
-    here = assess(run, open_set=True)
+    here = assess(run, with_open_set=True)
     prints = {name: run.need(name) for name in ("scan", "features", "evaluate")}
-    there = assess(run, on=str(data_of(run)), open_set=True)
+    there = assess(run, on=str(data_of(run)), with_open_set=True)
     assert there["samples"] == here["samples"]
     assert there["methods"]["capro"]["top1"] == here["methods"]["capro"]["top1"]
     assert prints == {name: run.need(name) for name in prints}
@@ -94,10 +94,10 @@ def test_unknown_labels_of_another_source_are_told(run: Run) -> None:
 def test_class_list_limits_the_open_class(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "novel.txt"
     file.write_text("gold\n")
-    assert assess(run, open_set=True, novel=file)["open_set"]["novel"] == ["gold"]
+    assert assess(run, with_open_set=True, novel=file)["open_set"]["novel"] == ["gold"]
     file.write_text("lime\n")
     with pytest.raises(DataError, match="'gold' is neither"):
-        assess(run, open_set=True, novel=file)
+        assess(run, with_open_set=True, novel=file)
 
 
 def test_compare_several_labels() -> None:

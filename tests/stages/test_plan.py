@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from capro.pipeline import ingest, matching, training
 from safetensors.torch import load_file
 
 from capro import config
@@ -27,7 +26,8 @@ from capro.run import progress
 from capro.run.artefacts import read_array, read_json
 from capro.run.directory import Run
 from capro.run.ranks import ranks_of
-from capro.stages import PLAN, run_all
+from capro.run.stage import Job
+from capro.stages import PLAN, classes, clean, embed, match, run_all, training
 from capro.stages.assess import assess
 from capro.train import setup
 from tests import squares, tiny
@@ -39,7 +39,7 @@ ON_ANCHORS = "train.start=anchors"
 def words():
     """The text side is tested elsewhere."""
     patch = pytest.MonkeyPatch()
-    for module in (ingest, matching):
+    for module in (classes, embed, match):
         patch.setattr(module, "load_text_encoder", lambda *_args, **_options: tiny.WordEncoder())
     patch.setattr(os, "fsync", lambda _descriptor: None)  # no power is cut here, processes are killed
     yield
@@ -54,14 +54,7 @@ def data(tmp_path_factory):
 def prepared(tmp_path_factory, data, name, *overrides) -> tuple[Run, list[str]]:
     said: list[str] = []
     run = Run.create(tmp_path_factory.mktemp(name) / "run", tiny.settings(data, *overrides))
-    PLAN.do(run, "scan")
-    PLAN.do(run, "classes")
-    PLAN.do(run, "pixels")
-    if run.settings.net.mode == "frozen":
-        PLAN.do(run, "features", say=said.append)
-    PLAN.do(run, "pretrain", say=said.append)
-    PLAN.do(run, "embed", say=said.append)
-    PLAN.do(run, "match")
+    tiny.prepare(run, watch=progress.Lines(said.append, stages=False, warnings=False))
     return run, said
 
 
@@ -82,9 +75,7 @@ def multi(tmp_path_factory):
 
 
 def finish(run: Run) -> dict[str, bytes]:
-    PLAN.do(run, "train")
-    PLAN.do(run, "clean")
-    PLAN.do(run, "finetune")
+    PLAN.do(run, "train", "clean", "finetune")
     return tiny.results(run)
 
 
@@ -104,7 +95,7 @@ def killed(processes, run: Run, stages, die: str, at: int) -> None:
 
 
 STEPS = ("train", "clean", "finetune")
-RATE, SAVE, RENAME = ("capro.train.loop.learning_rate", "capro.train.checkpoints.save_file", "os.replace")
+RATE, SAVE, RENAME = ("capro.train.loop.learning_rate", "capro.train.checkpoints.write_weights", "os.replace")
 
 
 @pytest.mark.parametrize(
@@ -137,13 +128,13 @@ def test_killed_processes_end_bit_identical(request, tmp_path, processes, mode, 
 def test_verdicts_keep_to_the_memory_budget_and_stay_the_same(frozen, tmp_path, monkeypatch):
     base, _ = frozen
     asked: list[Any] = []
-    search = training.nearest
+    search = clean.nearest
 
     def spied(*args: Any, **options: Any) -> Any:
         asked.append(options["budget"])
         return search(*args, **options)
 
-    monkeypatch.setattr(training, "nearest", spied)
+    monkeypatch.setattr(clean, "nearest", spied)
     whole = finish(tiny.copied(base, tmp_path / "whole"))
     run = tiny.copied(base, tmp_path / "run", "match.memory_gb=0.25")
     assert finish(run) == whole
@@ -304,7 +295,7 @@ def test_a_low_threshold_for_several_labels_is_warned_of(multi, tmp_path):
     for gamma, warned in (("0.6", True), ("0.9", False)):
         run = tiny.copied(multi[0], tmp_path / gamma, f"train.gamma={gamma}")
         told: list[str] = []
-        PLAN.do(run, "classes", warn=told.append)
+        PLAN.do(run, "classes", watch=progress.Lines(told.append))
         assert any(f"train.gamma {gamma}" in line for line in told) == warned
 
 
@@ -346,17 +337,17 @@ def test_labels_outside_the_class_list_are_refused(data, tmp_path):
         PLAN.do(run, "classes")
 
 
-def test_texts_are_heard_where_the_settings_say_so(frozen, multi, tmp_path):
+def test_texts_count_where_the_settings_say_so(frozen, multi, tmp_path):
     weights = "train.text_weight=0", "train.text_weight=1"
     runs = [tiny.copied(frozen[0], tmp_path / weight, weight) for weight in weights]
-    silent, heard = [finish(run) for run in runs]
+    without, counted = [finish(run) for run in runs]
     frames = [pd.read_parquet(run.folder("clean") / "verdicts.parquet") for run in runs]
     assert frames[0]["text_probability"].isna().all()
     assert frames[1]["text_probability"].between(0, 1).all()
-    assert silent["train/model.safetensors"] != heard["train/model.safetensors"]
+    assert without["train/model.safetensors"] != counted["train/model.safetensors"]
     several = [tiny.copied(multi[0], tmp_path / f"multi {weight}", weight) for weight in weights]
-    silent, heard = [finish(run) for run in several]  # documented: one label only
-    assert silent["train/model.safetensors"] == heard["train/model.safetensors"]
+    without, counted = [finish(run) for run in several]  # documented: one label only
+    assert without["train/model.safetensors"] == counted["train/model.safetensors"]
 
 
 def test_step_three_obeys_its_settings(frozen, multi, tmp_path):
@@ -380,7 +371,7 @@ def test_step_three_obeys_its_settings(frozen, multi, tmp_path):
 def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
     run = tiny.copied(frozen[0], tmp_path / "run")
     PLAN.do(run, "train")
-    training_set = setup.training_set(run(run))
+    training_set = setup.training_set(run)
     training_set.labels[3] = -1
     scores = np.random.default_rng(0).random((27, 3), dtype=np.float32)
 
@@ -389,8 +380,8 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
         decisions = np.full(27, 2)
         fused = classifier = similarity = text = scores
 
-    anchored = training.anchored_of(run, training_set)
-    evidence = training._evidence(run, training_set, anchored, Given, scratch=tmp_path / "scratch")
+    anchored = setup.anchored_of(run, training_set)
+    evidence = clean._evidence(Job(run, clean.STAGE, "key"), training_set, anchored, Given)
     frame = verdicts.single_label(evidence)
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]
     assert frame["label_score"][3] == 0
@@ -416,7 +407,7 @@ def test_costs_of_encoders_are_told_and_kept(frozen, full):
 def test_cost_of_a_backbone_for_the_graph_alone(frozen, tmp_path):
     run = tiny.copied(frozen[0], tmp_path / "run", "embed.visual=resnet18")
     said: list[str] = []
-    PLAN.do(run, "embed", say=said.append)
+    PLAN.do(run, "embed", watch=progress.Lines(said.append, stages=False))
     assert run.finished("embed")["result"]["encoder"]["name"] == "resnet18"
     assert said[-1].startswith("encoder resnet18: 11.2 M parameters")
 
@@ -499,7 +490,7 @@ def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
         assert told["web_label_accuracy"] < told["cleaned_label_accuracy"]
         assert told["noise_detection"]["precision"] > 0.9
     # where one label is replaced, several add the right one, and remove the wrong one only if sure
-    replaced = np.flatnonzero(before != setup.training_set(runs[0], manifest_of(runs[0])).labels)
+    replaced = np.flatnonzero(before != setup.training_set(runs[0]).labels)
     assert len(replaced)
     assert after[replaced, before[replaced]].mean() > 0.9
     assert (after > 0).sum(axis=1).max() > 1

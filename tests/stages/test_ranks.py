@@ -55,16 +55,15 @@ def rank_main(
     os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
     for number in (1, 2):
         os.dup2(os.open(f"{log}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    from capro.pipeline import ingest, matching
-
-    from capro.cli import commands
+    from capro.cli import main
     from capro.errors import DataError
     from capro.graph import neighbors
+    from capro.stages import classes, embed, match
 
     torch.set_num_threads(1)
     os.fsync = lambda _descriptor: None  # type: ignore[assignment]
     neighbors.BLOCK = 4
-    for module in (ingest, matching):
+    for module in (classes, embed, match):
         module.load_text_encoder = lambda *_args, **_options: tiny.WordEncoder()  # type: ignore
     if harm and harm.rank == rank:
 
@@ -73,7 +72,7 @@ def rank_main(
 
         tiny.fatal(harm.die, harm.at, complain if harm.error else None)
     sys.argv = ["capro", *arguments]
-    commands.main()
+    main()
 
 
 def enter(namespace: str) -> None:
@@ -187,7 +186,7 @@ def test_a_killed_rank_stops_all_and_the_run_goes_on(launch: Launcher, pair: Pat
     run = tmp_path / "run"
     kills = [
         (Harm(1, "capro.run.shards.write_array", 32), "embed/visual.npy", "embed/*/shards-*/*.npy"),
-        (Harm(0, "capro.pipeline.matching._save_adjacency", 1), "graph/graph.npz", "graph/search/*"),
+        (Harm(0, "capro.stages.graph.enhance after", 1), "graph/graph.npz", "graph/search/*"),
         (Harm(1, "capro.train.loop.learning_rate", 5), "train/model.safetensors", "train/check*/*"),
     ]
     kept: dict[Path, int] = {}
@@ -224,7 +223,7 @@ def test_an_error_on_one_rank_stops_all_with_one_message(launch: Launcher, tmp_p
     assert list(run.glob("features/*/shards-*/*.npy"))
     assert not (run / "features" / "stage.json").exists()
     # of the main rank, while the others wait; and in a stage that it does alone
-    harm = Harm(0, "capro.pipeline.matching.write_frame", 1, error="the disk is full")
+    harm = Harm(0, "capro.stages.match.match", 1, error="the disk is full")
     ended = launch(run, harm=harm)
     assert ended.codes == [2, 2]
     assert ended.errors[0].endswith("error: the disk is full\nhint: mend it\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 from capro.evaluate import open_set
 from capro.run.artefacts import read_array
 from capro.run.directory import Run
+from capro.stages import threshold as module
 from capro.stages.threshold import threshold
 from tests.made_up import make_run
-
-module = importlib.import_module("capro.threshold")
 
 
 @pytest.fixture(params=["one label", "several labels", "full"])
@@ -29,19 +27,19 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
 ) -> None:
     seen: list[np.ndarray] = []
     judged: list[np.ndarray] = []
-    train, judge = module._train, module._judge
+    refit, probabilities = module._refit, module._probabilities
 
-    def training(run: Run, net: Any, ts: Any, labels: Any, inputs: Any, at: Any, *rest: Any) -> None:
+    def training(job: Any, net: Any, ts: Any, labels: Any, inputs: Any, at: Any, *rest: Any) -> None:
         seen.append(at)
         assert len(labels) == len(at)
-        train(run, net, ts, labels, inputs, at, *rest)
+        refit(job, net, ts, labels, inputs, at, *rest)
 
-    def judging(run: Run, net: Any, ts: Any, inputs: Any, at: Any, ranks: Any) -> Any:
+    def judging(job: Any, net: Any, ts: Any, inputs: Any, at: Any) -> Any:
         judged.append(at)
-        return judge(run, net, ts, inputs, at, ranks)
+        return probabilities(job, net, ts, inputs, at)
 
-    monkeypatch.setattr(module, "_train", training)
-    monkeypatch.setattr(module, "_judge", judging)
+    monkeypatch.setattr(module, "_refit", training)
+    monkeypatch.setattr(module, "_probabilities", judging)
     found = threshold(run, method)
     labels = read_array(run.folder("clean") / "labels.npy")
     known = open_set.is_known(np.array(labels)).sum() if method == "capro" else len(labels)
@@ -51,9 +49,9 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
     for taught, asked in zip(seen, judged, strict=True):
         assert not set(taught) & set(asked)
         assert len(taught) + len(asked) == known
-    assert len(judged) == module.FOLDS
+    assert len(judged) == module.REFITS
     threshold(run, method)
-    assert len(judged) == module.FOLDS  # fresh: nothing is done again
+    assert len(judged) == module.REFITS  # fresh: nothing is done again
 
 
 def test_large_sets_stop_when_enough_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

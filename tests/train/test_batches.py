@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capro.data.views import KEY, QUERY
-from capro.train.batches import PLAIN, FeatureInputs, Plan, load_batches, plain_batches, slices
+from capro.train.batches import PLAIN, BatchPlan, FeatureInputs, load_batches, plain_batches, slices
 from tests.train.toys import Toy
 
 CPU = torch.device("cpu")
@@ -17,10 +17,10 @@ CPU = torch.device("cpu")
 
 @given(rows=st.integers(1, 200), size=st.integers(1, 70), epoch=st.integers(0, 5))
 def test_an_epoch_covers_every_sample_once_in_even_batches(rows, size, epoch):
-    batches = Plan(rows, size, seed=3).batches(epoch)
+    batches = BatchPlan(rows, size, seed=3).batches(epoch)
     assert sorted(np.concatenate(batches).tolist()) == list(range(rows))
     sizes = [len(batch) for batch in batches]
-    assert len(batches) == Plan(rows, size, seed=3).steps
+    assert len(batches) == BatchPlan(rows, size, seed=3).steps
     assert max(sizes) <= size
     assert max(sizes) - min(sizes) <= 1
 
@@ -36,14 +36,14 @@ def test_slices_cover_in_order(size, ranks):
 
 @given(size=st.integers(1, 40), step=st.integers(0, 9))
 def test_key_order_is_a_permutation_of_its_own(size, step):
-    plan = Plan(100, 40, seed=1)
+    plan = BatchPlan(100, 40, seed=1)
     order = plan.key_order(2, step, size)
     assert sorted(order.tolist()) == list(range(size))
     assert np.array_equal(order, plan.key_order(2, step, size))
 
 
 def test_epochs_and_seeds_have_different_orders():
-    orders = [np.concatenate(Plan(50, 10, seed).batches(epoch)) for seed in (0, 1) for epoch in (0, 1)]
+    orders = [np.concatenate(BatchPlan(50, 10, seed).batches(epoch)) for seed in (0, 1) for epoch in (0, 1)]
     for a in range(4):
         for b in range(a):
             assert not np.array_equal(orders[a], orders[b])
@@ -52,7 +52,7 @@ def test_epochs_and_seeds_have_different_orders():
 def loaded(toy: Toy, *, rank: int = 0, ranks: int = 1, first: int = 0, epoch: int = 1):
     return list(
         load_batches(
-            toy.inputs(), Plan(toy.n, 8, seed=3), toy.positions, epoch=epoch, first=first,
+            toy.inputs(), BatchPlan(toy.n, 8, seed=3), toy.positions, epoch=epoch, first=first,
             keys=True, rank=rank, ranks=ranks, device=CPU,
         )
     )  # fmt: skip
@@ -135,7 +135,7 @@ def test_an_error_in_a_worker_reaches_the_loop():
     with pytest.raises(OSError, match="gone"):
         next(
             load_batches(
-                inputs, Plan(8, 4, 0), toy.positions, epoch=0, first=0, keys=False, rank=0,
+                inputs, BatchPlan(8, 4, 0), toy.positions, epoch=0, first=0, keys=False, rank=0,
                 ranks=1, device=CPU,
             )
         )  # fmt: skip

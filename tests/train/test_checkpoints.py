@@ -82,7 +82,7 @@ def test_others_checkpoints_are_ignored_and_never_push_ours_out(tmp_path):
     assert steps(tmp_path) == [3, 6]
 
 
-@pytest.mark.parametrize("where", ["save_file", "write_json", "replace"])
+@pytest.mark.parametrize("where", ["write_weights", "write_json", "replace"])
 def test_a_kill_while_writing_leaves_the_last_one(tmp_path, monkeypatch, where):
     store = Checkpoints(tmp_path, "key")
     store.save(1, tensors(1), {"at": 1})

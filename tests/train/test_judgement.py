@@ -10,14 +10,15 @@ import torch
 
 from capro.method.label_rule import NULL, Decision
 from capro.method.text_evidence import TextEvidence
-from capro.train.judgement import BLOCK, Verdicts, judge
+from capro.train.batches import EVAL_BATCH
+from capro.train.judgement import Judged, judge_all
 from tests.train.toys import TAU, Toy
 
 
-def judged(toy: Toy, objective) -> Verdicts:
-    return judge(
-        objective.net, toy.task, objective.prototypes, toy.labels, toy.anchored, toy.inputs(),
-        toy.positions, toy.train,
+def judged(toy: Toy, objective, texts: TextEvidence | None = None) -> Judged:
+    return judge_all(
+        toy.judge(texts), objective.net, objective.prototypes, toy.labels, toy.anchored, toy.inputs(),
+        toy.positions,
     )  # fmt: skip
 
 
@@ -53,32 +54,29 @@ def test_verdicts_equal_the_rule_by_hand(policy):
     assert {Decision.KEEP, Decision.RELABEL} <= seen
 
 
-def test_texts_are_heard_where_there_are_any():
+def test_texts_count_where_there_are_any():
     toy = Toy(n=40, settings={"gamma": 0.55, "text_weight": 0.7, "epochs": 2})
     rng = np.random.default_rng(0)
     texts, class_texts = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(3, 6))
     texts[::4] = 0
-    witness = TextEvidence.fitted(texts, class_texts, toy.labels.numpy())
-    witness = replace(witness, tau=0.1)  # random texts would not be heard
-    objective = toy.objective(witness=witness)
+    evidence = TextEvidence.fitted(texts, class_texts, toy.labels.numpy())
+    evidence = replace(evidence, tau=0.1)  # the tau that fits random texts makes them count for nothing
+    objective = toy.objective(texts=evidence)
     toy.fit(objective)
     plain = toy.objective()
     toy.fit(plain)
     assert not torch.equal(objective.state()["pseudo"], plain.state()["pseudo"])
-    found = judge(
-        objective.net, toy.task, objective.prototypes, toy.labels, toy.anchored, toy.inputs(),
-        toy.positions, toy.train, witness,
-    )  # fmt: skip
-    silent = judged(toy, objective)
-    assert silent.text is None
-    np.testing.assert_array_equal(found.fused[::4], silent.fused[::4])
-    t = witness.of(np.arange(40)).numpy()
+    found = judged(toy, objective, evidence)
+    without = judged(toy, objective)
+    assert without.text is None
+    np.testing.assert_array_equal(found.fused[::4], without.fused[::4])
+    t = evidence.of(np.arange(40)).numpy()
     np.testing.assert_allclose(found.text, t, atol=1e-6)
-    joint = silent.fused * t**0.7
-    heard = np.arange(40) % 4 > 0
-    expected = joint[heard] / joint[heard].sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(found.fused[heard], expected, atol=1e-5)
-    assert (found.labels != silent.labels).any()
+    joint = without.fused * t**0.7
+    has_text = np.arange(40) % 4 > 0
+    expected = joint[has_text] / joint[has_text].sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found.fused[has_text], expected, atol=1e-5)
+    assert (found.labels != without.labels).any()
 
 
 def test_the_pass_changes_nothing_and_needs_no_luck():
@@ -95,7 +93,7 @@ def test_the_pass_changes_nothing_and_needs_no_luck():
 
 
 def test_blocks_keep_the_order():
-    toy = Toy(n=2 * BLOCK + 3)
+    toy = Toy(n=2 * EVAL_BATCH + 3)
     objective = toy.objective()
     found = judged(toy, objective)
     with torch.no_grad():

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from capro.train.steps import ClassifierOnly, WebLabels
 from safetensors.torch import load_file
 
 from capro.config import Schedule
@@ -16,6 +15,8 @@ from capro.errors import RunError
 from capro.train import loop
 from capro.train.batches import FeatureInputs
 from capro.train.checkpoints import Checkpoints
+from capro.train.classifier_only import ClassifierOnly
+from capro.train.web_labels import WebLabels
 from tests.train.toys import Toy, everything, one_rank, same
 
 
@@ -229,7 +230,7 @@ def test_nan_stops_with_step_and_ids(value, tmp_path):
     store = Checkpoints(tmp_path / "checkpoints", "key")
     with pytest.raises(RunError) as caught:
         toy.fit(toy.objective(), inputs=poisoned(toy, value, 5), checkpoints=store)
-    plan = loop.Plan(toy.n, 8, 3)
+    plan = loop.BatchPlan(toy.n, 8, 3)
     step, batch = next((s, b) for s, b in enumerate(plan.batches(1)) if 5 in b)
     message = str(caught.value)
     assert f"epoch 1, step {step}" in message
@@ -243,7 +244,28 @@ def test_nan_stops_with_step_and_ids(value, tmp_path):
     assert same(toy.trained(checkpoints=store), toy.trained())
 
 
-def test_an_infinite_gradient_stops_before_it_reaches_the_weights():
+def test_the_device_is_asked_for_numbers_every_few_steps_only(monkeypatch):
+    """After the first step, then every tenth, and at the end of an epoch; a bad step is still named exactly."""
+    toy = Toy(n=200, settings={"epochs": 2})
+    asked = []
+    real = loop._Training.check
+
+    def check(training):
+        asked.append((training.at.epoch, training.at.step))
+        assert all(isinstance(total, torch.Tensor) for total in training.at.sums.values())
+        return real(training)
+
+    monkeypatch.setattr(loop._Training, "check", check)
+    toy.fit(toy.objective())
+    assert asked == [(epoch, step) for epoch in (0, 1) for step in (1, 11, 21, 25)]
+    batches = loop.BatchPlan(toy.n, 8, 3).batches(1)
+    sample = int(batches[13][2])
+    with pytest.raises(RunError, match=f"is not finite in epoch 1, step 13; samples s{sample}$"):
+        toy.fit(toy.objective(), inputs=poisoned(toy, math.nan, sample))
+    assert asked[-1] == (1, 21)
+
+
+def test_an_infinite_gradient_stops_before_it_reaches_a_checkpoint(tmp_path):
     toy = Toy()
     objective = toy.objective()
     real = objective.terms
@@ -256,8 +278,10 @@ def test_an_infinite_gradient_stops_before_it_reaches_the_weights():
 
     objective.terms = terms
     with pytest.raises(RunError, match="gradient is not finite in epoch 1, step 2"):
-        toy.fit(objective)
-    assert all(torch.isfinite(p).all() for p in objective.net.parameters())
+        toy.fit(objective, checkpoints=Checkpoints(tmp_path, "key"), checkpoint_minutes=1e-9)
+    tensors = load_file(max(tmp_path.glob("[0-9]*")) / "tensors.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
+    assert same(toy.trained(checkpoints=Checkpoints(tmp_path, "key")), toy.trained())
 
 
 @pytest.mark.parametrize("multi", [False, True])

@@ -66,7 +66,7 @@ def test_shares_of_several_labels_are_of_labels_not_of_all_pairs():
 def test_anchors_alone_give_the_first_prototypes():
     z = torch.nn.functional.normalize(torch.randn(6, 4), dim=1)
     y, anchored = torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([1, 1, 1, 0, 0, 0]).bool()
-    sums = SINGLE.sums(z, None, y, anchored)
+    sums = SINGLE.sums(z, y, anchored)
     assert torch.allclose(sums[0], z[0] + z[1])
     assert torch.allclose(sums[1], z[2])
     assert (sums[2] == 0).all()
@@ -78,21 +78,13 @@ def test_multi_label_prototypes_of_anchors_by_hand():
     heads = Heads(8, 6, 3, tau=0.1, multi_label=True)
     z = torch.nn.functional.normalize(torch.randn(toy.n, 6), dim=1)
     z_c = heads.subspaces(z)
-    sums = toy.task.sums(z, z_c, toy.labels, toy.anchored)
+    sums = toy.task.sums(z_c, toy.labels, toy.anchored)
     for c in range(3):
         positive = sum(z_c[i, c] for i in range(toy.n) if toy.anchored[i, c])
         negative = sum(z_c[i, c] for i in range(toy.n) if toy.anchored[i].any() and not toy.labels[i, c])
         assert torch.allclose(sums[c, 1], positive, atol=1e-6)
         assert torch.allclose(sums[c, 0], negative, atol=1e-6)
-    keys = toy.task.key_similarity(z, heads, torch.nn.functional.normalize(sums, dim=2))
-    assert torch.allclose(keys, toy.task.similarity(z, z_c, torch.nn.functional.normalize(sums, dim=2)))
-
-
-def test_multi_label_heads_must_have_subspaces():
-    with pytest.raises(ValueError, match="subspaces"):
-        MULTI.embeddings(torch.zeros(1, 2), None)
-    with pytest.raises(ValueError, match="subspaces"):
-        MULTI.key_similarity(torch.zeros(1, 6), Heads(8, 6, 2, tau=0.1), torch.zeros(2, 2, 6))
+    assert torch.equal(heads.compared(z), z_c)
 
 
 def test_positive_weights_are_of_the_web_labels():

@@ -8,21 +8,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from capro.train.steps import Prototypes
 from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import TrainSettings, ViewSettings
 from capro.method.losses import positive_weights
+from capro.method.references import provider
+from capro.method.text_evidence import TextEvidence
 from capro.nets.backbones import Backbone, FeatureBackbone, SmallResNet
+from capro.nets.dictionary import Dictionary
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
 from capro.run.ranks import Ranks
-from capro.train.batches import FeatureInputs, ImageInputs, Inputs
+from capro.train.batches import Batch, BatchPlan, FeatureInputs, ImageInputs, Inputs, load_batches
+from capro.train.judgement import Judge
 from capro.train.loop import fit
+from capro.train.prototype_learning import PrototypeLearning
 from capro.train.tasks import MultiLabel, SingleLabel, Task
 
 WIDTH, EMBEDDING, TAU = 8, 6, 0.2
+CPU = torch.device("cpu")
 
 
 def one_rank() -> Ranks:
@@ -123,10 +128,19 @@ class Toy:
         heads = Heads(WIDTH, EMBEDDING, self.classes, tau=TAU, multi_label=self.multi)
         return Siamese(backbone, heads)
 
-    def objective(self, ranks: Ranks | None = None, net: Siamese | None = None, **options: Any) -> Prototypes:
-        return Prototypes(
-            net or self.net(), self.task, self.labels, self.anchored, self.inputs(),
-            self.positions, self.train, ranks or one_rank(), tau=TAU, seed=0, **options,
+    def judge(self, texts: TextEvidence | None = None) -> Judge:
+        return Judge(self.task, self.train, texts)
+
+    def objective(
+        self, ranks: Ranks | None = None, net: Siamese | None = None, texts: TextEvidence | None = None
+    ) -> PrototypeLearning:
+        chosen = self.train
+        reference = provider(
+            chosen.reference, tau=TAU, alpha=chosen.alpha, to_classifier=chosen.bts_classifier
+        )
+        return PrototypeLearning(
+            net or self.net(), self.judge(texts), reference, self.labels, self.anchored, self.inputs(),
+            self.positions, ranks or one_rank(), tau=TAU, seed=0,
         )  # fmt: skip
 
     def fit(self, objective: Any, ranks: Ranks | None = None, **options: Any) -> list[Any]:
@@ -142,6 +156,21 @@ class Toy:
         objective = self.objective(ranks)
         history = self.fit(objective, ranks, **options)
         return {"history": history, **everything(objective)}
+
+
+def batches(toy: Toy, epoch: int, keys: bool = True) -> list[Batch]:
+    return list(
+        load_batches(
+            toy.inputs(), BatchPlan(toy.n, 8, seed=3), toy.positions, epoch=epoch, first=0, keys=keys,
+            rank=0, ranks=1, device=CPU,
+        )
+    )  # fmt: skip
+
+
+def ordered(queue: Dictionary) -> Tensor:
+    """What a dictionary holds, oldest first."""
+    full = len(queue) == queue.size
+    return queue.store.roll(-int(queue.pointer), dims=0) if full else queue.keys.clone()
 
 
 def everything(objective: Any) -> dict[str, Tensor]:

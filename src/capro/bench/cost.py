@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from capro.bench.summary import markdown_table
 from capro.nets.backbones import cost
 from capro.run.directory import Run
 from capro.stages import PLAN
@@ -26,7 +25,7 @@ class Part(NamedTuple):
     epochs: int | None = None
 
 
-def parts_of(run: Run, providers: Mapping[str, Run]) -> list[Part]:
+def costs_of(run: Run, providers: Mapping[str, Run]) -> list[Part]:
     """Encoders, stages, and step 2 by reference provider.
 
     Args:
@@ -65,35 +64,24 @@ def _timed(name: str, done: Mapping[str, Any] | None) -> list[Part]:
     return [Part(name, seconds=done["seconds"], epochs=done["result"].get("epochs"))]
 
 
-def markdown(title: str, parts: Sequence[Part], samples: int, command: str) -> str:
+def cost_markdown(title: str, parts: Sequence[Part], samples: int, command: str) -> str:
     """The table for people."""
-    lines = [
-        f"# {title}",
-        "",
-        "| part | parameters | GFLOPs | seconds | seconds an epoch |",
-        "|---|---:|---:|---:|---:|",
+    rows = [
+        [
+            part.name,
+            "" if part.parameters is None else f"{part.parameters / 1e6:.1f} M",
+            "" if part.gflops is None else f"{part.gflops:.3g}",
+            "" if part.seconds is None else f"{part.seconds:.1f}",
+            "" if not part.epochs or part.seconds is None else f"{part.seconds / part.epochs:.2f}",
+        ]
+        for part in parts
     ]
-    for part in parts:
-        millions = "" if part.parameters is None else f"{part.parameters / 1e6:.1f} M"
-        flops = "" if part.gflops is None else f"{part.gflops:.3g}"
-        seconds = "" if part.seconds is None else f"{part.seconds:.1f}"
-        each = "" if not part.epochs or part.seconds is None else f"{part.seconds / part.epochs:.2f}"
-        lines.append(f"| {part.name} | {millions} | {flops} | {seconds} | {each} |")
-    lines += [
-        "",
+    head = ["part", "parameters", "GFLOPs", "seconds", "seconds an epoch"]
+    lines = [
+        *markdown_table(title, head, rows),
         f"GFLOPs are multiply-adds of one input. Seconds are those of the stage when it was done, on "
         f"{samples:,} training samples with {torch.get_num_threads()} threads; other work on the "
         "machine slows them. The paper: R50 25 M and 3.8, MiniLM 22 M and 4.7, XLNet 110 M and 29, "
         "GPT-Neo 1.3 B and 3400.",
     ]
     return "\n".join([*lines, *([f"`{command}`"] if command else [])]) + "\n"
-
-
-def comma_separated(parts: Sequence[Part]) -> str:
-    """Every value."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(Part._fields)
-    rows: list[list[Any]] = [["" if cell is None else cell for cell in part] for part in parts]
-    writer.writerows(rows)
-    return out.getvalue()

@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from capro.bench.summary import Result, spread
+from capro.bench.summary import TableResult, spread
 
 WIDTH, LEFT, RIGHT, TOP = 760, 250, 70, 46
 STEP = 26  # height of a row
-COLOURS = ("#1f6feb", "#d1495b", "#2a9d5c", "#b07d12", "#7a4fbf", "#4a5568", "#0f8b8d", "#c2410c")
+SERIES_COLOURS = ("#1f6feb", "#d1495b", "#2a9d5c", "#b07d12", "#7a4fbf", "#4a5568", "#0f8b8d", "#c2410c")
 Point = tuple[float, float]
 Place = Callable[[float], float]
 
 
-def draw(result: Result) -> str:
+def draw(result: TableResult) -> str:
     """The figure that fits a result: curves, a line over a numeric axis, or dots by row."""
     if any(row.series for row in result.rows):
         return curves(
@@ -26,7 +26,7 @@ def draw(result: Result) -> str:
     return dots(result)
 
 
-def dots(result: Result) -> str:
+def dots(result: TableResult) -> str:
     """One line per row: every seed a light dot, the mean a full one, the spread a bar."""
     metric = result.metrics[0]
     rows = [(row.label, [100 * v for v in row.values(metric).values()]) for row in result.rows]
@@ -44,14 +44,14 @@ def dots(result: Result) -> str:
         parts.append(_text(LEFT - 10, y + 4, _short(label), anchor="end"))
         if not math.isnan(found.std):
             a, b = x(found.mean - found.std), x(found.mean + found.std)
-            parts.append(_path([(a, y), (b, y)], COLOURS[0], 2))
-        parts += [_dot(x(value), y, 3, COLOURS[0], 0.35) for value in values]
-        parts.append(_dot(x(found.mean), y, 5, COLOURS[0]))
+            parts.append(_path([(a, y), (b, y)], SERIES_COLOURS[0], 2))
+        parts += [_dot(x(value), y, 3, SERIES_COLOURS[0], 0.35) for value in values]
+        parts.append(_dot(x(found.mean), y, 5, SERIES_COLOURS[0]))
         parts.append(_text(WIDTH - RIGHT + 10, y + 4, f"{found.mean:.1f}"))
     return _svg(height, parts)
 
 
-def line(result: Result) -> str:
+def line(result: TableResult) -> str:
     """Mean and spread of every metric over a numeric axis; places are equally far apart."""
     rows = [row for row in result.rows if row.figures and row.x is not None]
     rows.sort(key=lambda row: row.x or 0.0)
@@ -71,7 +71,7 @@ def line(result: Result) -> str:
         parts.append(_text(x(number), bottom + 18, row.label, anchor="middle"))
     parts.append(_text((WIDTH - 60) / 2, height - 10, result.axis, anchor="middle"))
     for place, metric in enumerate(result.metrics):
-        colour = COLOURS[place % len(COLOURS)]
+        colour = SERIES_COLOURS[place % len(SERIES_COLOURS)]
         means = []
         for number, row in enumerate(rows):
             own = [100 * v for v in row.values(metric).values()]
@@ -107,7 +107,7 @@ def curves(title: str, series: Sequence[tuple[str, Sequence[Point]]], axis: str)
         parts.append(_text(x(tick / 10), bottom + 18, f"{tick / 10:g}", anchor="middle"))
     parts.append(_text(x(0.5), bottom + 36, axis, anchor="middle"))
     for number, (label, points) in enumerate(series):
-        colour = COLOURS[number % len(COLOURS)]
+        colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
         parts.append(_path([(x(t), y(100 * value)) for t, value in points], colour, 2))
         top = bottom + 50 + 18 * number
         parts.append(_path([(80, top), (110, top)], colour, 3))
@@ -125,7 +125,7 @@ def bars(title: str, rows: Sequence[tuple[str, float]], unit: str) -> str:
         length = value / high * (WIDTH - LEFT - RIGHT - 30)
         parts.append(_text(LEFT - 10, y + 17, _short(label), anchor="end"))
         parts.append(
-            f'<rect x="{LEFT}" y="{y + 5}" width="{length:.1f}" height="{STEP - 10}" fill="{COLOURS[0]}"/>'
+            f'<rect x="{LEFT}" y="{y + 5}" width="{length:.1f}" height="{STEP - 10}" fill="{SERIES_COLOURS[0]}"/>'
         )
         parts.append(_text(LEFT + length + 8, y + 17, f"{value:,.2f} {unit}"))
     return _svg(height, parts)

@@ -13,7 +13,7 @@ from capro.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Row:
+class GridRow:
     """One method or setting of a table."""
 
     label: str
@@ -29,7 +29,7 @@ class Table:
 
     name: str
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[GridRow, ...]
     against: str
     axis: str = ""  # name of the numeric axis
     note: str = ""
@@ -55,29 +55,26 @@ def _with(reference: str) -> tuple[str, ...]:
     return (f"train.reference={reference}", *PAPER)
 
 
-PLAIN, CB, MIXED = _with("none"), _with("cb"), _with("cb+mixup")
-MOPRO = ("match.anchors=random", "train.policy=mopro", "train.start=web", *PLAIN)
-NO_TEXT = ("match.anchors=random", *PLAIN)
+NO_REFERENCE, CB, MIXED = _with("none"), _with("cb"), _with("cb+mixup")
+MOPRO = ("match.anchors=random", "train.policy=mopro", "train.start=web", *NO_REFERENCE)
+NO_TEXT = ("match.anchors=random", *NO_REFERENCE)
 
+OTHERS = {
+    "Linear probe": "linear", "k-NN label vote": "knn", "Label smoothing": "smoothing", "Mix-up": "mixup",
+    "Bootstrap": "bootstrap", "SCC": "scc", "NCR": "ncr", "Small-loss selection": "smallloss",
+}  # fmt: skip
 MAIN = Table(
     "main",
     "Methods under one backbone and schedule",
     (
-        Row("Vanilla", baseline="vanilla", paper=_paper(69.9, 37.8, 38.3)),
-        Row("Linear probe", baseline="linear"),
-        Row("k-NN label vote", baseline="knn"),
-        Row("Label smoothing", baseline="smoothing"),
-        Row("Mix-up", baseline="mixup"),
-        Row("Bootstrap", baseline="bootstrap"),
-        Row("SCC", baseline="scc"),
-        Row("NCR", baseline="ncr"),
-        Row("Small-loss selection", baseline="smallloss"),
-        Row("Co-teaching", baseline="coteaching", paper=_paper(67.6)),
-        Row("Confident learning (cleanlab)", baseline="cleanlab"),
-        Row("MoPro", MOPRO, paper=_paper(71.5, 37.2, 46.2)),
-        Row("VSGraph", ("match.enhancer=knn", *PLAIN), paper=_paper(72.0, 39.2, 46.8)),
-        Row("CAPro", CB, paper=_paper(76.0, 39.3, 48.0)),
-        Row("CAPro + mix-up", MIXED, paper=_paper(76.5, 40.4, 49.9)),
+        GridRow("Vanilla", baseline="vanilla", paper=_paper(69.9, 37.8, 38.3)),
+        *(GridRow(label, baseline=name) for label, name in OTHERS.items()),
+        GridRow("Co-teaching", baseline="coteaching", paper=_paper(67.6)),
+        GridRow("Confident learning (cleanlab)", baseline="cleanlab"),
+        GridRow("MoPro", MOPRO, paper=_paper(71.5, 37.2, 46.2)),
+        GridRow("VSGraph", ("match.enhancer=knn", *NO_REFERENCE), paper=_paper(72.0, 39.2, 46.8)),
+        GridRow("CAPro", CB, paper=_paper(76.0, 39.3, 48.0)),
+        GridRow("CAPro + mix-up", MIXED, paper=_paper(76.5, 40.4, 49.9)),
     ),
     against="Vanilla",
     note="MoPro: random anchors that are not protected, no references (the paper's first ablation "
@@ -86,7 +83,7 @@ MAIN = Table(
 )
 
 
-def _text_rows() -> tuple[Row, ...]:
+def _text_rows() -> tuple[GridRow, ...]:
     figures = {
         ("minilm", "knn"): _paper(72.0, 39.2, 46.8),
         ("minilm", "reciprocal"): _paper(75.5, 39.3, 47.4),
@@ -96,12 +93,12 @@ def _text_rows() -> tuple[Row, ...]:
         ("gpt-neo", "reciprocal"): _paper(75.7, 39.2, 47.6),
     }
     words = {"none": "no enhancement", "knn": "VSGraph", "reciprocal": "ours"}
-    rows = [Row("no text: random anchors", NO_TEXT, paper=_paper(71.5, 37.2, 46.2))]
+    rows = [GridRow("no text: random anchors", NO_TEXT, paper=_paper(71.5, 37.2, 46.2))]
     for encoder in ("minilm", "xlnet", "gpt-neo"):
         for enhancer, word in words.items():
-            chosen = (f"embed.text_encoder={encoder}", f"match.enhancer={enhancer}", *PLAIN)
+            chosen = (f"embed.text_encoder={encoder}", f"match.enhancer={enhancer}", *NO_REFERENCE)
             paper = figures.get((encoder, enhancer), {})
-            rows.append(Row(f"{encoder}, {word}", chosen, paper=paper))
+            rows.append(GridRow(f"{encoder}, {word}", chosen, paper=paper))
     return tuple(rows)
 
 
@@ -117,14 +114,14 @@ REFERENCE = Table(
     "reference",
     "Reference provider",
     (
-        Row("none", PLAIN, paper=_paper(75.5, 39.3, 47.4)),
-        Row("mix-up", _with("mixup"), paper=_paper(75.7, 38.7, 47.2)),
-        Row("bootstrap", _with("bootstrap"), paper=_paper(75.5, 38.1, 46.0)),
-        Row("label smoothing", _with("smoothing"), paper=_paper(75.4, 36.9, 46.8)),
-        Row("SCC", _with("scc"), paper=_paper(73.8, 35.6, 45.0)),
-        Row("NCR", _with("ncr"), paper=_paper(75.5, 37.6, 46.8)),
-        Row("CB (ours)", CB, paper=_paper(76.0, 39.3, 48.0)),
-        Row("CB (ours) + mix-up", MIXED, paper=_paper(76.5, 40.4, 49.9)),
+        GridRow("none", NO_REFERENCE, paper=_paper(75.5, 39.3, 47.4)),
+        GridRow("mix-up", _with("mixup"), paper=_paper(75.7, 38.7, 47.2)),
+        GridRow("bootstrap", _with("bootstrap"), paper=_paper(75.5, 38.1, 46.0)),
+        GridRow("label smoothing", _with("smoothing"), paper=_paper(75.4, 36.9, 46.8)),
+        GridRow("SCC", _with("scc"), paper=_paper(73.8, 35.6, 45.0)),
+        GridRow("NCR", _with("ncr"), paper=_paper(75.5, 37.6, 46.8)),
+        GridRow("CB (ours)", CB, paper=_paper(76.0, 39.3, 48.0)),
+        GridRow("CB (ours) + mix-up", MIXED, paper=_paper(76.5, 40.4, 49.9)),
     ),
     against="none",
     note="All with the same weight, train.lambda_bts.",
@@ -133,9 +130,9 @@ REFERENCE = Table(
 
 def _sweep(
     name: str, values: tuple[float, ...], *more: str, paper: Mapping[float, Mapping[str, float]] | None = None
-) -> tuple[Row, ...]:
+) -> tuple[GridRow, ...]:
     return tuple(
-        Row(f"{value:g}", (f"{name}={value:g}", *more), x=value, paper=(paper or {}).get(value, {}))
+        GridRow(f"{value:g}", (f"{name}={value:g}", *more), x=value, paper=(paper or {}).get(value, {}))
         for value in values
     )
 
@@ -146,7 +143,7 @@ GAMMA = Table(
     _sweep(
         "train.gamma",
         (0.2, 0.4, 0.6, 0.8, 0.9),
-        *PLAIN,
+        *NO_REFERENCE,
         paper={0.6: _paper(72.0, 8.3, 6.9), 0.8: _paper(71.2), 0.9: _paper(None, 39.2, 46.8)},
     ),
     against="0.6",
@@ -173,8 +170,8 @@ POLICY = Table(
     "policy",
     "Noise removal policy",
     (
-        Row("MoPro's", ("train.policy=mopro", *CB), paper=_paper(75.8, 38.8, 47.2)),
-        Row("CAPro's", ("train.policy=capro", *CB), paper=_paper(76.0, 39.3, 48.0)),
+        GridRow("MoPro's", ("train.policy=mopro", *CB), paper=_paper(75.8, 38.8, 47.2)),
+        GridRow("CAPro's", ("train.policy=capro", *CB), paper=_paper(76.0, 39.3, 48.0)),
     ),
     against="MoPro's",
 )
@@ -198,11 +195,11 @@ OPENSET = Table(
     "openset",
     "Open-set recognition: C-F1 over known classes and the open one",
     (
-        Row("Vanilla", baseline="vanilla", paper={"C-F1 mean": 54.6}),
-        Row("CAPro without text enhancement and CB", ("match.enhancer=none", *PLAIN)),
-        Row("CAPro without CB", PLAIN),
-        Row("CAPro", CB, paper={"C-F1 mean": 62.2}),
-        Row("CAPro + mix-up", MIXED),
+        GridRow("Vanilla", baseline="vanilla", paper={"C-F1 mean": 54.6}),
+        GridRow("CAPro without text enhancement and CB", ("match.enhancer=none", *NO_REFERENCE)),
+        GridRow("CAPro without CB", NO_REFERENCE),
+        GridRow("CAPro", CB, paper={"C-F1 mean": 62.2}),
+        GridRow("CAPro + mix-up", MIXED),
     ),
     against="Vanilla",
     note="Trained on half of the classes (drawn by the seed of the settings, or --novel); a tenth of "
@@ -217,12 +214,8 @@ COST = Table(
     kind="cost",
 )
 
-TABLES: dict[str, Table] = {
-    table.name: table
-    for table in (
-        MAIN, TEXT, REFERENCE, GAMMA, FREQUENCY, POLICY, K, LAMBDA, OPENSET, COST,
-    )
-}  # fmt: skip
+_ALL = (MAIN, TEXT, REFERENCE, GAMMA, FREQUENCY, POLICY, K, LAMBDA, OPENSET, COST)
+TABLES: dict[str, Table] = {table.name: table for table in _ALL}
 
 
 def table_of(name: str) -> Table:

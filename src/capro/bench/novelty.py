@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +10,8 @@ import pyarrow as pa
 
 from capro.bench.baselines.selection import folds
 from capro.bench.derived import derived_plan, derived_rows
-from capro.bench.grids import Row
+from capro.bench.grids import GridRow
+from capro.bench.summary import csv_text
 from capro.data.labels import known_labels
 from capro.data.manifest import Manifest, manifest_of
 from capro.errors import DataError
@@ -24,7 +23,7 @@ from capro.run.stage import Plan
 from capro.text.classes import load_classes, save_classes
 from capro.train.setup import training_set
 
-HELD_OUT = 10  # one in ten training samples of each known class chooses the threshold
+VAL_SHARE = 10  # one in ten training samples of each known class chooses the threshold
 
 
 def known_classes(path: Path, target: Path, known: Sequence[str]) -> Path:
@@ -43,7 +42,7 @@ def known_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
     source = manifest_of(base)
     if source.task != "single":
         raise DataError("open-set recognition needs one label per sample", hint="use another table")
-    decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": HELD_OUT}
+    decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": VAL_SHARE}
     return derived_plan(base, _known_rows(source, known, seed), decides)
 
 
@@ -56,11 +55,11 @@ def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
     train = np.flatnonzero((split == "train") & wanted)
     index = {name: number for number, name in enumerate(known)}
     own = np.array([index[labels[row]] for row in train], dtype=np.int64)
-    split[train[folds(own, HELD_OUT, seed=seed) == 0]] = "val"
+    split[train[folds(own, VAL_SHARE, seed=seed) == 0]] = "val"
     return derived_rows(source, wanted | (split == "test"), split=split.tolist())
 
 
-def open_figures(run: Run, row: Row) -> tuple[dict[str, float], open_set.Curve]:
+def open_figures(run: Run, row: GridRow) -> tuple[dict[str, float], open_set.Curve]:
     """C-F1 of a finished row: mean, best, at the held-out threshold; and its curve."""
     manifest, training = manifest_of(run), training_set(run)
     splits = {name: manifest.split(name) for name in ("test", "val")}
@@ -96,10 +95,9 @@ def mean_curve(curves: Sequence[open_set.Curve]) -> open_set.Curve:
 
 def curves_csv(curves: Mapping[str, open_set.Curve]) -> str:
     """Row, threshold, C-P, C-R, C-F1: what the figure draws, and more."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["row", "threshold", "C-P", "C-R", "C-F1"])
-    for label, curve in curves.items():
-        for values in zip(*curve, strict=True):
-            writer.writerow([label, *(f"{float(value):.6g}" for value in values)])
-    return out.getvalue()
+    rows = [
+        [label, *(f"{float(value):.6g}" for value in values)]
+        for label, curve in curves.items()
+        for values in zip(*curve, strict=True)
+    ]
+    return csv_text(["row", "threshold", "C-P", "C-R", "C-F1"], rows)

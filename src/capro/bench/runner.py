@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from capro import config
-from capro.bench import cost, figure, summary
+from capro.bench import figure
 from capro.bench.baselines import baseline
-from capro.bench.grids import CB, Row, Table, table_of
+from capro.bench.cost import Part, cost_markdown, costs_of
+from capro.bench.grids import CB, GridRow, Table, table_of
 from capro.bench.novelty import curves_csv, known_classes, known_plan, mean_curve, open_figures
 from capro.bench.store import SharedRun, only_one
-from capro.bench.summary import Measured, Result
+from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown
 from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.errors import CaproError, ConfigError, DataError, did_you_mean
@@ -68,7 +69,7 @@ class Bench:
         """Everything up to step 1; shared by all rows of a seed."""
         plan.do(run, "scan", "pretrain", watch=self.watch)
 
-    def finish(self, run: SharedRun, row: Row, plan: Plan = PLAN) -> dict[str, float]:
+    def finish(self, run: SharedRun, row: GridRow, plan: Plan = PLAN) -> dict[str, float]:
         """The rest of a row, after step 1; its figures on the test set."""
         if not len(manifest_of(run).split("test")):
             raise DataError("the data has no test split", hint="give one with --set data.test=PATH")
@@ -80,7 +81,7 @@ class Bench:
 
 
 def bench(work: Bench, name: str, *, rows: Sequence[str] = ()) -> dict[str, Any]:
-    """Run a table's grid and write ``tables/NAME.md``, ``.csv`` and ``.svg``; also told as data.
+    """Run a table's grid and write ``tables/NAME.md``, ``.csv`` and ``.svg``; returns the same as data.
 
     Args:
         work: Folder, settings and seeds.
@@ -95,7 +96,7 @@ def bench(work: Bench, name: str, *, rows: Sequence[str] = ()) -> dict[str, Any]
         return _accuracy(work, table, chosen)
 
 
-def _chosen(table: Table, rows: Sequence[str]) -> list[Row]:
+def _chosen(table: Table, rows: Sequence[str]) -> list[GridRow]:
     labels = [row.label for row in table.rows]
     unknown = [label for label in rows if label not in labels]
     if unknown:
@@ -105,7 +106,7 @@ def _chosen(table: Table, rows: Sequence[str]) -> list[Row]:
     return [row for row in table.rows if not rows or row.label in (*rows, table.against)]
 
 
-def _accuracy(work: Bench, table: Table, rows: Sequence[Row]) -> dict[str, Any]:
+def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, Any]:
     measured = {row.label: Measured(row.label, paper=row.paper, x=row.x) for row in rows}
     curves: dict[str, list[Curve]] = {row.label: [] for row in rows}
     total, done = len(work.seeds) * len(rows), 0
@@ -141,7 +142,7 @@ def _write(
         measured[label].series = [(float(t), float(value)) for t, value in points]
     known = next(iter(measured[table.against].figures.values()), {})
     kind = "openset" if table.kind == "openset" else "single" if "top1" in known else "multi"
-    result = Result(
+    result = TableResult(
         table.name,
         table.title,
         list(measured.values()),
@@ -152,23 +153,25 @@ def _write(
         note=table.note,
         command=work.command,
     )
-    base = work.folder / "tables" / table.name
-    write_text(base.with_suffix(".md"), summary.markdown(result))
-    write_text(base.with_suffix(".csv"), summary.comma_separated(result))
-    write_text(base.with_suffix(".svg"), figure.draw(result))
     if means:
-        write_text(base.with_name(f"{table.name}-curves.csv"), curves_csv(means))
-    return {
-        "table": table.name,
-        "files": [str(base.with_suffix(end)) for end in (".md", ".csv", ".svg")],
-        "rows": {row.label: {"figures": row.figures, "problem": row.problem} for row in result.rows},
-    }
+        write_text(work.folder / "tables" / f"{table.name}-curves.csv", curves_csv(means))
+    rows = {row.label: {"figures": row.figures, "problem": row.problem} for row in result.rows}
+    files = {"md": results_markdown(result), "csv": results_csv(result), "svg": figure.draw(result)}
+    return _written(work, table, files) | {"rows": rows}
+
+
+def _written(work: Bench, table: Table, files: dict[str, str]) -> dict[str, Any]:
+    """Write a table's files, by their suffix."""
+    base = work.folder / "tables" / table.name
+    for end, text in files.items():
+        write_text(base.with_suffix(f".{end}"), text)
+    return {"table": table.name, "files": [str(base.with_suffix(f".{end}")) for end in files]}
 
 
 # --- open set -------------------------------------------------------------------------------------
 
 
-def _open_row(work: Bench, table: Table, row: Row, seed: int) -> tuple[dict[str, float], Curve]:
+def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[str, float], Curve]:
     """A row of the open-set table: the same pipeline on the known classes alone."""
     base = work.run_of(table.name, "all classes", (), seed)
     PLAN.do(base, "scan", watch=work.watch)
@@ -214,15 +217,12 @@ def _cost(work: Bench, table: Table) -> dict[str, Any]:
         work.finish(run, row)
         runs[row.label] = run
     ours = next(row.label for row in table.rows if row.overrides == CB)
-    parts = cost.parts_of(runs[ours], runs)
+    parts = costs_of(runs[ours], runs)
     samples = len(manifest_of(runs[ours]).split("train"))
-    base = work.folder / "tables" / "cost"
-    write_text(base.with_suffix(".md"), cost.markdown(table.title, parts, samples, work.command))
-    write_text(base.with_suffix(".csv"), cost.comma_separated(parts))
     timed = [(part.name, part.seconds) for part in parts if part.seconds is not None]
-    write_text(base.with_suffix(".svg"), figure.bars("Seconds of each part", timed, "s"))
-    return {
-        "table": "cost",
-        "files": [str(base.with_suffix(end)) for end in (".md", ".csv", ".svg")],
-        "parts": [part._asdict() for part in parts],
+    files = {
+        "md": cost_markdown(table.title, parts, samples, work.command),
+        "csv": csv_text(Part._fields, parts),
+        "svg": figure.bars("Seconds of each part", timed, "s"),
     }
+    return _written(work, table, files) | {"parts": [part._asdict() for part in parts]}

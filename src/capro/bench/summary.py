@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-Figures = Mapping[str, float]  # metric: value
+ByMetric = Mapping[str, float]  # metric: value
 
 
 class Spread(NamedTuple):
@@ -61,8 +61,8 @@ class Measured:
     """What a row gave: figures by seed, and why some are missing."""
 
     label: str
-    figures: dict[int, Figures] = field(default_factory=dict)
-    paper: Figures = field(default_factory=dict)
+    figures: dict[int, ByMetric] = field(default_factory=dict)
+    paper: ByMetric = field(default_factory=dict)
     x: float | None = None
     problem: str = ""
     series: list[tuple[float, float]] = field(default_factory=list)  # a curve, mean over seeds
@@ -73,7 +73,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Result:
+class TableResult:
     """A measured table."""
 
     name: str
@@ -92,31 +92,25 @@ class Result:
         return next(row for row in self.rows if row.label == self.against)
 
 
-def markdown(result: Result) -> str:
+def results_markdown(result: TableResult) -> str:
     """The table for people: percent, mean ± spread, paired differences, the paper's own figures."""
     shown = [row for row in result.rows if row.figures]
     papers = [metric for metric in result.metrics if any(metric in row.paper for row in shown)]
     head = [result.axis or "row", *(f"{metric}, %" for metric in result.metrics)]
     head += [f"{metric} - ({result.against})" for metric in result.metrics[:1]]
     head += [f"paper's {metric}" for metric in papers]
-    lines = [f"# {result.title}", ""]
-    lines += [_row(head), _row(["---"] + ["---:"] * (len(head) - 1))]
+    cells = []
     for row in shown:
-        cells = [_cell(row.label)]
-        cells += [_spread(spread(list(row.values(metric).values()))) for metric in result.metrics]
-        for metric in result.metrics[:1]:
-            if row is result.base:
-                cells.append("")
-                continue
-            cells.append(_paired(paired(row.values(metric), result.base.values(metric))))
-        cells += [f"{row.paper[m]:.1f}" if m in row.paper else "" for m in papers]
-        lines.append(_row(cells))
-    lines.append("")
-    for row in result.rows:
-        if row.problem:
-            lines.append(f"- not run: {row.label}: {row.problem}")
-    if any(row.problem for row in result.rows):
-        lines.append("")
+        means = [_spread(spread(list(row.values(metric).values()))) for metric in result.metrics]
+        gains = [
+            "" if row is result.base else _paired(paired(row.values(metric), result.base.values(metric)))
+            for metric in result.metrics[:1]
+        ]
+        own = [f"{row.paper[m]:.1f}" if m in row.paper else "" for m in papers]
+        cells.append([row.label, *means, *gains, *own])
+    lines = markdown_table(result.title, head, cells)
+    problems = [f"- not run: {row.label}: {row.problem}" for row in result.rows if row.problem]
+    lines += [*problems, ""] if problems else []
     seeds = ", ".join(map(str, result.seeds))
     lines.append(
         f"Mean ± standard deviation over seeds {seeds}; differences are paired by seed, with the "
@@ -131,35 +125,49 @@ def markdown(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def comma_separated(result: Result) -> str:
+def results_csv(result: TableResult) -> str:
     """Every single value: table, row, seed, metric, value."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["table", "row", "seed", "metric", "value"])
-    for row in result.rows:
-        for seed in sorted(row.figures):
-            for metric, value in row.figures[seed].items():
-                writer.writerow([result.name, row.label, seed, metric, repr(float(value))])
-    return out.getvalue()
+    values = [
+        [result.name, row.label, seed, metric, repr(float(value))]
+        for row in result.rows
+        for seed in sorted(row.figures)
+        for metric, value in row.figures[seed].items()
+    ]
+    return csv_text(["table", "row", "seed", "metric", "value"], values)
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def _spread(value: Spread | Paired, form: str = ".1f") -> str:
+    """Mean and spread in percent.
 
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _spread(value: Spread) -> str:
+    >>> _spread(Spread(0.5, 0.01, 3)), _spread(Spread(math.nan, math.nan, 0))
+    ('50.0 ± 1.0', '-')
+    """
     if math.isnan(value.mean):
         return "-"
     std = "" if math.isnan(value.std) else f" ± {100 * value.std:.1f}"
-    return f"{100 * value.mean:.1f}{std}"
+    return f"{100 * value.mean:{form}}{std}"
 
 
 def _paired(value: Paired) -> str:
-    if math.isnan(value.mean):
-        return "-"
-    std = "" if math.isnan(value.std) else f" ± {100 * value.std:.1f}"
-    return f"{100 * value.mean:+.1f}{std} ({value.wins}/{value.size})"
+    return _spread(value, "+.1f") + (f" ({value.wins}/{value.size})" if value.size else "")
+
+
+# --- any table ------------------------------------------------------------------------------------
+
+
+def markdown_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a titled Markdown table; numbers are to the right of the first column.
+
+    >>> markdown_table("T", ["a", "b"], [["x|y", "1"]])[2:]
+    ['| a | b |', '| --- | ---: |', '| x\\\\|y | 1 |', '']
+    """
+    whole = [head, ["---"] + ["---:"] * (len(head) - 1)]
+    whole += [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return [f"# {title}", "", *(f"| {' | '.join(cells)} |" for cells in whole), ""]
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as comma-separated values; None is an empty cell."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([head, *rows])
+    return out.getvalue()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,21 +125,18 @@ def _small(size: int | None) -> Backbone:
     return Backbone(SmallResNet(size), name="small", dim=256, size=size)
 
 
-def _resnet(name: str, size: int | None, **config: Any) -> Backbone:
+RESNETS: dict[str, dict[str, Any]] = {
+    "resnet50": {},  # the configuration's default
+    "resnet18": {"hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2], "layer_type": "basic"},
+}
+
+
+def _resnet(name: str, size: int | None) -> Backbone:
     from transformers import ResNetConfig, ResNetModel
 
-    model = ResNetModel(ResNetConfig(**config))
+    model = ResNetModel(ResNetConfig(**RESNETS[name]))
     body = _Pooled(model, pooler=True)
     return Backbone(body, name=name, dim=model.config.hidden_sizes[-1], size=size or 224)
-
-
-def _resnet18(size: int | None) -> Backbone:
-    shape = {"hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2], "layer_type": "basic"}
-    return _resnet("resnet18", size, **shape)
-
-
-def _resnet50(size: int | None) -> Backbone:
-    return _resnet("resnet50", size)  # the configuration's default is ResNet-50
 
 
 class _Lite0(nn.Module):
@@ -174,8 +172,7 @@ def _lite0(size: int | None) -> Backbone:
 
 
 BUILT_IN: dict[str, Callable[[int | None], Backbone]] = {
-    "resnet50": _resnet50,
-    "resnet18": _resnet18,
+    **{name: partial(_resnet, name) for name in RESNETS},
     "small": _small,
     "lite0": _lite0,
 }
@@ -191,8 +188,8 @@ class _Pooled(nn.Module):
         super().__init__()
         self.model = model
         self.pooler = pooler
-        # ViT-like models refuse other sizes than they were trained on unless they are told to
-        # interpolate; others do not know the word.
+        # ViT-like models refuse other sizes than they were trained on unless they are asked to
+        # interpolate; others do not have the option.
         known = inspect.signature(model.forward).parameters
         self.options = {"interpolate_pos_encoding": True} if "interpolate_pos_encoding" in known else {}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from capro.errors import ConfigError
-from capro.nets.backbones import BUILT_IN, Backbone, Triple, _Pooled, load_backbone
+from capro.nets.backbones import BUILT_IN, Backbone, _Pooled, _triple, load_backbone
 
 
 class Deployed(nn.Module):
@@ -89,8 +89,3 @@ def rebuild(description: dict[str, Any]) -> Backbone:
         mean=_triple(description["mean"]),
         std=_triple(description["std"]),
     )
-
-
-def _triple(values: list[float]) -> Triple:
-    red, green, blue = values
-    return float(red), float(green), float(blue)

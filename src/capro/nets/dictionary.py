@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from capro.errors import ConfigError, RunError
-
 
 class Dictionary(nn.Module):
     """A first-in-first-out queue of unit key embeddings.
@@ -24,8 +22,8 @@ class Dictionary(nn.Module):
     >>> queue.keys.flatten().tolist()
     [1.0, 2.0]
     >>> queue.enqueue(torch.tensor([[3.0], [4.0]]))  # 4 overwrites 1, the oldest
-    >>> sorted(queue.keys.flatten().tolist()), queue.ordered().flatten().tolist()
-    ([2.0, 3.0, 4.0], [2.0, 3.0, 4.0])
+    >>> queue.keys.flatten().tolist()
+    [4.0, 2.0, 3.0]
     """
 
     store: Tensor
@@ -34,9 +32,7 @@ class Dictionary(nn.Module):
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
-        if size < 1 or dim < 1:
-            raise ConfigError(f"dictionary: size {size} and width {dim}", hint="both must be 1 or more")
-        self.size, self.dim = size, dim
+        self.size = size
         self.register_buffer("store", torch.zeros(size, dim))
         # Kept on the device as tensors for the checkpoint only; `_next` and `_count` mirror them on
         # the host, because reading a tensor each step would stop a GPU's queue.
@@ -54,20 +50,9 @@ class Dictionary(nn.Module):
         """The filled part, (n <= Q, d_p): a view in storage order, valid until the next enqueue."""
         return self.store[: self._count]
 
-    def ordered(self) -> Tensor:
-        """The filled part as a copy, oldest first."""
-        if self._count < self.size:
-            return self.store[: self._count].clone()
-        return self.store.roll(-self._next, dims=0)
-
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
         """Add (b, d_p) keys in their order; the oldest leave. Of more than Q the last Q stay."""
-        if keys.ndim != 2 or keys.shape[1] != self.dim:
-            raise RunError(
-                f"dictionary: keys of shape {tuple(keys.shape)}, expected (b, {self.dim})",
-                hint="enqueue the projector's output",
-            )
         keys = keys[-self.size :].to(self.store)
         b = len(keys)
         first = min(b, self.size - self._next)  # up to the end of the storage, the rest wraps round

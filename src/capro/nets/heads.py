@@ -17,16 +17,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor, nn
 
-from capro.errors import ConfigError
-
 # F.normalize's own 1e-12 is 0 in half precision: a zero row would become NaN.
 NORM_EPS = 1e-6
 
 
-def unit(x: Tensor) -> Tensor:
+def unit_norm(x: Tensor) -> Tensor:
     """L2-normalise the last dimension; a zero vector stays zero.
 
-    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
+    >>> unit_norm(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     return F.normalize(x, dim=-1, eps=NORM_EPS)
@@ -41,7 +39,7 @@ class Projector(nn.Module):
         self.out = nn.Linear(feature_dim, embedding_dim)
 
     def forward(self, v: Tensor) -> Tensor:
-        return unit(self.out(F.relu(self.hidden(v))))  # (b, d_v) -> (b, d_p)
+        return unit_norm(self.out(F.relu(self.hidden(v))))  # (b, d_v) -> (b, d_p)
 
 
 class Reconstructor(nn.Module):
@@ -91,11 +89,11 @@ class Subspaces(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         z_c = torch.einsum("bi,coi->bco", z, self.weight) + self.bias
-        return unit(z_c)  # (b, d_p) -> (b, C, d_p)
+        return unit_norm(z_c)  # (b, d_p) -> (b, C, d_p)
 
 
 class HeadOutputs(NamedTuple):
-    """What the heads say of a batch; z_c is None unless multi-label."""
+    """Outputs of the heads for a batch; z_c is None unless multi-label."""
 
     v: Tensor  # (b, d_v), the input
     p: Tensor  # (b, C), logits
@@ -103,6 +101,11 @@ class HeadOutputs(NamedTuple):
     q: Tensor  # (b, C), logits over tau
     v_rec: Tensor  # (b, d_v), v~
     z_c: Tensor | None  # (b, C, d_p), unit norm
+
+    @property
+    def compared(self) -> Tensor:
+        """What is compared with prototypes: z, or z_c where samples carry several labels."""
+        return self.z if self.z_c is None else self.z_c
 
 
 class Heads(nn.Module):
@@ -118,19 +121,17 @@ class Heads(nn.Module):
         self, feature_dim: int, embedding_dim: int, classes: int, *, tau: float, multi_label: bool = False
     ) -> None:
         super().__init__()
-        sizes = {"feature_dim": feature_dim, "embedding_dim": embedding_dim, "classes": classes}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ConfigError(f"heads: {name} is {value}", hint=f"{name} must be 1 or more")
-        if not tau > 0:
-            raise ConfigError(f"heads: tau is {tau}", hint="tau must be above 0; the paper has 0.1")
-        self.feature_dim, self.embedding_dim, self.classes = feature_dim, embedding_dim, classes
+        self.feature_dim, self.embedding_dim = feature_dim, embedding_dim
         self.projector = Projector(feature_dim, embedding_dim)
         self.reconstructor = Reconstructor(feature_dim, embedding_dim)
         self.classifier = Classifier(feature_dim, classes)
         self.auxiliary = Auxiliary(embedding_dim, classes, tau=tau)
         # absent, not merely unused, for single label: distributed training objects to idle weights
         self.subspaces = Subspaces(embedding_dim, classes) if multi_label else None
+
+    def compared(self, z: Tensor) -> Tensor:
+        """What is compared with prototypes: z itself, or z_c where samples carry several labels."""
+        return z if self.subspaces is None else self.subspaces(z)
 
     def forward(self, v: Tensor) -> HeadOutputs:
         z = self.projector(v)

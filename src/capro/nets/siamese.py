@@ -80,11 +80,8 @@ class Siamese(nn.Module):
     @torch.no_grad()
     def update_key(self, momentum: float) -> None:
         """Move the key weights: key <- m key + (1 - m) query. Call it after the optimiser."""
-        if not 0 <= momentum <= 1:
-            raise ConfigError(
-                f"key momentum is {momentum}", hint="it lies between 0 and 1; the paper has 0.999"
-            )
-        keys, queries = self._weights()
+        keys = (*self.key_encoder.parameters(), *self.key_projector.parameters())
+        queries = (*self.encoder.parameters(), *self.heads.projector.parameters())
         # lerp is exact where both are equal, so a frozen encoder's copy does not drift
         torch._foreach_lerp_(keys, queries, 1 - momentum)  # one call for all weights
 
@@ -107,19 +104,9 @@ class Siamese(nn.Module):
             parameter.requires_grad_(not frozen and name in learns)
         self.train(self.training)
 
-    @property
-    def encoder_frozen(self) -> bool:
-        return self._frozen
-
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self._frozen:
             self.encoder.eval()
             self.key_encoder.eval()
         return self
-
-    def _weights(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Key and query weights, in one order."""
-        keys = [*self.key_encoder.parameters(), *self.key_projector.parameters()]
-        queries = [*self.encoder.parameters(), *self.heads.projector.parameters()]
-        return list[Tensor](keys), list[Tensor](queries)

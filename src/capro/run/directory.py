@@ -57,6 +57,23 @@ def is_run(path: Path) -> bool:
     return (path / SETTINGS).exists()
 
 
+def _document(path: Path) -> dict[str, Any]:
+    """What run.yaml holds, of this version's layout or an older one; empty if it is absent or damaged."""
+    try:
+        document = yaml.safe_load((path / SETTINGS).read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    layout = document.get("layout", LAYOUT)
+    if not isinstance(layout, int) or layout > LAYOUT:
+        raise RunError(
+            f"{path}: made by capro {document.get('capro')}, whose runs this version cannot read",
+            hint="install that version, or give a new folder to --run",
+        )
+    return document
+
+
 @dataclass(frozen=True)
 class Run:
     """A run directory and the settings it was made with."""
@@ -73,6 +90,7 @@ class Run:
             raise RunError(f"{path}: is a file", hint="give a folder to --run")
         if path.is_dir() and any(path.iterdir()) and not is_run(path):
             raise RunError(f"{path}: not empty and not a run directory", hint="give a new folder to --run")
+        _document(path)
         run = Run(path, settings)
         run.write_settings()
         return run
@@ -86,17 +104,10 @@ class Run:
                 f"{path}: no {SETTINGS}, so not a run directory",
                 hint="make one with `capro scan SOURCE --run DIR` or `capro run`",
             )
-        try:
-            document = yaml.safe_load(file.read_text("utf-8"))
-            values, layout = document["settings"], int(document.get("layout", LAYOUT))
-        except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
-            raise RunError(f"{file}: damaged", hint="delete it and run `capro scan` again") from None
-        if layout > LAYOUT:
-            raise RunError(
-                f"{path}: made by capro {document.get('capro')}, whose runs this version cannot read",
-                hint="install that version, or give a new folder to --run",
-            )
-        return Run(path, validate(values, place=str(file)))
+        document = _document(path)
+        if "settings" not in document:
+            raise RunError(f"{file}: damaged", hint=f"`capro scan SOURCE --run {path}` writes it again")
+        return Run(path, validate(document["settings"], place=str(file)))
 
     def with_settings(self, settings: Settings) -> Run:
         """The same directory under changed settings, which are written to run.yaml."""

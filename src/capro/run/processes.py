@@ -23,5 +23,5 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Whether this process writes files and talks to people."""
+    """Whether this process writes files and prints."""
     return rank() == 0

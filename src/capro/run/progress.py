@@ -66,29 +66,21 @@ def terminal(label: str, total: int | None) -> Iterator[Step]:
         with silent(label, total) as step:
             yield step
         return
+    from rich import progress as parts
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[figures]}"),  # becomes text when it is drawn, not in each step
+    columns: tuple[str | parts.ProgressColumn, ...] = (  # a string becomes text when it is drawn
+        parts.SpinnerColumn(),
+        "{task.description}",
+        parts.BarColumn(bar_width=30),
+        parts.MofNCompleteColumn(),
+        "{task.fields[rate]}",
+        parts.TimeElapsedColumn(),
+        "left",
+        parts.TimeRemainingColumn(),
+        "[dim]{task.fields[figures]}",
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with parts.Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=total, rate="", figures="")
 
         def step(advance: int = 1, figures: Figures | None = None) -> None:
@@ -138,7 +130,7 @@ SILENT = Watch()
 class Lines(Watch):
     """Plain lines; for pipes, logs and dumb terminals, and for commands that do one stage.
 
-    With a plan a line says which stage begins; without one, a line says how a stage ended.
+    With a plan a line names each stage that begins; without one, a line names each that has ended.
 
     Args:
         write: Prints a line.

@@ -74,7 +74,7 @@ class Ranks:
             tensor.copy_(part.view_as(tensor))
 
     def meet(self, word: Any = None, *, error: Exception | None = None) -> list[Any]:
-        """Every rank's word, once all are here; where one brings an error, all stop.
+        """What every rank brings, once all are here; where one brings an error, all stop.
 
         Raises:
             RankError: On every rank, with the message of the first that failed.
@@ -83,20 +83,20 @@ class Ranks:
             return [word]
         from accelerate.utils import gather_object
 
-        told = None
+        failure = None
         if isinstance(error, CaproError):
-            told = (str(error), error.hint)
+            failure = (str(error), error.hint)
         elif error is not None:
-            told = (f"unexpected {type(error).__name__}: {error}", "")
-        everyones = gather_object([(word, told)])
+            failure = (f"unexpected {type(error).__name__}: {error}", "")
+        everyones = gather_object([(word, failure)])
         for rank, (_, failed) in enumerate(everyones):
             if failed:
                 raise RankError(f"rank {rank}: {failed[0]}", rank=rank, hint=failed[1])
-        return [said for said, _ in everyones]
+        return [brought for brought, _ in everyones]
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Work of which every failure is told to all ranks, who stop.
+        """Work in which a failure of one rank stops all of them.
 
         Ranks meet by `meet` alone, so that the one that fails finds the others at a meeting; while
         ``exchanging`` is set they exchange tensors, and notice when its process ends.
@@ -109,17 +109,17 @@ class Ranks:
             raise
         except Exception as error:
             if not self.exchanging:
-                self._tell(error)
+                self._stop_others(error)
             raise
         finally:
             self.exchanging = False
 
-    def _tell(self, error: Exception) -> None:
+    def _stop_others(self, error: Exception) -> None:
         """Others stop with the error; so does this rank where one before it has failed as well."""
         try:
             self.meet(error=error)
-        except RankError as told:
-            if told.rank != self.index:
+        except RankError as first:
+            if first.rank != self.index:
                 raise
         except RuntimeError:
             pass  # they are gone already
@@ -131,7 +131,7 @@ class LostRank(RunError):
 
 @contextmanager
 def lost_ranks() -> Iterator[None]:
-    """Say in a sentence what a broken connection to another rank means."""
+    """Turn a broken connection to another rank into an error with a plain message."""
     try:
         yield
     except RuntimeError as error:

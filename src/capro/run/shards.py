@@ -25,13 +25,13 @@ NOT_SHARED = "put the run directory on a file system that all hosts share"
 
 
 class Team(Protocol):
-    """This process among those that share the work; `train.ranks.Ranks` is one."""
+    """This process among those that share the work; `run.ranks.Ranks` is one."""
 
     index: int
     count: int
 
     def meet(self, word: Any = None) -> list[Any]:
-        """Every rank's word, once all are here."""
+        """What every rank brings, once all are here."""
         ...
 
 
@@ -106,7 +106,7 @@ def sharded(
         shards: What to compute; folders of other keys beside it are removed.
         compute: Rows begin to end.
         team: The ranks that share the shards.
-        progress: Told the rows of shards that are there already; ``compute`` tells its own.
+        progress: Called with the rows of shards that are there already; ``compute`` counts its own.
     """
     shards.folder.mkdir(parents=True, exist_ok=True)
     if team.index == 0:

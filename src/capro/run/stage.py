@@ -7,8 +7,9 @@ table are derived from these declarations (``capro.stages`` holds them).
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -123,6 +124,14 @@ class Job:
             return artefact.load(self.file(artefact))
         return self.run.read(artefact)
 
+    @contextmanager
+    def scratch(self, name: str = "scratch") -> Iterator[Path]:
+        """A folder for temporary files, empty at the start though a run was killed; it goes at the end."""
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)
+
     def remove(self, artefact: Artefact[Any]) -> None:
         """Remove an artefact that other settings have left."""
         self.file(artefact).unlink(missing_ok=True)
@@ -158,7 +167,7 @@ def _with_others(job: Job, *, force: bool) -> bool:
     stage, here = job.stage, job.ranks
 
     def work(job: Job) -> Result:
-        # while tensors are exchanged a rank that fails cannot say so: the others see its process end
+        # while tensors are exchanged a rank that fails cannot report it: the others see its process end
         here.exchanging = stage.ranks == "train"
         result = stage.work(job)
         here.exchanging = False

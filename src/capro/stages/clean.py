@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,7 @@ from torch import Tensor
 
 from capro.evaluate import verdicts
 from capro.evaluate.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
-from capro.graph.budget import Budget
-from capro.graph.neighbors import Neighbors, nearest
+from capro.graph.neighbors import nearest
 from capro.run.artefacts import (
     ADJACENCY,
     CLEANED_LABELS,
@@ -24,6 +22,7 @@ from capro.run.artefacts import (
 )
 from capro.run.directory import Run
 from capro.run.stage import Job, Stage
+from capro.stages.graph import search_options
 from capro.stages.train import judge_of
 from capro.stages.training import parts_of
 from capro.train.judgement import Judged, judge_all
@@ -35,14 +34,10 @@ def _work(job: Job) -> dict[str, Any]:
     training = parts.training
     anchored = anchored_of(job.run, training)
     extra = load_net(job.run, STEP2, parts.net)
+    judge = judge_of(job.run, training, parts.task)
+    prototypes = extra["prototypes"].to(training.labels.device)
     judged = judge_all(
-        judge_of(job.run, training, parts.task),
-        parts.net,
-        extra["prototypes"].to(training.labels.device),
-        training.labels,
-        anchored,
-        parts.inputs,
-        training.positions,
+        judge, parts.net, prototypes, training.labels, anchored, parts.inputs, training.positions
     )
     job.write(CLEANED_LABELS, judged.labels)
     job.write(FUSED_SCORES, judged.fused)
@@ -59,6 +54,8 @@ def _work(job: Job) -> dict[str, Any]:
 
 def _evidence(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged) -> verdicts.Evidence:
     """What the verdict tables are written from."""
+    with job.scratch() as scratch:
+        near = nearest(job.read(VISUAL), NEIGHBORS, **search_options(job, scratch))
     return verdicts.Evidence(
         ids=np.array(training.row_ids, dtype=object),
         classes=training.classes,
@@ -71,26 +68,10 @@ def _evidence(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged)
         similarity=judged.similarity,
         text=judged.text,
         text_distance=job.read(DISTANCES)[["id", "class", "distance"]],
-        pictures=neighbourhood(_nearest(job)),
+        pictures=neighbourhood(near),
         lenders=text_lenders(job.run.find(ADJACENCY), len(training.positions)),
         gamma=job.settings.train.gamma,
     )
-
-
-def _nearest(job: Job) -> Neighbors:
-    chosen, scratch = job.settings.match, job.folder / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
-    found = nearest(
-        job.read(VISUAL),
-        NEIGHBORS,
-        exact_below=chosen.exact_below,
-        seed=job.settings.seed,
-        budget=Budget.of(chosen.memory_gb, scratch),
-        index_kind=chosen.index,
-        recall=chosen.recall,
-    )
-    shutil.rmtree(scratch, ignore_errors=True)
-    return found
 
 
 def _settings(run: Run) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 from capro.graph.budget import Budget
@@ -23,34 +24,35 @@ def _settings(run: Run) -> dict[str, Any]:
     }
 
 
+def search_options(job: Job, scratch: Path) -> dict[str, Any]:
+    """How neighbours are searched for in a run, with a folder for what does not fit into memory."""
+    chosen = job.settings.match
+    return {
+        "exact_below": chosen.exact_below,
+        "seed": job.settings.seed,
+        "budget": Budget.of(chosen.memory_gb, scratch),
+        "index_kind": chosen.index,
+        "recall": chosen.recall,
+    }
+
+
 def _work(job: Job) -> dict[str, Any]:
     chosen, ranks = job.settings.match, job.ranks
-    scratch, search = job.folder / "scratch", job.folder / "search"
-    budget = Budget.of(chosen.memory_gb, scratch)
+    search = job.folder / "search"
     shared = SharedSearch(ranks, search, fingerprint([job.key, chosen.memory_gb]))
     if not ranks.main:
         if chosen.enhancer != "none":
-            shared.assist(budget)
+            shared.assist(Budget.of(chosen.memory_gb, job.folder / "scratch"))
         return {}
-    shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
-    with job.bar(f"graph ({chosen.enhancer})", None):
+    with job.bar(f"graph ({chosen.enhancer})", None), job.scratch() as scratch:
+        options = search_options(job, scratch)
         enhanced = enhance(
-            job.read(VISUAL),
-            job.read(TEXTS),
-            enhancer=chosen.enhancer,
-            k=chosen.k,
-            exact_below=chosen.exact_below,
-            seed=job.settings.seed,
-            budget=budget,
-            index_kind=chosen.index,
-            recall=chosen.recall,
-            through=shared,
+            job.read(VISUAL), job.read(TEXTS), enhancer=chosen.enhancer, k=chosen.k, through=shared, **options
         )
     job.write(ENHANCED_TEXTS, enhanced.texts)
     job.remove(ADJACENCY)
     if enhanced.adjacency is not None:
         job.write(ADJACENCY, enhanced.adjacency)
-    shutil.rmtree(scratch, ignore_errors=True)
     shutil.rmtree(search, ignore_errors=True)
     return {"recall": enhanced.recall}
 

@@ -25,13 +25,13 @@ from capro.run.directory import Run
 from capro.run.fingerprints import seed_for
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Job, Stage, perform
-from capro.train.batches import FeatureInputs, Inputs, plain_batches
+from capro.stages.training import fit_once
+from capro.train.batches import FeatureInputs, Inputs, forward_plain
 from capro.train.classifier_only import ClassifierOnly
-from capro.train.loop import fit
 from capro.train.setup import TrainingSet, inputs_of, load_net, new_heads, new_net, training_set
 
 VERSION = 1  # raise it when the rule or the refits change
-FOLDS = 5
+REFITS = 5
 ENOUGH = 20_000  # held-out samples; with more, later folds are left out
 MOST = 200_000  # samples of refits: their features are in memory
 
@@ -104,12 +104,12 @@ def _refits(job: Job, training: TrainingSet, method: str) -> HeldOut:
     rows = rng.permutation(np.flatnonzero(open_set.is_known(labels.numpy())))[:MOST]
     if labels.ndim == 1:  # dealt out class by class, so that every fold has its share of each
         rows = rows[np.argsort(labels.numpy()[rows], kind="stable")]
-    fold = np.arange(len(rows)) % FOLDS
+    fold = np.arange(len(rows)) % REFITS
     schedules = [getattr(settings, name) for name in _steps(method)]
     inputs, positions, dim = _features(job, training, method, rows)
     parts: list[NDArray[np.float32]] = []
     judged: list[NDArray[np.int64]] = []
-    for number in range(FOLDS):
+    for number in range(REFITS):
         held, seen = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
         if sum(len(each) for each in judged) >= ENOUGH or not len(held) or not len(seen):
             break
@@ -140,12 +140,9 @@ def _features(
     if run.settings.net.mode == "frozen":
         return inputs_of(run, net.encoder), positions, net.encoder.dim
     load_net(run, MODELS[method], net)
-    net.eval()
-    images = inputs_of(run, net.encoder)
-    v = np.zeros((len(rows), net.encoder.dim), dtype=np.float32)
-    with torch.no_grad():
-        for block, x in plain_batches(images, positions, size=256, device=device):
-            v[block] = net.encoder(x).float().cpu().numpy()
+    encoder = net.eval().encoder
+    images = inputs_of(run, encoder)
+    v = forward_plain(encoder, images, positions, width=encoder.dim, device=device).cpu().numpy()
     everyone = np.arange(len(rows))
     return (FeatureInputs(v, v[None], v[None], everyone, seed=run.settings.seed), everyone, v.shape[1])
 
@@ -168,28 +165,19 @@ def _refit(
             if isinstance(schedule, FinetuneSettings)
             else ClassifierOnly(net, task, labels, ranks)
         )
-        fit(
-            objective,
-            inputs,
-            positions,
-            schedule,
-            name="held-out threshold",
-            seed=job.settings.seed + number,
-            ranks=ranks,
-            ids=training.ids,
-            bar=job.bar,
-        )
+        seed, ids = job.settings.seed + number, training.ids
+        fit_once(job, objective, inputs, positions, schedule, name="held-out threshold", seed=seed, ids=ids)
         objective.finish()
 
 
-@torch.no_grad()
 def _probabilities(
     job: Job, net: Siamese, training: TrainingSet, inputs: Inputs, positions: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    task, device = training.task(job.settings.net.tau), job.ranks.accelerator.device
+    task, width = training.task(job.settings.net.tau), len(training.classes)
+    device = job.ranks.accelerator.device
     net.eval()
-    parts = [
-        task.probabilities(net.heads.classifier(net.encoder(x))).float().cpu().numpy()
-        for _, x in plain_batches(inputs, positions, size=256, device=device)
-    ]
-    return np.concatenate(parts)
+
+    def probabilities(x: Tensor) -> Tensor:
+        return task.probabilities(net.heads.classifier(net.encoder(x)))
+
+    return forward_plain(probabilities, inputs, positions, width=width, device=device).cpu().numpy()

@@ -22,7 +22,7 @@ from capro.train.objective import Objective
 from capro.train.setup import TrainingSet, inputs_of, new_net, training_set
 from capro.train.tasks import Task
 
-Step = Literal["pretrain", "train", "finetune"]
+StepName = Literal["pretrain", "train", "finetune"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,23 @@ def fit_step(
         )
 
 
-def deciding(name: Step) -> Callable[[Run], Mapping[str, Any]]:
+def fit_once(
+    job: Job,
+    objective: Objective,
+    inputs: Inputs,
+    positions: NDArray[np.int64],
+    schedule: Schedule,
+    *,
+    name: str,
+    seed: int,
+    ids: list[str],
+) -> None:
+    """Train without checkpoints: a training of seconds within a stage."""
+    ranks, bar = job.ranks, job.bar
+    fit(objective, inputs, positions, schedule, name=name, seed=seed, ranks=ranks, ids=ids, bar=bar)
+
+
+def deciding(name: StepName) -> Callable[[Run], Mapping[str, Any]]:
     """The settings that decide a training."""
 
     def settings(run: Run) -> Mapping[str, Any]:
@@ -98,7 +114,7 @@ def deciding(name: Step) -> Callable[[Run], Mapping[str, Any]]:
 
 
 def training_stage(
-    name: Step,
+    name: StepName,
     work: Callable[[Job], Mapping[str, Any]],
     *,
     summary: str,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +26,10 @@ from capro.data.views import KEY, QUERY, KeyAugment, center, crop, normalise, to
 from capro.nets.backbones import Backbone
 from capro.run.fingerprints import seed_for
 
+T = TypeVar("T")
+R = TypeVar("R")
 PLAIN = -1  # the view without augmentation
+EVAL_BATCH = 256  # samples of a block without augmentation
 THREADS = (2, 16)  # that prepare batches while the network works on another: at least, at most
 
 
@@ -192,7 +196,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """How the rows of a training set fall into batches.
 
     An epoch's permutation is cut into equal parts (sizes differ by one at most), so that no sample
@@ -230,7 +234,7 @@ def slices(size: int, ranks: int) -> list[slice]:
 
 def load_batches(
     inputs: Inputs,
-    plan: Plan,
+    plan: BatchPlan,
     positions: NDArray[np.int64],
     *,
     epoch: int,
@@ -253,64 +257,31 @@ def load_batches(
         ranks: How many there are.
         device: Where the input goes.
     """
-    jobs = list(enumerate(plan.batches(epoch)))[first:]
+    images = inputs if isinstance(inputs, ImageInputs) and keys else None
     spare: deque[list[NDArray[np.uint8]]] = deque()  # buffers whose batch is on the device
 
-    def prepare(step: int, everyone: NDArray[np.int64]) -> tuple[Any, ...]:
+    def prepare(job: tuple[int, NDArray[np.int64]]) -> tuple[Any, ...]:
+        step, everyone = job
         mine = slices(len(everyone), ranks)[rank]
         order = plan.key_order(epoch, step, len(everyone))
-        query_at = positions[everyone[mine]]
-        key_at = positions[everyone[order[mine]]]
-        query, key = _two_views(inputs, query_at, key_at if keys else None, epoch, spare)
-        return mine, order, query_at, key_at, query, key
+        views = [(positions[everyone[mine]], QUERY), (positions[everyone[order[mine]]], KEY)][: 1 + keys]
+        if images is None:
+            return mine, order, views, [inputs.raw(at, epoch=epoch, view=view) for at, view in views]
+        with suppress(IndexError):
+            return mine, order, views, images.raws(views, epoch=epoch, buffers=spare.popleft())
+        return mine, order, views, images.raws(views, epoch=epoch)
 
-    threads = workers(ranks)
-    ahead = 2 * threads  # batches come out in order: while one is late, others go on
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[tuple[Any, ...]]] = deque()
-        for job in jobs[:ahead]:
-            waiting.append(pool.submit(prepare, *job))
-        try:
-            for number, (step, everyone) in enumerate(jobs):
-                if number + ahead < len(jobs):
-                    waiting.append(pool.submit(prepare, *jobs[number + ahead]))
-                mine, order, query_at, key_at, query, key = waiting.popleft().result()
-                batch = Batch(
-                    epoch=epoch,
-                    step=step,
-                    everyone=everyone,
-                    mine=mine,
-                    query=inputs.ready(query, query_at, epoch=epoch, view=QUERY, device=device),
-                    key=None
-                    if key is None
-                    else inputs.ready(key, key_at, epoch=epoch, view=KEY, device=device),
-                    key_order=order,
-                )
-                if key is not None and isinstance(inputs, ImageInputs):
-                    spare.append([a if a.base is None else a.base for a in (query, key)])
-                yield batch
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-def _two_views(
-    inputs: Inputs,
-    query_at: NDArray[np.int64],
-    key_at: NDArray[np.int64] | None,
-    epoch: int,
-    spare: deque[list[NDArray[np.uint8]]],
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Query views, and key views where they are wanted; images are decoded once for both."""
-    if key_at is not None and isinstance(inputs, ImageInputs):
-        try:
-            buffers = spare.popleft()
-        except IndexError:
-            buffers = []
-        both = inputs.raws([(query_at, QUERY), (key_at, KEY)], epoch=epoch, buffers=buffers)
-        return both[0], both[1]
-    query = inputs.raw(query_at, epoch=epoch, view=QUERY)
-    return query, None if key_at is None else inputs.raw(key_at, epoch=epoch, view=KEY)
+    jobs = list(enumerate(plan.batches(epoch)))[first:]
+    # batches come out in order: while one is late, others go on
+    for (step, everyone), found in _ahead(prepare, jobs, threads=workers(ranks), ahead=2 * workers(ranks)):
+        mine, order, views, raws = found
+        query, *key = [
+            inputs.ready(raw, at, epoch=epoch, view=view, device=device)
+            for raw, (at, view) in zip(raws, views, strict=True)
+        ]
+        if images is not None:
+            spare.append([raw if raw.base is None else raw.base for raw in raws])
+        yield Batch(epoch, step, everyone, mine, query, key[0] if key else None, order)
 
 
 def plain_batches(
@@ -319,23 +290,39 @@ def plain_batches(
     """Unaugmented input in the given order, in blocks: row numbers and network input."""
     whole = np.asarray(positions, dtype=np.int64)
     blocks = [np.arange(at, min(at + size, len(whole))) for at in range(0, len(whole), size)]
-    ahead = workers(1)
-    with ThreadPoolExecutor(ahead) as pool:
-        waiting: deque[tuple[NDArray[np.int64], Future[NDArray[Any]]]] = deque()
-        for number, rows in enumerate(blocks):
-            waiting.append((rows, pool.submit(inputs.raw, whole[rows], epoch=0, view=PLAIN)))
-            if number >= ahead:
-                yield _ready(inputs, whole, *waiting.popleft(), device=device)
-        while waiting:
-            yield _ready(inputs, whole, *waiting.popleft(), device=device)
+
+    def prepare(rows: NDArray[np.int64]) -> NDArray[Any]:
+        return inputs.raw(whole[rows], epoch=0, view=PLAIN)
+
+    for rows, raw in _ahead(prepare, blocks, threads=workers(1), ahead=workers(1)):
+        yield rows, inputs.ready(raw, whole[rows], epoch=0, view=PLAIN, device=device)
 
 
-def _ready(
+@torch.no_grad()
+def forward_plain(
+    function: Callable[[Tensor], Tensor],
     inputs: Inputs,
-    whole: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    raw: Future[NDArray[Any]],
+    positions: NDArray[np.int64],
     *,
+    width: int,
     device: torch.device,
-) -> tuple[NDArray[np.int64], Tensor]:
-    return rows, inputs.ready(raw.result(), whole[rows], epoch=0, view=PLAIN, device=device)
+) -> Tensor:
+    """A function of unaugmented input, computed in blocks, (n, width); also of no sample at all."""
+    blocks = plain_batches(inputs, positions, size=EVAL_BATCH, device=device)
+    return torch.cat([torch.zeros(0, width, device=device), *(function(x).float() for _, x in blocks)])
+
+
+def _ahead(
+    prepare: Callable[[T], R], jobs: Sequence[T], *, threads: int, ahead: int
+) -> Iterator[tuple[T, R]]:
+    """Jobs in order with what threads made of them, up to ``ahead`` jobs before they are asked for."""
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[R]] = deque(pool.submit(prepare, job) for job in jobs[:ahead])
+        try:
+            for number, job in enumerate(jobs):
+                if number + ahead < len(jobs):
+                    waiting.append(pool.submit(prepare, jobs[number + ahead]))
+                yield job, waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

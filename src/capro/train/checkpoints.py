@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from capro.run.artefacts import CHECKPOINT_STATE, CHECKPOINT_TENSORS, write_json
+from capro.run.artefacts import CHECKPOINT_STATE, CHECKPOINT_TENSORS, read_weights, write_json, write_weights
 
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,8 @@ class Checkpoints:
         temporary, replaced = (self.folder / f".{step:09d}.{os.getpid()}.{end}" for end in ("new", "old"))
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        save_file(owned, temporary / CHECKPOINT_TENSORS)
+        write_weights(temporary / CHECKPOINT_TENSORS, tensors)
         write_json(temporary / CHECKPOINT_STATE, {"key": self.key, **values})
-        _sync(temporary)
         if target.exists():  # a rename cannot replace a folder that is not empty
             os.replace(target, replaced)
         os.replace(temporary, target)
@@ -54,7 +51,7 @@ class Checkpoints:
             if values is None:
                 continue
             try:
-                return load_file(path / CHECKPOINT_TENSORS), values
+                return read_weights(path / CHECKPOINT_TENSORS), values
             except (OSError, SafetensorError):
                 continue
         return None
@@ -67,7 +64,7 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("[0-9]*") if path.is_dir())
 
     def _read(self, path: Path) -> dict[str, Any] | None:
-        """What a checkpoint says, without its key; None if it is damaged or another training's."""
+        """What a checkpoint holds, without its key; None if it is damaged or another training's."""
         try:
             values = json.loads((path / CHECKPOINT_STATE).read_text("utf-8"))
         except (OSError, ValueError):
@@ -79,13 +76,7 @@ class Checkpoints:
     def _prune(self) -> None:
         ours = [path for path in self._found() if self._read(path) is not None]
         for path in self._found():
-            if path not in ours[-KEPT:]:
+            if path not in ours[-KEPT_CHECKPOINTS:]:
                 shutil.rmtree(path, ignore_errors=True)
         for left in self.folder.glob(".[0-9]*"):  # of a run that was killed while writing
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())

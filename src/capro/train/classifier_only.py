@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +13,8 @@ from torch.nn import functional
 from capro.config import FinetuneSettings
 from capro.nets.siamese import Siamese
 from capro.run.ranks import Ranks
-from capro.train.batches import Batch, Inputs, plain_batches
-from capro.train.objective import EVAL_BATCH, clean_share, rows_of
+from capro.train.batches import Batch, Inputs, forward_plain
+from capro.train.objective import Objective, clean_share, rows_of
 from capro.train.tasks import Task
 
 FRAMED_ON = 4096  # samples of which `Frame` takes the mean
@@ -38,8 +37,8 @@ class Frame(NamedTuple):
         """Of unaugmented features of samples that are spread evenly over the set."""
         net.eval()
         chosen = np.linspace(0, len(positions) - 1, min(len(positions), FRAMED_ON)).astype(np.int64)
-        blocks = plain_batches(inputs, positions[chosen], size=EVAL_BATCH, device=ranks.accelerator.device)
-        v = torch.cat([net.encoder(x).float() for _, x in blocks])
+        device = ranks.accelerator.device
+        v = forward_plain(net.encoder, inputs, positions[chosen], width=net.encoder.dim, device=device)
         center = v.mean(dim=0)
         away = v - center
         spread = torch.linalg.matrix_norm(away.T @ away / len(v), ord=2).sqrt()
@@ -48,7 +47,7 @@ class Frame(NamedTuple):
         return frame
 
 
-class ClassifierOnly:
+class ClassifierOnly(Objective):
     """Step 3: L_cls on the cleaned labels; the encoder in eval mode, so that statistics stay.
 
     Args:
@@ -58,9 +57,6 @@ class ClassifierOnly:
         ranks: The ranks.
         frame: Trains in these coordinates; `finish` brings the classifier back to v's.
     """
-
-    keys = False
-    weights: Mapping[str, float] = {}
 
     def __init__(
         self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, frame: Frame | None = None
@@ -77,7 +73,7 @@ class ClassifierOnly:
         cls, settings: FinetuneSettings, net: Siamese, task: Task, labels: Tensor, ranks: Ranks,
         inputs: Inputs, positions: NDArray[np.int64],
     ) -> ClassifierOnly:  # fmt: skip
-        """As the settings of step 3 say; ``positions`` are those of the labels in the manifest."""
+        """By the settings of step 3; ``positions`` are those of the labels in the manifest."""
         centred = settings.centred and len(positions)
         frame = Frame.of(net, inputs, positions, ranks) if centred else None
         return cls(net, task.balanced(labels, settings.balance), labels, ranks, frame)
@@ -113,14 +109,5 @@ class ClassifierOnly:
         center, scale = self._frame
         return functional.linear(v.float() - center, classifier.weight, scale * classifier.bias)
 
-    def after(self, batch: Batch) -> None:
-        del batch
-
     def state(self) -> dict[str, Tensor]:
         return {} if self._frame is None else self._frame._asdict()
-
-    def restored(self) -> None:
-        pass
-
-    def statistics(self) -> dict[str, float]:
-        return {}

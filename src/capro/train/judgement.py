@@ -18,14 +18,12 @@ from capro.method.label_rule import fused_score, with_text
 from capro.method.text_evidence import TextEvidence
 from capro.nets.heads import HeadOutputs
 from capro.nets.siamese import Siamese
-from capro.train.batches import Inputs, plain_batches
+from capro.train.batches import EVAL_BATCH, Inputs, plain_batches
 from capro.train.tasks import Task
 
-BLOCK = 256
 
-
-class Scores(NamedTuple):
-    """Beliefs about every class, (b, C) each."""
+class ClassScores(NamedTuple):
+    """Probabilities of every class, (b, C) each."""
 
     fused: Tensor  # o
     classifier: Tensor  # p
@@ -40,7 +38,7 @@ class Judge:
     Attributes:
         task: One label or several.
         settings: gamma, alpha, text_weight and policy.
-        texts: What the texts say of each training row, for a ``text_weight`` above 0.
+        texts: Evidence of the texts for each training row, for a ``text_weight`` above 0.
     """
 
     task: Task
@@ -53,15 +51,15 @@ class Judge:
         return self.settings.policy == "capro"
 
     @torch.no_grad()
-    def scores(self, out: HeadOutputs, prototypes: Tensor, rows: NDArray[np.int64]) -> Scores:
+    def scores(self, out: HeadOutputs, prototypes: Tensor, rows: NDArray[np.int64]) -> ClassScores:
         """The fused score of training rows, and what it is made of."""
         p = self.task.probabilities(out.p)
-        r = self.task.similarity(out.z, out.z_c, prototypes)
+        r = self.task.similarity(out.compared, prototypes)
         o = fused_score(p, r, alpha=self.settings.alpha)
         if self.texts is None:
-            return Scores(o, p, r, None)
+            return ClassScores(o, p, r, None)
         t = self.texts.of(rows).to(o)
-        return Scores(with_text(o, t, weight=self.settings.text_weight), p, r, t)
+        return ClassScores(with_text(o, t, weight=self.settings.text_weight), p, r, t)
 
     def decide(self, fused: Tensor, labels: Tensor, anchored: Tensor) -> tuple[Tensor, Tensor]:
         """New labels and decisions, in the shape of the labels."""
@@ -109,7 +107,7 @@ def judge_all(
     """
     net.eval()
     parts: list[tuple[Tensor, ...]] = []
-    for block, x in plain_batches(inputs, positions, size=BLOCK, device=labels.device):
+    for block, x in plain_batches(inputs, positions, size=EVAL_BATCH, device=labels.device):
         rows = torch.from_numpy(block).to(labels.device)
         scores = judge.scores(net(x).query, prototypes, block)
         decided = judge.decide(scores.fused, labels[rows], anchored[rows])

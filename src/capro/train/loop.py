@@ -2,6 +2,8 @@
 
 A run killed at any moment and started again ends bit-identical on a CPU: batches, views and the
 learning rate are functions of (seed, epoch, step), and all else is in the checkpoint.
+
+Losses stay on the device: the host waits for a number every few steps, not in each.
 """
 
 from __future__ import annotations
@@ -9,14 +11,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from capro.config import Schedule
 from capro.errors import ConfigError, RunError
@@ -26,11 +28,12 @@ from capro.run.artefacts import NOT_FINITE, write_json
 from capro.run.fingerprints import seed_for
 from capro.run.progress import Figures
 from capro.run.ranks import Ranks
-from capro.train.batches import Batch, Inputs, Plan, load_batches, slices
+from capro.train.batches import Batch, BatchPlan, Inputs, load_batches
 from capro.train.checkpoints import Checkpoints
 from capro.train.objective import Objective
 from capro.train.optim import learning_rate
 
+CHECK_EVERY = 10  # steps after which losses and gradients are looked at
 SHOWN_IDS = 5
 
 
@@ -40,7 +43,7 @@ class Position:
 
     epoch: int = 0
     step: int = 0  # within the epoch
-    sums: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, Tensor | float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -73,207 +76,204 @@ def fit(
         checkpoints: Where to resume from and to write to; None for trainings of a few seconds.
         checkpoint_minutes: A checkpoint at least this often, besides every epoch.
         bar: Progress.
-        log: Told the figures of each epoch, with the step.
+        log: Called with the figures of each epoch, and the step.
     """
     if not len(positions):
         return []
-    plan = Plan(len(positions), schedule.batch_size, seed)
-    _check_share(name, plan, ranks)
-    parameters = objective.parameters()
-    optimizer = torch.optim.SGD(
-        parameters, lr=schedule.lr, momentum=schedule.momentum, weight_decay=schedule.weight_decay
-    )
-    optimizer = ranks.accelerator.prepare_optimizer(optimizer)
-    at = Position()
-    resumed = checkpoints is not None and _restore(checkpoints, objective, parameters, optimizer, at, ranks)
-    saved_at = time.monotonic()
-    device = ranks.accelerator.device
-
-    with bar(name, schedule.epochs * plan.steps) as advance:
-        advance(at.epoch * plan.steps + at.step)
+    training = _Training(objective, inputs, positions, schedule, name, seed, ranks, ids, checkpoints)
+    at, steps = training.at, training.plan.steps
+    resumed, saved_at = training.restore(), time.monotonic()
+    with bar(name, schedule.epochs * steps) as advance:
+        advance(at.epoch * steps + at.step)
         while at.epoch < schedule.epochs:
             ranks.align(objective.net.buffers())
             objective.begin_epoch(at.epoch, resumed=resumed and at.step > 0)
             resumed = False
-            batches = load_batches(
-                inputs, plan, positions, epoch=at.epoch, first=at.step, keys=objective.keys,
-                rank=ranks.index, ranks=ranks.count, device=device,
-            )  # fmt: skip
-            for batch in batches:
-                done = at.epoch * plan.steps + at.step
-                torch.manual_seed(seed_for(seed, "layers", done, ranks.index))  # dropout and such
-                rate = learning_rate(done, steps_per_epoch=plan.steps, schedule=schedule)
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
-                with ranks.accelerator.autocast():
-                    terms = objective.terms(batch)
-                    loss = losses.total(terms, objective.weights)
-                figures = _figures({"loss": loss, **terms}, ranks)
-                _check_finite(name, figures, at, batch, ids, positions, checkpoints, ranks)
-                optimizer.zero_grad()
-                ranks.accelerator.backward(loss)
-                ranks.average_gradients(parameters)
-                if ranks.accelerator.scaler is None:  # fp16's own scaler skips such a step
-                    slope = {"gradient": _norm(parameters)}
-                    _check_finite(name, slope, at, batch, ids, positions, checkpoints, ranks)
-                optimizer.step()
-                objective.after(batch)
-
-                at.step += 1
-                for key, value in figures.items():
-                    at.sums[key] = at.sums.get(key, 0.0) + value
-                advance(1, figures=Figures(at.epoch, schedule.epochs, rate, figures, at.history))
-                due = time.monotonic() - saved_at > 60 * checkpoint_minutes
-                if checkpoints and due and at.step < plan.steps:  # the end of an epoch saves anyway
-                    _save(checkpoints, objective, parameters, optimizer, at, plan, ranks)
+            for batch in training.batches(at.step, rank=ranks.index, ranks=ranks.count):
+                rate = training.step(batch)
+                figures, last = None, at.step == steps
+                due = time.monotonic() - saved_at > 60 * checkpoint_minutes and not last
+                if due or last or at.step % CHECK_EVERY == 1:
+                    figures = Figures(at.epoch, schedule.epochs, rate, training.check(), at.history)
+                advance(1, figures=figures)
+                if due:
+                    training.save()
                     saved_at = time.monotonic()
-            means = {key: total / plan.steps for key, total in at.sums.items()}
-            row = {"epoch": float(at.epoch), "lr": rate, **means, **objective.statistics()}
+            row = {"epoch": float(at.epoch), "lr": rate, **training.means(), **objective.statistics()}
             at.history.append(row)
             at.epoch, at.step, at.sums = at.epoch + 1, 0, {}
-            log(row, at.epoch * plan.steps)
-            if checkpoints:
-                _save(checkpoints, objective, parameters, optimizer, at, plan, ranks)
-                saved_at = time.monotonic()
+            log(row, at.epoch * steps)
+            training.save()
+            saved_at = time.monotonic()
     return at.history
 
 
-def _figures(terms: dict[str, Tensor], ranks: Ranks) -> dict[str, float]:
-    """Loss terms of the global batch: the mean over ranks, since divisors are global."""
-    values = torch.stack([term.detach().float() for term in terms.values()])
-    everyones = ranks.gather(values[None], [1] * ranks.count)  # (ranks, terms)
-    return dict(zip(terms, everyones.mean(dim=0).tolist(), strict=True))
+@dataclass
+class _Training:
+    """A training in progress: one step, the check of past steps, and its checkpoints."""
 
+    objective: Objective
+    inputs: Inputs
+    positions: NDArray[np.int64]
+    schedule: Schedule
+    name: str
+    seed: int
+    ranks: Ranks
+    ids: list[str]
+    checkpoints: Checkpoints | None
+    at: Position = field(default_factory=Position)
+    unchecked: list[dict[str, Tensor]] = field(default_factory=list)  # figures by step, on the device
 
-def _norm(parameters: list[nn.Parameter]) -> float:
-    """Norm of all gradients; the same on every rank, since they are averaged."""
-    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return float(torch.stack(torch._foreach_norm(grads)).norm()) if grads else 0.0
-
-
-# --- guard rails ----------------------------------------------------------------------------------
-
-
-def _check_share(name: str, plan: Plan, ranks: Ranks) -> None:
-    smallest = plan.rows // plan.steps
-    if smallest < ranks.count:
-        raise ConfigError(
-            f"{name}: a batch of {smallest} samples cannot be shared by {ranks.count} ranks",
-            hint="launch fewer processes, or raise the batch size",
+    def __post_init__(self) -> None:
+        schedule = self.schedule
+        self.plan = BatchPlan(len(self.positions), schedule.batch_size, self.seed)
+        smallest = self.plan.rows // self.plan.steps
+        if smallest < self.ranks.count:
+            raise ConfigError(
+                f"{self.name}: a batch of {smallest} samples cannot be shared by {self.ranks.count} ranks",
+                hint="launch fewer processes, or raise the batch size",
+            )
+        self.parameters = self.objective.parameters()
+        optimizer = torch.optim.SGD(
+            self.parameters, lr=schedule.lr, momentum=schedule.momentum, weight_decay=schedule.weight_decay
         )
+        self.optimizer = self.ranks.accelerator.prepare_optimizer(optimizer)
 
+    def batches(self, first: int, *, rank: int, ranks: int) -> Iterator[Batch]:
+        """The batches of the running epoch from a step on."""
+        return load_batches(
+            self.inputs, self.plan, self.positions, epoch=self.at.epoch, first=first,
+            keys=self.objective.keys, rank=rank, ranks=ranks, device=self.ranks.accelerator.device,
+        )  # fmt: skip
 
-def _check_finite(
-    name: str,
-    figures: dict[str, float],
-    at: Position,
-    batch: Batch,
-    ids: list[str],
-    positions: NDArray[np.int64],
-    checkpoints: Checkpoints | None,
-    ranks: Ranks,
-) -> None:
-    """Stop where a figure is NaN or Inf, with the step and the batch's samples.
+    def step(self, batch: Batch) -> float:
+        """Learn from a batch; returns the learning rate. Asks the device for nothing."""
+        objective, at, accelerator = self.objective, self.at, self.ranks.accelerator
+        done = at.epoch * self.plan.steps + at.step
+        torch.manual_seed(seed_for(self.seed, "layers", done, self.ranks.index))  # dropout and such
+        rate = learning_rate(done, steps_per_epoch=self.plan.steps, schedule=self.schedule)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        with accelerator.autocast():
+            terms = objective.terms(batch)
+            loss = losses.total(terms, objective.weights)
+        figures = self._of_all_ranks({"loss": loss, **terms})
+        self.optimizer.zero_grad()
+        accelerator.backward(loss)
+        self.ranks.average_gradients(self.parameters)
+        self.unchecked.append(figures)
+        if accelerator.scaler is None:  # fp16's own scaler leaves out a step without finite gradients
+            grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+            norms = torch._foreach_norm(grads) if grads else [loss.new_zeros(())]
+            self.unchecked[-1] = figures | {"gradient": torch.stack([*norms]).norm()}
+        self.optimizer.step()
+        objective.after(batch)
+        at.step += 1
+        for key, value in figures.items():
+            at.sums[key] = at.sums.get(key, 0.0) + value
+        return rate
 
-    Samples whose input is not finite are named first: they are the cause.
-    """
-    bad = [key for key, value in figures.items() if not math.isfinite(value)]
-    if not bad:
-        return
-    sizes = [part.stop - part.start for part in slices(len(batch.everyone), ranks.count)]
-    whole = ranks.gather(torch.isfinite(batch.query.flatten(1)).all(dim=1).long(), sizes)
-    broken = whole.cpu().numpy() == 0
-    everyone = [ids[i] for i in positions[batch.everyone]]
-    blamed = [one for one, guilty in zip(everyone, broken, strict=True) if guilty] or everyone
-    message = f"{', '.join(bad)} is not finite in epoch {at.epoch}, step {at.step}"
-    told = ""
-    if checkpoints is not None:
-        file = checkpoints.folder.parent / NOT_FINITE
-        told = f" (all in {file})"
-        if ranks.main:
-            place = {"epoch": at.epoch, "step": at.step, "figures": bad}
-            write_json(file, {**place, "samples": everyone, "broken_inputs": int(broken.sum())})
-    more = f" and {len(blamed) - SHOWN_IDS} more" if blamed[SHOWN_IDS:] else ""
-    raise RunError(
-        f"{name}: {message}; samples {', '.join(blamed[:SHOWN_IDS])}{more}{told}",
-        hint="lower the learning rate (--set train.lr=... or pretrain.lr=...), or look at the samples",
-    )
+    def _of_all_ranks(self, terms: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Loss terms of the global batch: the mean over ranks, since divisors are global."""
+        values = torch.stack([term.detach().float() for term in terms.values()])
+        means = self.ranks.gather(values[None], [1] * self.ranks.count).mean(dim=0)  # (terms,)
+        exact = means if means.device.type == "mps" else means.double()  # Macs have no float64
+        return dict(zip(terms, exact.unbind(), strict=True))
 
+    def means(self) -> dict[str, float]:
+        """Loss terms of the epoch that has ended, as means over its steps."""
+        return {key: float(total) / self.plan.steps for key, total in self.at.sums.items()}
 
-# --- checkpoints ----------------------------------------------------------------------------------
+    def check(self) -> dict[str, float]:
+        """Loss terms of the last step; stops where a figure of a step since the last check is not finite."""
+        rows = torch.stack([torch.stack([*row.values()]) for row in self.unchecked]).tolist()
+        names = [*self.unchecked[-1]]
+        self.unchecked.clear()
+        for step, row in enumerate(rows, self.at.step - len(rows)):
+            bad = [name for name, value in zip(names, row, strict=True) if not math.isfinite(value)]
+            if bad:
+                self._stop(step, bad)
+        return {name: value for name, value in zip(names, rows[-1], strict=True) if name != "gradient"}
 
-
-def _save(
-    checkpoints: Checkpoints,
-    objective: Objective,
-    parameters: list[nn.Parameter],
-    optimizer: Any,
-    at: Position,
-    plan: Plan,
-    ranks: Ranks,
-) -> None:
-    """The main rank writes; nobody waits for it, so that ranks may disagree about the time."""
-    if not ranks.main:
-        return
-    tensors = {f"net.{name}": tensor for name, tensor in objective.net.state_dict().items()}
-    tensors |= {f"objective.{name}": tensor for name, tensor in objective.state().items()}
-    for number, parameter in enumerate(parameters):
-        buffer = optimizer.state.get(parameter, {}).get("momentum_buffer")
-        if buffer is not None:
-            tensors[f"momentum.{number}"] = buffer
-    tensors["random"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random.cuda"] = torch.cuda.get_rng_state()
-    kind, words, *rest = np.random.get_state(legacy=True)
-    scaler = ranks.accelerator.scaler
-    values = {
-        "epoch": at.epoch,
-        "step": at.step,
-        "sums": at.sums,
-        "history": at.history,
-        "random": {"python": random.getstate(), "numpy": [kind, np.asarray(words).tolist(), *rest]},
-        "scaler": None if scaler is None else scaler.state_dict(),
-    }
-    checkpoints.save(at.epoch * plan.steps + at.step, tensors, values)
-
-
-def _restore(
-    checkpoints: Checkpoints,
-    objective: Objective,
-    parameters: list[nn.Parameter],
-    optimizer: Any,
-    at: Position,
-    ranks: Ranks,
-) -> bool:
-    """Fill everything from the newest checkpoint; False if there is none."""
-    found = checkpoints.latest()
-    place = (-1, -1) if found is None else (found[1]["epoch"], found[1]["step"])
-    mine = torch.tensor([place], device=ranks.accelerator.device)
-    if not bool((ranks.gather(mine, [1] * ranks.count) == mine).all()):
+    def _stop(self, step: int, bad: list[str]) -> NoReturn:
+        """Stop with the step and its samples; those whose input is not finite are named: they are the cause."""
+        batch = next(iter(self.batches(step, rank=0, ranks=1)))  # a function of the step: made again
+        broken = ~torch.isfinite(batch.query.flatten(1)).all(dim=1).cpu().numpy()
+        everyone = [self.ids[i] for i in self.positions[batch.everyone]]
+        blamed = [one for one, guilty in zip(everyone, broken, strict=True) if guilty] or everyone
+        where = ""
+        if self.checkpoints is not None:
+            file = self.checkpoints.folder.parent / NOT_FINITE
+            where = f" (all in {file})"
+            if self.ranks.main:
+                place = {"epoch": self.at.epoch, "step": step, "figures": bad}
+                write_json(file, {**place, "samples": everyone, "broken_inputs": int(broken.sum())})
+        more = f" and {len(blamed) - SHOWN_IDS} more" if blamed[SHOWN_IDS:] else ""
         raise RunError(
-            f"{checkpoints.folder}: ranks do not see the same checkpoints",
-            hint="put the run directory on a file system that all hosts share",
+            f"{self.name}: {', '.join(bad)} is not finite in epoch {self.at.epoch}, step {step}; "
+            f"samples {', '.join(blamed[:SHOWN_IDS])}{more}{where}",
+            hint="lower the learning rate (--set train.lr=... or pretrain.lr=...), or look at the samples",
         )
-    if found is None:
-        return False
-    tensors, values = found
-    net = {name[4:]: tensor for name, tensor in tensors.items() if name.startswith("net.")}
-    objective.net.load_state_dict(net)
-    for name, tensor in objective.state().items():
-        tensor.copy_(tensors[f"objective.{name}"])
-    objective.restored()
-    for number, parameter in enumerate(parameters):
-        buffer = tensors.get(f"momentum.{number}")
-        if buffer is not None:
-            optimizer.state[parameter]["momentum_buffer"] = buffer.to(parameter.device)
-    torch.set_rng_state(tensors["random"])
-    if torch.cuda.is_available() and "random.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random.cuda"])
-    version, words, gauss = values["random"]["python"]
-    random.setstate((version, tuple(words), gauss))
-    np.random.set_state(tuple(values["random"]["numpy"]))
-    if values["scaler"] is not None and ranks.accelerator.scaler is not None:
-        ranks.accelerator.scaler.load_state_dict(values["scaler"])
-    at.epoch, at.step = values["epoch"], values["step"]
-    at.sums, at.history = values["sums"], values["history"]
-    return True
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """The main rank writes; nobody waits for it, so that ranks may disagree about the time."""
+        if self.checkpoints is None or not self.ranks.main:
+            return
+        at, objective, scaler = self.at, self.objective, self.ranks.accelerator.scaler
+        tensors = {f"net.{name}": tensor for name, tensor in objective.net.state_dict().items()}
+        tensors |= {f"objective.{name}": tensor for name, tensor in objective.state().items()}
+        for number, parameter in enumerate(self.parameters):
+            buffer = self.optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if buffer is not None:
+                tensors[f"momentum.{number}"] = buffer
+        tensors["random"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            tensors["random.cuda"] = torch.cuda.get_rng_state()
+        kind, words, *rest = np.random.get_state(legacy=True)
+        values = {
+            "epoch": at.epoch,
+            "step": at.step,
+            "sums": {key: float(total) for key, total in at.sums.items()},
+            "history": at.history,
+            "random": {"python": random.getstate(), "numpy": [kind, np.asarray(words).tolist(), *rest]},
+            "scaler": None if scaler is None else scaler.state_dict(),
+        }
+        self.checkpoints.save(at.epoch * self.plan.steps + at.step, tensors, values)
+
+    def restore(self) -> bool:
+        """Fill everything from the newest checkpoint; False if there is none."""
+        if self.checkpoints is None:
+            return False
+        found, ranks = self.checkpoints.latest(), self.ranks
+        place = (-1, -1) if found is None else (found[1]["epoch"], found[1]["step"])
+        mine = torch.tensor([place], device=ranks.accelerator.device)
+        if not bool((ranks.gather(mine, [1] * ranks.count) == mine).all()):
+            raise RunError(
+                f"{self.checkpoints.folder}: ranks do not see the same checkpoints",
+                hint="put the run directory on a file system that all hosts share",
+            )
+        if found is None:
+            return False
+        tensors, values = found
+        net = {name[4:]: tensor for name, tensor in tensors.items() if name.startswith("net.")}
+        self.objective.net.load_state_dict(net)
+        for name, tensor in self.objective.state().items():
+            tensor.copy_(tensors[f"objective.{name}"])
+        self.objective.restored()
+        for number, parameter in enumerate(self.parameters):
+            buffer = tensors.get(f"momentum.{number}")
+            if buffer is not None:
+                self.optimizer.state[parameter]["momentum_buffer"] = buffer.to(parameter.device)
+        torch.set_rng_state(tensors["random"])
+        if torch.cuda.is_available() and "random.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random.cuda"])
+        version, words, gauss = values["random"]["python"]
+        random.setstate((version, tuple(words), gauss))
+        np.random.set_state(tuple(values["random"]["numpy"]))
+        if values["scaler"] is not None and ranks.accelerator.scaler is not None:
+            ranks.accelerator.scaler.load_state_dict(values["scaler"])
+        at = self.at
+        at.epoch, at.step, at.sums, at.history = (values[f.name] for f in fields(at))
+        return True

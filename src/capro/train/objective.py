@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,43 +14,39 @@ from capro.run.ranks import Ranks
 from capro.train.batches import Batch
 from capro.train.tasks import Task
 
-EVAL_BATCH = 256
 
-
-class Objective(Protocol):
-    """What the loop trains."""
+class Objective:
+    """What the loop trains: the loss terms of a batch, and what happens around a step."""
 
     net: Siamese
-    keys: bool  # whether batches need key views
-    weights: Mapping[str, float]  # lambda of each loss term
+    keys = False  # whether batches need key views
+    weights: Mapping[str, float] = {}  # lambda of each loss term
 
     def parameters(self) -> list[nn.Parameter]:
         """What the optimiser may change."""
-        ...
+        return [*self.net.encoder.parameters(), *self.net.heads.parameters()]
 
     def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
         """Called before an epoch, or where a run resumes within one."""
-        ...
+        raise NotImplementedError
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Loss terms of a batch."""
-        ...
+        raise NotImplementedError
 
     def after(self, batch: Batch) -> None:
         """Called after the optimiser's step."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """Everything beside weights that a resumed run needs; the tensors themselves, to be filled."""
-        ...
+        return {}
 
     def restored(self) -> None:
         """Called after ``state`` was filled from a checkpoint."""
-        ...
 
     def statistics(self) -> dict[str, float]:
         """Numbers of the epoch that has ended."""
-        ...
+        return {}
 
 
 def clean_share(task: Task, everyones: Tensor, ranks: Ranks) -> Tensor:

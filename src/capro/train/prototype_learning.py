@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from capro.method.losses import instance_loss
 from capro.method.prototypes import unit
@@ -17,12 +17,12 @@ from capro.nets.dictionary import Dictionary
 from capro.nets.siamese import Siamese
 from capro.run.fingerprints import seed_for
 from capro.run.ranks import Ranks
-from capro.train.batches import Batch, Inputs, plain_batches, slices
+from capro.train.batches import EVAL_BATCH, Batch, Inputs, plain_batches, slices
 from capro.train.judgement import Judge
-from capro.train.objective import EVAL_BATCH, clean_share, rows_of
+from capro.train.objective import Objective, clean_share, rows_of
 
 
-class PrototypeLearning:
+class PrototypeLearning(Objective):
     """All loss terms and the label rule; prototypes are polished and keys enqueued after each step.
 
     Args:
@@ -51,12 +51,7 @@ class PrototypeLearning:
         self._device = labels.device
         self._seed = seed_for(seed, "mixup")
         settings = judge.settings
-        self.weights: Mapping[str, float] = {
-            "bts": settings.lambda_bts,
-            "prj": settings.lambda_prj,
-            "pro": settings.lambda_pro,
-            "ins": settings.lambda_ins,
-        }
+        self.weights = {name: getattr(settings, f"lambda_{name}") for name in ("bts", "prj", "pro", "ins")}
         self._pseudo = labels.clone()  # the label that each sample last had
         self._decisions = judge.unchanged(labels, anchored)
         self._pending: tuple[Tensor, Tensor, Tensor] | None = None
@@ -70,9 +65,6 @@ class PrototypeLearning:
     def prototypes(self) -> Tensor:
         """(C, d_p), or (C, 2, d_p) for several labels."""
         return self._prototypes
-
-    def parameters(self) -> list[nn.Parameter]:
-        return [*self.net.encoder.parameters(), *self.net.heads.parameters()]
 
     def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
         if self._settings.update_every == 0 and not resumed:
@@ -110,11 +102,10 @@ class PrototypeLearning:
         if settings.lambda_bts and settings.reference != "none":
             terms["bts"] = self._reference_loss(batch, out, labels, clean)
 
-        embeddings = task.embeddings(out.z, out.z_c).detach()
         rows = torch.from_numpy(batch.everyone).to(self._device)
         self._pseudo[rows] = everyones
         self._decisions[rows] = self._ranks.gather(decisions, sizes)
-        self._pending = (keys, self._ranks.gather(embeddings, sizes), everyones)
+        self._pending = (keys, self._ranks.gather(out.compared.detach(), sizes), everyones)
         return terms
 
     def _reference_loss(self, batch: Batch, out: Any, labels: Tensor, clean: Tensor) -> Tensor:
@@ -125,7 +116,7 @@ class PrototypeLearning:
                 keys, heads = self._dictionary.keys, self.net.heads
                 extra["keys"] = keys
                 extra["q_keys"] = self._task.probabilities(heads.auxiliary(keys))
-                extra["r_keys"] = self._task.key_similarity(keys, heads, self._prototypes)
+                extra["r_keys"] = self._task.similarity(heads.compared(keys), self._prototypes)
         if reference.mixes:
             generator = torch.Generator(self._device)
             generator.manual_seed(seed_for(self._seed, batch.epoch, batch.step, self._ranks.index))
@@ -174,18 +165,13 @@ class PrototypeLearning:
         """Prototypes from the anchors' key embeddings, unaugmented, eval mode."""
         member = self._anchored if self._anchored.ndim == 1 else self._anchored.any(dim=1)
         rows = torch.nonzero(member).flatten().cpu().numpy()
-        sums: Tensor | None = None
+        sides = () if self._labels.ndim == 1 else (2,)  # several labels: negative and positive
+        shape = (self._task.classes, *sides, self.net.heads.embedding_dim)
+        sums = torch.zeros(shape, device=self._device)
         for block, x in self._plain(rows):
-            z = self.net.embed_key(x)
-            z_c = self.net.heads.subspaces(z) if self.net.heads.subspaces is not None else None
-            at = rows[block]
-            part = self._task.sums(z, z_c, rows_of(self._labels, at), rows_of(self._anchored, at))
-            sums = part if sums is None else sums + part
-        if sums is None:  # no anchor at all: every class is absent until samples polish it
-            width = self.net.heads.embedding_dim
-            shape = (self._task.classes, width) if self._labels.ndim == 1 else (self._task.classes, 2, width)
-            return torch.zeros(shape, device=self._device)
-        return unit(sums)
+            e, at = self.net.heads.compared(self.net.embed_key(x)), rows[block]
+            sums = sums + self._task.sums(e, rows_of(self._labels, at), rows_of(self._anchored, at))
+        return unit(sums)  # zeros of a class without an anchor: it is absent until samples polish it
 
     @torch.no_grad()
     def _fill(self, seed: int) -> None:

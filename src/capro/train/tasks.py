@@ -1,13 +1,13 @@
 """What differs between one label and several, behind one set of names.
 
 ``labels`` are (n,) int64 for one label (-1: out) and (n, C) int64 in {0, 1} for several (a row of
--1: out); ``anchored`` has the same shape, bool.
+-1: out); ``anchored`` has the same shape, bool. ``e`` are the embeddings that are compared with prototypes
+(`HeadOutputs.compared`): z, (n, d_p), for one label; z_c, (n, C, d_p), for several.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,32 +15,7 @@ from torch import Tensor
 from capro.method import label_rule as rule
 from capro.method import losses, prototypes
 from capro.method.losses import Count
-from capro.nets.heads import HeadOutputs, Heads
-
-
-class Task(Protocol):
-    """Losses, prototypes and label rule of a task."""
-
-    @property
-    def classes(self) -> int: ...
-    @property
-    def names(self) -> tuple[str, ...]: ...  # of the decisions, by their number
-    def balanced(self, labels: Tensor, balance: float | None) -> Task: ...
-    def probabilities(self, logits: Tensor) -> Tensor: ...
-    def out(self, labels: Tensor) -> Tensor: ...
-    def cls(self, logits: Tensor, labels: Tensor, count: Count) -> Tensor: ...
-    def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor: ...
-    def pro(self, out: HeadOutputs, prototypes: Tensor, labels: Tensor, count: Count) -> Tensor: ...
-    def adjust(
-        self, o: Tensor, labels: Tensor, anchored: Tensor, *, gamma: float, protect: bool
-    ) -> tuple[Tensor, Tensor]: ...
-    def unchanged(self, labels: Tensor, anchored: Tensor, *, protect: bool) -> Tensor: ...
-    def shares(self, decisions: Tensor, before: Tensor, after: Tensor) -> dict[str, float]: ...
-    def similarity(self, z: Tensor, z_c: Tensor | None, prototypes: Tensor) -> Tensor: ...
-    def sums(self, z: Tensor, z_c: Tensor | None, labels: Tensor, anchored: Tensor) -> Tensor: ...
-    def polish(self, prototypes: Tensor, embeddings: Tensor, labels: Tensor, momentum: float) -> Tensor: ...
-    def embeddings(self, z: Tensor, z_c: Tensor | None) -> Tensor: ...
-    def key_similarity(self, keys: Tensor, heads: Heads, prototypes: Tensor) -> Tensor: ...
+from capro.nets.heads import HeadOutputs
 
 
 @dataclass(frozen=True)
@@ -73,8 +48,8 @@ class SingleLabel:
     def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor:
         return losses.projection_loss(out.v_rec, out.v, out.q, labels, count=count, samples=samples)
 
-    def pro(self, out: HeadOutputs, prototypes: Tensor, labels: Tensor, count: Count) -> Tensor:
-        return losses.prototype_loss(out.z, prototypes, labels, tau=self.tau, count=count)
+    def pro(self, out: HeadOutputs, prototypes_: Tensor, labels: Tensor, count: Count) -> Tensor:
+        return losses.prototype_loss(out.z, prototypes_, labels, tau=self.tau, count=count)
 
     def adjust(
         self, o: Tensor, labels: Tensor, anchored: Tensor, *, gamma: float, protect: bool
@@ -92,24 +67,14 @@ class SingleLabel:
         counts = torch.bincount(decisions, minlength=len(self.names)).tolist()
         return {name: n / len(decisions) for name, n in zip(self.names, counts, strict=True)}
 
-    def similarity(self, z: Tensor, z_c: Tensor | None, prototypes_: Tensor) -> Tensor:
-        del z_c
-        return prototypes.similarity(z, prototypes_, tau=self.tau)
+    def similarity(self, e: Tensor, prototypes_: Tensor) -> Tensor:
+        return prototypes.similarity(e, prototypes_, tau=self.tau)
 
-    def sums(self, z: Tensor, z_c: Tensor | None, labels: Tensor, anchored: Tensor) -> Tensor:
-        del z_c
-        return prototypes.class_sums(z, torch.where(anchored, labels, rule.NULL), n_classes=self.classes)
+    def sums(self, e: Tensor, labels: Tensor, anchored: Tensor) -> Tensor:
+        return prototypes.class_sums(e, torch.where(anchored, labels, rule.NULL), n_classes=self.classes)
 
-    def embeddings(self, z: Tensor, z_c: Tensor | None) -> Tensor:
-        del z_c
-        return z
-
-    def polish(self, prototypes_: Tensor, embeddings: Tensor, labels: Tensor, momentum: float) -> Tensor:
-        return prototypes.polish(prototypes_, embeddings, labels, momentum=momentum)
-
-    def key_similarity(self, keys: Tensor, heads: Heads, prototypes_: Tensor) -> Tensor:
-        del heads
-        return prototypes.similarity(keys, prototypes_, tau=self.tau)
+    def polish(self, prototypes_: Tensor, e: Tensor, labels: Tensor, momentum: float) -> Tensor:
+        return prototypes.polish(prototypes_, e, labels, momentum=momentum)
 
 
 @dataclass(frozen=True)
@@ -148,7 +113,7 @@ class MultiLabel:
 
     def pro(self, out: HeadOutputs, prototypes_: Tensor, labels: Tensor, count: Count) -> Tensor:
         return losses.prototype_loss_binary(
-            _subspaces(out.z_c), prototypes_, labels, tau=self.tau,
+            out.compared, prototypes_, labels, tau=self.tau,
             pos_weight=self.pos_weight.to(out.z), count=count,
         )  # fmt: skip
 
@@ -174,28 +139,14 @@ class MultiLabel:
         found = {name: n / total for name, n in zip(self.names, counts, strict=True)}
         return found | {"drop": int(self.out(after).sum()) / len(after)}
 
-    def similarity(self, z: Tensor, z_c: Tensor | None, prototypes_: Tensor) -> Tensor:
-        del z
-        return prototypes.similarity_binary(_subspaces(z_c), prototypes_, tau=self.tau)
+    def similarity(self, e: Tensor, prototypes_: Tensor) -> Tensor:
+        return prototypes.similarity_binary(e, prototypes_, tau=self.tau)
 
-    def sums(self, z: Tensor, z_c: Tensor | None, labels: Tensor, anchored: Tensor) -> Tensor:
-        del z
-        return prototypes.class_sums_binary(_subspaces(z_c), labels, anchored)
+    def sums(self, e: Tensor, labels: Tensor, anchored: Tensor) -> Tensor:
+        return prototypes.class_sums_binary(e, labels, anchored)
 
-    def embeddings(self, z: Tensor, z_c: Tensor | None) -> Tensor:
-        del z
-        return _subspaces(z_c)
-
-    def polish(self, prototypes_: Tensor, embeddings: Tensor, labels: Tensor, momentum: float) -> Tensor:
-        return prototypes.polish_binary(prototypes_, embeddings, labels, momentum=momentum)
-
-    def key_similarity(self, keys: Tensor, heads: Heads, prototypes_: Tensor) -> Tensor:
-        if heads.subspaces is None:
-            raise ValueError("multi-label heads without subspaces")
-        return prototypes.similarity_binary(heads.subspaces(keys), prototypes_, tau=self.tau)
+    def polish(self, prototypes_: Tensor, e: Tensor, labels: Tensor, momentum: float) -> Tensor:
+        return prototypes.polish_binary(prototypes_, e, labels, momentum=momentum)
 
 
-def _subspaces(z_c: Tensor | None) -> Tensor:
-    if z_c is None:
-        raise ValueError("multi-label heads without subspaces")
-    return z_c
+Task = SingleLabel | MultiLabel

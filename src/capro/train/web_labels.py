@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from torch import Tensor, nn
+from torch import Tensor
 
 from capro.nets.siamese import Siamese
 from capro.run.ranks import Ranks
 from capro.train.batches import Batch
-from capro.train.objective import clean_share, rows_of
+from capro.train.objective import Objective, clean_share, rows_of
 from capro.train.tasks import Task
 
 
-class WebLabels:
+class WebLabels(Objective):
     """Step 1: L_cls + L_prj on the labels as they are (Eq. 1). Also trains heads on anchors."""
-
-    keys = False
 
     def __init__(
         self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, *,
@@ -24,10 +20,7 @@ class WebLabels:
     ) -> None:  # fmt: skip
         self.net, self._task, self._labels, self._ranks = net, task, labels, ranks
         self._freeze = freeze
-        self.weights: Mapping[str, float] = {"prj": lambda_prj}
-
-    def parameters(self) -> list[nn.Parameter]:
-        return [*self.net.encoder.parameters(), *self.net.heads.parameters()]
+        self.weights = {"prj": lambda_prj}
 
     def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
         del epoch, resumed
@@ -40,15 +33,3 @@ class WebLabels:
         share = len(batch.everyone) / self._ranks.count
         clean = clean_share(self._task, rows_of(self._labels, batch.everyone), self._ranks)
         return {"cls": self._task.cls(out.p, y, clean), "prj": self._task.prj(out, y, clean, share)}
-
-    def after(self, batch: Batch) -> None:
-        del batch
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def restored(self) -> None:
-        pass
-
-    def statistics(self) -> dict[str, float]:
-        return {}

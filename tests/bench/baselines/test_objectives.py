@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from capro.train.steps import WebLabels
 
 from capro.bench.baselines.objectives import SmallLoss, sample_losses, smallest
 from capro.config import PretrainSettings
@@ -15,6 +14,7 @@ from capro.nets.siamese import Siamese
 from capro.train.batches import Batch, FeatureInputs
 from capro.train.loop import fit
 from capro.train.tasks import SingleLabel
+from capro.train.web_labels import WebLabels
 from tests.train.toys import one_rank
 
 CLASSES, WIDTH, NOISE = 4, 48, 0.4

@@ -23,11 +23,7 @@ from tests import squares as tiny
 def prepare(base: Path, *, multi: bool) -> Run:
     data = tiny.write_data(base / "data", multi=multi)
     run = Run.create(base / "run", tiny.settings(data, "pretrain.epochs=12", multi=multi))
-    PLAN.do(run, "scan")
-    PLAN.do(run, "classes")
-    PLAN.do(run, "pixels")
-    PLAN.do(run, "features")
-    PLAN.do(run, "pretrain")
+    PLAN.do(run, "scan", "pretrain")
     return run
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -40,7 +39,7 @@ class Referenced(WebLabels):
         reference: Provider, weight: float, seed: int, teacher: Siamese | None = None,
     ) -> None:  # fmt: skip
         super().__init__(net, task, labels, ranks, lambda_prj=lambda_prj)
-        self.weights: Mapping[str, float] = {"prj": lambda_prj, "bts": weight}
+        self.weights = {"prj": lambda_prj, "bts": weight}
         self._reference, self._teacher = reference, teacher
         self._seed = seed_for(seed, "baseline mixup")
         if teacher is not None:

@@ -23,11 +23,10 @@ from capro.run import processes
 from capro.run.artefacts import BASELINE_FIGURES, BELIEFS, STEP1, TEST_SCORES, VAL_SCORES
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
-from capro.run.ranks import Ranks
 from capro.run.stage import Job, Stage, perform
-from capro.train.batches import FeatureInputs, plain_batches
+from capro.stages.training import fit_once
+from capro.train.batches import FeatureInputs, forward_plain
 from capro.train.classifier_only import ClassifierOnly
-from capro.train.loop import fit
 from capro.train.objective import Objective
 from capro.train.setup import TrainingSet, inputs_of, load_net, net_state, new_heads, new_net, training_set
 from capro.train.web_labels import WebLabels
@@ -47,18 +46,9 @@ class Work:
     job: Job
     training: TrainingSet
 
-    @property
-    def run(self) -> Run:
-        return self.job.run
-
-    @property
-    def ranks(self) -> Ranks:
-        return self.job.ranks
-
-    @property
-    def device(self) -> torch.device:
-        device: torch.device = self.ranks.accelerator.device
-        return device
+    def __post_init__(self) -> None:
+        self.run, self.ranks = self.job.run, self.job.ranks
+        self.device: torch.device = self.ranks.accelerator.device
 
     def net(self, name: str = "step1") -> Siamese:
         """Fresh networks; another name is another start."""
@@ -79,28 +69,17 @@ class Work:
         """Train with step 1's schedule, on all training rows or on some."""
         settings = self.run.settings
         positions = self.training.positions if rows is None else self.training.positions[rows]
-        fit(
-            objective,
-            inputs_of(self.run, objective.net.encoder),
-            positions,
-            settings.pretrain,
-            name=name,
-            seed=settings.seed,
-            ranks=self.ranks,
-            ids=self.training.ids,
-            bar=self.job.bar,
+        inputs, ids = inputs_of(self.run, objective.net.encoder), self.training.ids
+        fit_once(
+            self.job, objective, inputs, positions, settings.pretrain, name=name, seed=settings.seed, ids=ids
         )
 
-    @torch.no_grad()
     def features(self, positions: NDArray[np.int64], net: Siamese | None = None) -> NDArray[np.float32]:
         """Unaugmented features v of samples: cached ones, or of step 1's encoder (or another)."""
-        net = (net or self.step1()).eval()
-        inputs = inputs_of(self.run, net.encoder)
-        parts = [
-            net.encoder(x).float().cpu().numpy()
-            for _, x in plain_batches(inputs, positions, size=256, device=self.device)
-        ]
-        return np.concatenate(parts)
+        encoder = (net or self.step1()).eval().encoder
+        inputs = inputs_of(self.run, encoder)
+        v = forward_plain(encoder, inputs, positions, width=encoder.dim, device=self.device)
+        return v.cpu().numpy()
 
     def beliefs(self) -> NDArray[np.float32]:
         """What the stage ``beliefs`` left, (n, C)."""
@@ -126,17 +105,10 @@ class Work:
         heads = new_heads(settings, v.shape[1], training, name="probe")
         net = Siamese(FeatureBackbone(v.shape[1]), heads).to(self.device)
         labels = training.labels[torch.from_numpy(rows)]
-        fit(
-            ClassifierOnly(net, training.task(settings.net.tau), labels, self.ranks),
-            FeatureInputs(v, v[None], v[None], np.arange(len(v)), seed=settings.seed),
-            rows,
-            settings.pretrain,
-            name=name,
-            seed=settings.seed,
-            ranks=self.ranks,
-            ids=training.row_ids,
-            bar=self.job.bar,
-        )
+        objective = ClassifierOnly(net, training.task(settings.net.tau), labels, self.ranks)
+        inputs = FeatureInputs(v, v[None], v[None], np.arange(len(v)), seed=settings.seed)
+        ids, seed = training.row_ids, settings.seed
+        fit_once(self.job, objective, inputs, rows, settings.pretrain, name=name, seed=seed, ids=ids)
         return heads.classifier
 
     def noise(self) -> float:

@@ -1,36 +1,16 @@
-"""The three objectives against slow references and the words of method.md."""
+"""Step 2 against slow references and the words of method.md."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from capro.train.steps import ClassifierOnly, Frame, WebLabels
 from torch.nn import functional as F
 
-from capro import config
-from capro.config import FinetuneSettings
 from capro.method.label_rule import NULL, Decision
-from capro.nets.backbones import FeatureBackbone
-from capro.nets.heads import Heads
-from capro.nets.siamese import Siamese
-from capro.train.batches import FeatureInputs, Plan, load_batches
-from capro.train.loop import fit
-from capro.train.tasks import MultiLabel
-from tests.train.toys import TAU, Toy, everything, one_rank
-
-CPU = torch.device("cpu")
-
-
-def batches(toy: Toy, epoch: int, keys: bool = True):
-    return list(
-        load_batches(
-            toy.inputs(), Plan(toy.n, 8, seed=3), toy.positions, epoch=epoch, first=0, keys=keys,
-            rank=0, ranks=1, device=CPU,
-        )
-    )  # fmt: skip
+from tests.train.toys import CPU, TAU, Toy, batches, everything, ordered
 
 
 def slow_rule(o: torch.Tensor, y: torch.Tensor, anchored: torch.Tensor, gamma: float, protect: bool):
@@ -47,7 +27,7 @@ def slow_rule(o: torch.Tensor, y: torch.Tensor, anchored: torch.Tensor, gamma: f
     return torch.tensor(found)
 
 
-# --- step 2: start --------------------------------------------------------------------------------
+# --- start --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["frozen", "full"])
@@ -92,7 +72,7 @@ def test_no_anchor_at_all_is_survived():
         assert all(math.isfinite(value) for row in history for value in row.values())
 
 
-# --- step 2: terms --------------------------------------------------------------------------------
+# --- terms --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["capro", "mopro"])
@@ -153,7 +133,7 @@ def test_terms_labels_and_prototypes_equal_a_slow_reference(policy):
             if clean[i]:
                 polished[labels[i]] = 0.8 * polished[labels[i]] + 0.2 * out.z[i]
         assert torch.allclose(objective.prototypes, F.normalize(polished, dim=1), atol=1e-5)
-        queue = objective._dictionary.ordered()
+        queue = ordered(objective._dictionary)
         assert torch.allclose(queue[-len(rows) :], keys, atol=1e-6)  # out or not, in batch order
     assert dropped
     assert kept
@@ -164,15 +144,15 @@ def test_terms_labels_and_prototypes_equal_a_slow_reference(policy):
 
 def all_out(objective):
     """A rule that drops everyone."""
-    kind = type(objective._task)
+    judge = objective._judge
+    kind = type(judge.task)
 
     class Strict(kind):
         def adjust(self, o, labels, anchored, *, gamma, protect):
             return torch.full_like(labels, NULL), torch.full_like(labels, 2)
 
-    objective._task = Strict(**{
-        name: getattr(objective._task, name) for name in objective._task.__dataclass_fields__
-    })  # fmt: skip
+    strict = Strict(**{name: getattr(judge.task, name) for name in judge.task.__dataclass_fields__})
+    objective._judge = replace(judge, task=strict)
 
 
 @pytest.mark.parametrize("reference", ["cb", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb+mixup"])
@@ -192,21 +172,21 @@ def test_a_batch_without_a_clean_sample_is_a_zero_not_a_nan(multi, reference):
     assert terms["ins"].item() > 0
     sum(terms.values()).backward()
     assert all(torch.isfinite(p.grad).all() for p in objective.parameters() if p.grad is not None)
-    stored = objective._dictionary.ordered()
+    stored = ordered(objective._dictionary)
     objective.after(batch)
     assert torch.equal(objective.prototypes, before)
-    assert not torch.equal(objective._dictionary.ordered(), stored)
+    assert not torch.equal(ordered(objective._dictionary), stored)
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("wanted", [False, True])
 @pytest.mark.parametrize("multi", [False, True])
-def test_bootstrapping_reaches_the_classifier_behind_a_frozen_encoder_only_if_told(multi, told):
-    objective = Toy(multi=multi, settings={"reference": "cb", "bts_classifier": told}).objective()
+def test_bootstrapping_reaches_the_classifier_behind_a_frozen_encoder_only_if_wanted(multi, wanted):
+    objective = Toy(multi=multi, settings={"reference": "cb", "bts_classifier": wanted}).objective()
     objective.begin_epoch(0, resumed=False)
     (batch, *_) = batches(Toy(multi=multi), 0)
     objective.terms(batch)["bts"].backward()
     gradient = objective.net.heads.classifier.weight.grad
-    assert (gradient is not None and bool(gradient.any())) == told
+    assert (gradient is not None and bool(gradient.any())) == wanted
     assert objective.net.heads.auxiliary.weight.grad.any()
 
 
@@ -332,144 +312,3 @@ def test_the_encoder_is_frozen_and_really_unfrozen():
     assert changed(begin, seen[2], "net.key_encoder") > 0
     means = [name for name in begin if name.endswith("running_mean")]
     assert all(changed(begin, seen[2], name) for name in means)
-
-
-def test_step_three_trains_the_classifier_alone():
-    toy = Toy("full")
-    net = toy.net()
-    toy.fit(WebLabels(net, toy.task, toy.labels, one_rank(), lambda_prj=1.0))
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    history = toy.fit(ClassifierOnly(net, toy.task, toy.labels, one_rank()))
-    after = net.state_dict()
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {"heads.classifier.weight", "heads.classifier.bias"}
-    assert set(history[0]) == {"epoch", "lr", "loss", "cls"}
-
-
-def test_step_three_makes_up_for_rare_classes_as_far_as_it_is_told():
-    toy = Toy()
-    labels = torch.where(torch.arange(toy.n) < toy.n // 2, 0, toy.labels)
-    labels[::5] = NULL
-    sizes = [int((labels == c).sum()) for c in range(toy.classes)]
-    assert min(sizes) > 0
-    batch = batches(toy, 0, keys=False)[0]
-    net = toy.net().eval()
-    rows = [i for i in batch.samples.tolist() if labels[i] != NULL]
-    p = net(batch.query).query.p[labels[torch.from_numpy(batch.samples)] != NULL]
-    for balance in (0.0, 0.5, 1.0):
-        objective = ClassifierOnly(net, toy.task.balanced(labels, balance), labels, one_rank())
-        slow = []
-        for logits, i in zip(p.tolist(), rows, strict=True):
-            weights = [math.exp(logits[c]) * (sizes[c] / sum(sizes)) ** balance for c in range(toy.classes)]
-            slow.append(-math.log(weights[int(labels[i])] / sum(weights)))
-        assert objective.terms(batch)["cls"].item() == pytest.approx(np.mean(slow), rel=1e-4)
-
-
-@pytest.mark.parametrize("mode", ["frozen", "full"])
-def test_coordinates_of_step_three_are_the_features_mean_and_spread(mode):
-    toy = Toy(mode)
-    net = toy.net()
-    frame = Frame.of(net, toy.inputs(), toy.positions, one_rank())
-    raw = toy.inputs().raw(toy.positions, epoch=0, view=-1)
-    x = toy.inputs().ready(raw, toy.positions, epoch=0, view=-1, device=CPU)
-    v = net.eval().encoder(x).detach().numpy()
-    center = [np.mean(column) for column in v.T]
-    assert np.allclose(frame.center, center, atol=1e-5)
-    spread = np.linalg.svd(v - center, compute_uv=False)[0] / math.sqrt(toy.n)
-    assert frame.scale.item() == pytest.approx(max(1.0, spread), rel=1e-4)
-
-
-def test_other_coordinates_change_the_way_but_not_the_classifier():
-    toy = Toy(multi=True)
-    net = toy.net()
-    v = torch.randn(6, net.encoder.dim)
-    frame = Frame(torch.randn(net.encoder.dim), torch.tensor(3.0))
-    before = net.heads.classifier(v)
-    objective = ClassifierOnly(net, toy.task, toy.labels, one_rank(), frame)
-    batch = batches(toy, 0, keys=False)[0]
-    plain = ClassifierOnly(toy.net(), toy.task, toy.labels, one_rank()).terms(batch)["cls"]
-    assert torch.allclose(objective.terms(batch)["cls"], plain, atol=1e-5)
-    assert not torch.allclose(net.heads.classifier(v), before)
-    objective.finish()
-    assert torch.allclose(net.heads.classifier(v), before, atol=1e-5)
-    objective.finish()  # once is enough
-    assert torch.allclose(net.heads.classifier(v), before, atol=1e-5)
-
-
-def test_centred_step_three_converges_to_a_trusted_solution():
-    """Features with a large mean, strong decay: scikit-learn's answer, whose bias does not decay."""
-    from sklearn.linear_model import LogisticRegression
-
-    toy = Toy(n=40, views=1)
-    toy.plain = toy.plain + 20.0
-    toy.query = toy.plain[None]
-    decay = 0.05
-    trusted = LogisticRegression(C=1 / (decay * toy.n), max_iter=5000, tol=1e-8)
-    expected = trusted.fit(toy.plain, toy.labels.numpy()).predict_proba(toy.plain)
-    apart = {}
-    for centred in (True, False):
-        net = toy.net()
-        settings = FinetuneSettings(
-            centred=centred, lr=0.5 if centred else 0.005, epochs=150, weight_decay=decay
-        )
-        objective = ClassifierOnly.by(
-            settings, net, toy.task, toy.labels, one_rank(), toy.inputs(), toy.positions
-        )
-        toy.fit(objective, schedule=settings)
-        objective.finish()
-        found = net.heads.classifier(torch.from_numpy(toy.plain)).softmax(dim=1).detach().numpy()
-        apart[centred] = np.abs(found - expected).max()
-    assert apart[True] < 0.03  # the bias decays a little, by 1 / scale^2
-    assert apart[False] > 0.1
-
-
-@pytest.mark.parametrize("classes", [1, 2, 3])
-def test_step_three_of_the_preset_does_not_swing_with_few_classes(classes):
-    """With all variance of v as its scale the bias swung: a mean over few classes pulls hard."""
-    rng = np.random.default_rng(0)
-    v = (3 + 1.6 * rng.standard_normal((512, 256))).astype(np.float32)
-    labels = torch.from_numpy((v[:, :classes] > 3.4).astype(np.int64))
-    settings = config.load(preset_name="small-multi").finetune
-    torch.manual_seed(0)
-    net = Siamese(FeatureBackbone(256), Heads(256, 4, classes, tau=TAU, multi_label=True))
-    inputs, positions = FeatureInputs(v, v[None], v[None], np.arange(512), seed=0), np.arange(512)
-    task = MultiLabel(classes, TAU, torch.ones(classes))
-    objective = ClassifierOnly.by(settings, net, task, labels, one_rank(), inputs, positions)
-    history = fit(
-        objective, inputs, positions, settings,
-        name="toy", seed=0, ranks=one_rank(), ids=[str(i) for i in range(512)],
-    )  # fmt: skip
-    losses = [row["cls"] for row in history]
-    assert max(losses[1:]) < losses[0]
-
-
-def test_step_one_equals_a_slow_reference_and_leaves_the_unlabelled_out():
-    toy = Toy()
-    labels = toy.labels.clone()
-    labels[::3] = NULL
-    objective = WebLabels(toy.net(), toy.task, labels, one_rank(), lambda_prj=0.5)
-    objective.begin_epoch(0, resumed=False)
-    for batch in batches(toy, 0, keys=False):
-        y = labels[torch.from_numpy(batch.everyone)]
-        terms = objective.terms(batch)
-        with torch.no_grad():
-            out = objective.net(batch.query).query
-        part = y >= 0
-        rec = ((out.v_rec - out.v) ** 2).mean()
-        assert terms["cls"].item() == pytest.approx(float(F.cross_entropy(out.p[part], y[part])))
-        aux = F.cross_entropy(out.q[part], y[part])
-        assert terms["prj"].item() == pytest.approx(float(rec + aux), rel=1e-5)
-    assert objective.weights == {"prj": 0.5}
-
-
-def test_heads_on_anchors_leave_the_encoder():
-    toy = Toy("full")
-    net = toy.net()
-    rows = torch.nonzero(toy.anchored).flatten()
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    objective = WebLabels(net, toy.task, toy.labels[rows], one_rank(), lambda_prj=1.0, freeze=True)
-    toy.fit(objective, positions=toy.positions[rows.numpy()])
-    after = net.state_dict()
-    moved = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {"heads"}
-    assert np.array_equal(rows.numpy(), np.flatnonzero(toy.anchored.numpy()))
