@@ -23,7 +23,7 @@ from capro.bench import Bench
 from capro.bench.grids import MOPRO
 from capro.bench.runner import METRICS
 from capro.bench.store import only_one
-from capro.bench.summary import Measured, Result, markdown, paired, spread
+from capro.bench.summary import Measured, TableResult, paired, results_markdown, spread
 from capro.data.manifest import manifest_of
 from capro.evaluate.truth import on_truth
 from capro.run.directory import Run
@@ -87,7 +87,7 @@ def variants(bench: Bench, base: Run, truth: Path) -> list[Variant]:
     return rows
 
 
-def measure(bench: Bench, truth: Path, labels: Sequence[str] = ()) -> Result:
+def measure(bench: Bench, truth: Path, labels: Sequence[str] = ()) -> TableResult:
     """Run the rows (all, or vanilla and those named) with every seed."""
     with only_one(bench.folder):
         base = base_of(bench)
@@ -107,7 +107,7 @@ def measure(bench: Bench, truth: Path, labels: Sequence[str] = ()) -> Result:
                 )
     metrics = [*METRICS[manifest_of(base).task], *CLEANED]
     title = f"{bench.folder.name}: {bench.settings.net.backbone}, {bench.settings.net.mode}"
-    return Result("accuracy", title, [*measured.values()], metrics, "vanilla", bench.seeds)
+    return TableResult("accuracy", title, [*measured.values()], metrics, "vanilla", bench.seeds)
 
 
 def figures_of(bench: Bench, row: Variant, truth: Path, seed: int) -> dict[str, float]:
@@ -121,7 +121,7 @@ def figures_of(bench: Bench, row: Variant, truth: Path, seed: int) -> dict[str, 
     return found
 
 
-def comparisons(result: Result) -> list[str]:
+def comparisons(result: TableResult) -> list[str]:
     """For each row its differences to vanilla, and for CAPro the share of the gap to the oracle."""
     metrics = [name for name in result.metrics if name not in CLEANED]
     rows = {row.label: row for row in result.rows}
@@ -151,7 +151,7 @@ def main() -> None:
     begin = time.monotonic()
     bench = bench_of(args.data, args.runs, args.set, seeds=args.seeds)
     result = measure(bench, truth_of(bench), args.rows)
-    print(markdown(result))
+    print(results_markdown(result))
     print("\n".join(comparisons(result)))
     print(f"({time.monotonic() - begin:.0f} s)")
 

@@ -10,7 +10,7 @@ import pytest
 import accuracy
 import variants
 from capro.bench import Bench
-from capro.bench.summary import Measured, Result, markdown
+from capro.bench.summary import Measured, TableResult, results_markdown
 from capro.data.labels import encode
 from capro.data.manifest import manifest_of
 from capro.evaluate.truth import load_truth
@@ -69,7 +69,7 @@ def test_rows_and_figures_of_one_label(made: Callable[[bool], Made]) -> None:
         assert set(row.figures[0]) == {"top1", "top5"} | (set(accuracy.CLEANED) if cleaned else set())
     web = next(row for row in result.rows if row.label == "CAPro from web")
     assert web.figures[0]["labels before"] == 0.75  # 4 of 16 pictures of each class show another one
-    assert "| oracle: true labels, then step 3 |" in markdown(result)
+    assert "| oracle: true labels, then step 3 |" in results_markdown(result)
     lines = accuracy.comparisons(result)
     assert len(lines) == len(labels) - 1
     assert all("top1 (" in line and "over vanilla" in line for line in lines)
@@ -141,7 +141,7 @@ def test_differences_to_vanilla_and_share_of_the_gap() -> None:
         for label, values in top1.items()
     ]
     step3, web, unbalanced, *_ = accuracy.comparisons(
-        Result("accuracy", "", rows, ["top1", *accuracy.CLEANED], "vanilla", (0, 1))
+        TableResult("accuracy", "", rows, ["top1", *accuracy.CLEANED], "vanilla", (0, 1))
     )
     assert step3 == "vanilla, then step 3: +5.00 top1 (2/2) over vanilla"
     assert web == (

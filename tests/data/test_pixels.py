@@ -16,7 +16,7 @@ from capro.data.manifest import Manifest
 from capro.data.pixels import Pixels
 from capro.data.scan import scan_sources
 from capro.data.views import KEY, QUERY
-from capro.train.batches import PLAIN, ImageInputs, Plan, load_batches
+from capro.train.batches import PLAIN, ImageInputs, BatchPlan, load_batches
 from tests.data.corpus import jpeg
 
 
@@ -79,7 +79,7 @@ def test_reused_buffers_change_no_batch(pixels: Pixels) -> None:
     inputs = ImageInputs(pixels, shape, ViewSettings(), seed=3)
     rows, cpu = np.tile(np.arange(5), 6), torch.device("cpu")
     batches = load_batches(
-        inputs, Plan(30, 4, 0), rows, epoch=1, first=0, keys=True, rank=0, ranks=1, device=cpu
+        inputs, BatchPlan(30, 4, 0), rows, epoch=1, first=0, keys=True, rank=0, ranks=1, device=cpu
     )
     for batch in list(batches):  # all of them are made before the first is looked at
         at, key_at = rows[batch.everyone], rows[batch.everyone[batch.key_order]]

@@ -97,7 +97,7 @@ def test_a_missing_input_is_an_error(tmp_path: Path) -> None:
     assert f"`capro run --run {run.path}`" in caught.value.hint
     with pytest.raises(RunError, match="the scan stage has not finished") as caught:
         PLAN.do(run, "embed")
-    assert f"`capro scan SOURCE --run {run.path}`" in caught.value.hint
+    assert f"`capro run --run {run.path}`" in caught.value.hint  # what can be typed as it stands
 
 
 @pytest.mark.parametrize("name", PLAN.names)
