@@ -19,7 +19,7 @@ from capro.run.directory import Run
 from capro.train.setup import training_set
 from tests import squares
 
-Made = tuple[Bench, Result]
+Made = tuple[Bench, TableResult]
 
 
 @pytest.fixture(scope="module")

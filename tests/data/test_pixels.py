@@ -16,7 +16,7 @@ from capro.data.manifest import Manifest
 from capro.data.pixels import Pixels
 from capro.data.scan import scan_sources
 from capro.data.views import KEY, QUERY
-from capro.train.batches import PLAIN, ImageInputs, BatchPlan, load_batches
+from capro.train.batches import PLAIN, BatchPlan, ImageInputs, load_batches
 from tests.data.corpus import jpeg
 
 
