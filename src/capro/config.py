@@ -179,6 +179,18 @@ class ReferenceSettings(Section):
     mixup_alpha: Rate = setting(0.2, "mixup and cb+mixup: shares are drawn from Beta(a, a)")
 
 
+class PlusSettings(Section):
+    """The method plus: the posterior of the true label from web label, texts and picture."""
+
+    folds: Annotated[int, Field(ge=2)] = setting(
+        3, "parts of the data: each is judged by a classifier of the others"
+    )
+    rounds: Count = setting(0, "rounds of EM; 0: 6 for one label, 4 for several")
+    ask_below: Share = setting(
+        0.5, "a posterior below this is a question for a person; the best class stands"
+    )
+
+
 class FinetuneSettings(Schedule):
     """Step 3: the classifier alone, on the cleaned set."""
 
@@ -204,6 +216,10 @@ class Settings(Section):
     """Everything that decides a run."""
 
     seed: Count = setting(0, "of every random choice")
+    method: Literal["paper", "plus"] = setting(
+        "paper",
+        "paper: CAPro as published; plus: web label, texts and picture weighed together (docs/plus.md)",
+    )
     data: DataSettings = DataSettings()
     scan: ScanSettings = ScanSettings()
     views: ViewSettings = ViewSettings()
@@ -213,6 +229,7 @@ class Settings(Section):
     match: MatchSettings = MatchSettings()
     train: TrainSettings = TrainSettings()
     reference: ReferenceSettings = ReferenceSettings()
+    plus: PlusSettings = PlusSettings()
     finetune: FinetuneSettings = FinetuneSettings()
     log: LogSettings = LogSettings()
 

@@ -48,7 +48,7 @@ def _paper(
     return {name: value for name, value in named.items() if value is not None}
 
 
-PAPER = ("train.text_weight=0", "finetune.balance=null")  # whatever the preset
+PAPER = ("method=paper", "train.text_weight=0", "finetune.balance=null")  # whatever the preset
 
 
 def _with(reference: str) -> tuple[str, ...]:

@@ -155,6 +155,11 @@ def reliability(scores: Scores, y: Labels, bins: int = 15) -> Reliability:
     else:
         sure = np.maximum(scores, 1 - scores).ravel()
         right = ((scores > 0.5) == (y > 0)).ravel()
+    return binned(sure, right, bins)
+
+
+def binned(sure: Scores, right: NDArray[np.bool_], bins: int = 15) -> Reliability:
+    """Answers by their confidence, (n,), and whether they are right, (n,)."""
     edges = np.linspace(0, 1, bins + 1)
     where = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, bins - 1)
     count = np.bincount(where, minlength=bins)

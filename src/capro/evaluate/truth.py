@@ -13,8 +13,8 @@ from capro.data.labels import encode, labels_of
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers.columns import header, label_names, records, text_of
 from capro.errors import DataError
-from capro.evaluate.metrics import harmonic, mean, shares_by_class
-from capro.run.artefacts import ANCHORS, CLEANED_LABELS
+from capro.evaluate.metrics import average_precision, binned, harmonic, mean, shares_by_class
+from capro.run.artefacts import ANCHORS, CLEANED_LABELS, FUSED_SCORES
 from capro.run.directory import Run
 from capro.text.classes import classes_of
 
@@ -130,6 +130,41 @@ def _share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> float:
     return mean(part[whole])
 
 
+def score_quality(
+    scores: NDArray[np.floating],
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+    member: NDArray[np.bool_],
+) -> dict[str, Any]:
+    """How well the scores behind the verdicts rank wrong labels, and whether they mean what they say.
+
+    ``error_average_precision``: of one minus the score of the given label, for labels that are wrong.
+    ``score_ece``: expected calibration error of the score of the label that a kept sample has now; several labels:
+    of every (sample, class) decision. ``right_at_90``: share that is right among scores from 0.85 to 0.95.
+
+    Args:
+        scores: of every class, (n, C).
+        before: web labels, (n,) or (n, C).
+        after: cleaned labels in the same shape, -1 for out.
+        member: truth, (n, C).
+    """
+    if before.ndim == 1:
+        rows, kept = np.flatnonzero(before >= 0), np.flatnonzero(after >= 0)
+        doubt, wrong = 1 - scores[rows, before[rows]], ~member[rows, before[rows]]
+        sure, right = scores[kept, after[kept]], member[kept, after[kept]]
+    else:
+        doubt, wrong = 1 - scores[before > 0], ~member[before > 0]
+        sure, right = np.maximum(scores, 1 - scores).ravel(), ((scores > 0.5) == member).ravel()
+    near = (sure > 0.85) & (sure <= 0.95)
+    return {
+        "error_average_precision": float(
+            average_precision(doubt[:, None], wrong[:, None].astype(np.int64))[0]
+        ),
+        "score_ece": binned(sure, right).ece,
+        "right_at_90": float(right[near].mean()) if near.any() else float("nan"),
+    }
+
+
 def on_truth(run: Run, truth: Path) -> dict[str, Any]:
     """Anchor purity, label accuracy before and after cleaning, and how well noise was detected."""
     manifest, specs = manifest_of(run), classes_of(run)
@@ -149,5 +184,6 @@ def on_truth(run: Run, truth: Path) -> dict[str, Any]:
         "cleaned_label_accuracy": label_accuracy(after, member),
         "kept": float(1 - out.mean()),
         "noise_detection": noise_detection(before, after, member),
+        **score_quality(np.array(run.read(FUSED_SCORES)), before, after, member),
         "purity_by_class": dict(zip(classes, map(float, pure), strict=True)),
     }

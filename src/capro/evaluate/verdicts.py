@@ -49,7 +49,9 @@ class Evidence:
     pictures: Neighbourhood
     lenders: list[NDArray[np.int64]]
     gamma: float
-    text: Floats | None = None  # t, (n, C), where texts count in the rule
+    text: Floats | None = None  # t, (n, C), where texts count in the rule; method plus: P(c | words)
+    none: Floats | None = None  # method plus, one label: posterior of none of these, (n,)
+    ask: NDArray[np.bool_] | None = None  # method plus: where a person should be asked, shape of the labels
 
     def distances(self, ids: Names, names: Names) -> NDArray[np.float64]:
         """d* of each (id, class); nan where the class is none of the sample's web labels."""
@@ -136,6 +138,7 @@ def single_label(evidence: Evidence) -> pd.DataFrame:
         "classifier_probability": np.where(labelled, e.classifier[at], np.nan),
         "text_probability": e.text_probability(),
         "text_distance": distance,
+        **({} if e.none is None else {"none_score": e.none, "needs_review": e.ask}),
         "evidence": [_sentence(e, row, float(distance[row])) for row in rows.tolist()],
     }
     return pd.DataFrame(frame)
@@ -147,6 +150,8 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
     label = e.classes[given] if given >= 0 else None
     belief = float(e.fused[row, given]) if given >= 0 else 0.0
     top, decision = float(e.fused[row, best]), Decision(int(e.decisions[row]))
+    if e.none is not None:
+        return _posterior_sentence(e, row) + e.aside(row)
     if decision is Decision.ANCHOR:
         helpers = len(e.lenders[row])
         texts = f" and the texts of {many(helpers, 'similar picture')} lie" if helpers else " lies"
@@ -181,6 +186,32 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
             f"{top:.2f}, but not above {e.gamma:.2f}; '{label}' has {belief:.2f}."
         )
     return text + e.aside(row)
+
+
+def _posterior_sentence(e: Evidence, row: int) -> str:
+    """Method plus: the posterior, and what words (label and texts) and picture say alone."""
+    given, decision = int(e.given[row]), Decision(int(e.decisions[row]))
+    best = int(e.corrected[row]) if e.corrected[row] >= 0 else int(e.fused[row].argmax())
+
+    def weighed(c: int) -> str:
+        words = "" if e.text is None else f"words {e.text[row, c]:.2f}, "
+        return f"{e.fused[row, c]:.2f} ({words}picture {e.classifier[row, c]:.2f})"
+
+    before = f"'{e.classes[given]}'" if given >= 0 else "no label"
+    has = f"; {before} has {weighed(given)}" if given >= 0 else ""
+    if decision is Decision.RELABEL:
+        text = f"Relabelled from {before} to '{e.classes[best]}', which has a probability of {weighed(best)}{has}."
+    elif decision is Decision.DROP:
+        none = 0.0 if e.none is None else float(e.none[row])
+        text = (
+            f"Dropped: it shows none of the classes with a probability of {none:.2f}; "
+            f"the best is '{e.classes[best]}' with {weighed(best)}."
+        )
+    else:
+        kind = "Anchor of" if decision is Decision.ANCHOR else "Kept as"
+        text = f"{kind} '{e.classes[best]}' with a probability of {weighed(best)}."
+    asked = e.ask is not None and bool(e.ask[row])
+    return text + (" No answer is sure: a person should look." if asked else "")
 
 
 def _texts_compared(e: Evidence, row: int, label: int) -> str:
@@ -243,6 +274,7 @@ def multi_label(evidence: Evidence) -> pd.DataFrame:
         "predicted_labels": _lists(e.fused > 0.5, e.classes),
         **e.common(),
         **e.scores(rows, worst),
+        **({} if e.ask is None else {"needs_review": e.ask.any(axis=1)}),
         "evidence": [_sentence_of_set(e, row) for row in rows.tolist()],
     }
     return pd.DataFrame(frame)

@@ -188,6 +188,10 @@ MODELS = {"vanilla": STEP1, "capro": STEP3}  # the two that are compared, by nam
 HISTORIES = {name: _json(name, "history.json") for name in ("pretrain", "train", "finetune")}
 
 TEXTS = _array("embed", "texts.npy")  # s, (training samples, d_t)
+FIELDS = ("title", "description", "tags")
+FIELD_TEXTS = {name: _array("embed", f"texts-{name}.npy") for name in FIELDS}  # method plus: each field alone
+CLASS_NAME_TEXTS = _array("embed", "names.npy")  # method plus: the bare names, (C, d_t)
+OTHER_SENSES = _array("embed", "senses.npy")  # method plus: other senses of the class names, (m, d_t)
 CLASS_TEXTS = _array("embed", "prototypes.npy")  # s^c, (C, d_t)
 VISUAL = _array("embed", "visual.npy")  # v, (training samples, d_v)
 
@@ -197,6 +201,12 @@ ADJACENCY = Artefact("graph", "graph.npz", write_graph, read_graph)  # absent wi
 ANCHORS = _table("match", "anchors.parquet")
 DISTANCES = _table("match", "distances.parquet")
 ANCHOR_SHEET = "anchors.png"
+
+POSTERIOR = _array(
+    "posterior", "posterior.npy"
+)  # q, (training samples, C + 1), or (.., C) for several labels
+WORD_EVIDENCE = _array("posterior", "words.npy")  # log P(z | words), or log-odds
+PICTURE_EVIDENCE = _array("posterior", "picture.npy")  # log P(z | picture), or log-odds beyond the prior
 
 CLEANED_LABELS = _array("clean", "labels.npy")  # -1: dropped
 FUSED_SCORES = _array("clean", "fused.npy")  # o, (training samples, C)

@@ -33,6 +33,7 @@ PLAN = Plan(
         "embed",
         "graph",
         "match",
+        "posterior",
         "train",
         "clean",
         "finetune",

@@ -5,40 +5,86 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from capro.config import Settings
 from capro.evaluate import verdicts
 from capro.evaluate.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
 from capro.graph.neighbors import nearest
+from capro.method import plus
 from capro.run.artefacts import (
     ADJACENCY,
     CLEANED_LABELS,
     DISTANCES,
     FUSED_SCORES,
+    PICTURE_EVIDENCE,
+    POSTERIOR,
     SAMPLE_VERDICTS,
     STEP2,
     VERDICTS,
     VISUAL,
+    WORD_EVIDENCE,
 )
 from capro.run.directory import Run
 from capro.run.stage import Job, Stage
 from capro.stages.graph import search_options
-from capro.stages.train import judge_of
-from capro.stages.training import parts_of
+from capro.stages.posterior import posterior_of
+from capro.stages.train import has_step2, judge_of
+from capro.stages.training import Parts, parts_of
+from capro.train.batches import forward_plain
 from capro.train.judgement import Judged, judge_all
 from capro.train.setup import TrainingSet, anchored_of, load_net
+
+
+def _by_rule(job: Job, parts: Parts, anchored: Tensor) -> Judged:
+    """What the paper's rule makes of every training row."""
+    training = parts.training
+    extra = load_net(job.run, STEP2, parts.net)
+    judge = judge_of(job.run, training, parts.task)
+    prototypes = extra["prototypes"].to(training.labels.device)
+    return judge_all(
+        judge, parts.net, prototypes, training.labels, anchored, parts.inputs, training.positions
+    )
+
+
+@torch.no_grad()
+def _by_posterior(job: Job, parts: Parts, anchored: Tensor) -> Judged:
+    """What follows from the posterior: the stage's, or that of the features that step 2 has learnt."""
+    run, training, settings = job.run, parts.training, job.settings
+    arrays = [run.read(name) for name in (POSTERIOR, WORD_EVIDENCE, PICTURE_EVIDENCE)]
+    q, words, picture = (torch.from_numpy(np.array(array)) for array in arrays)
+    if has_step2(settings):
+        load_net(run, STEP2, parts.net)
+        encoder, device = parts.net.eval().encoder, training.labels.device
+        v = forward_plain(encoder, parts.inputs, training.positions, width=encoder.dim, device=device)
+        found = posterior_of(run, training, v.cpu())
+        q, words, picture = found.q, found.words, found.picture
+    labels, count = training.labels.cpu(), len(training.classes)
+    if training.multi_label:
+        decided = plus.decide_pairs(q, labels)
+        parts_of_q = [part.sigmoid() for part in (picture, words)]
+    else:
+        decided = plus.decide(q, labels, anchored.cpu(), sure=settings.plus.ask_below)
+        parts_of_q = [part.exp()[:, :count] for part in (picture, words)]
+    seen, read = (part.numpy() for part in parts_of_q)
+    return Judged(
+        decided.labels.numpy(),
+        decided.decisions.numpy(),
+        q[:, :count].numpy(),
+        classifier=seen,
+        similarity=np.full_like(seen, np.nan),
+        text=read,
+        none=None if training.multi_label else q[:, count].numpy(),
+        ask=decided.ask.numpy(),
+    )
 
 
 def _work(job: Job) -> dict[str, Any]:
     parts = parts_of(job)
     training = parts.training
     anchored = anchored_of(job.run, training)
-    extra = load_net(job.run, STEP2, parts.net)
-    judge = judge_of(job.run, training, parts.task)
-    prototypes = extra["prototypes"].to(training.labels.device)
-    judged = judge_all(
-        judge, parts.net, prototypes, training.labels, anchored, parts.inputs, training.positions
-    )
+    judged = (_by_posterior if job.settings.method == "plus" else _by_rule)(job, parts, anchored)
     job.write(CLEANED_LABELS, judged.labels)
     job.write(FUSED_SCORES, judged.fused)
     evidence = _evidence(job, training, anchored, judged)
@@ -67,6 +113,8 @@ def _evidence(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged)
         classifier=judged.classifier,
         similarity=judged.similarity,
         text=judged.text,
+        none=judged.none,
+        ask=judged.ask,
         text_distance=job.read(DISTANCES)[["id", "class", "distance"]],
         pictures=neighbourhood(near),
         lenders=text_lenders(job.run.find(ADJACENCY), len(training.positions)),
@@ -75,13 +123,15 @@ def _evidence(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged)
 
 
 def _settings(run: Run) -> dict[str, Any]:
+    if run.settings.method == "plus":
+        return {"plus": run.settings.plus.model_dump(), "seed": run.settings.seed}
     return run.settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"})
 
 
-STAGE = Stage(
-    "clean",
-    _work,
-    summary="offline pass",
-    settings=_settings,
-    reads=["scan", "classes", "embed", "match", "train"],
-)
+def _reads(settings: Settings) -> list[str]:
+    posterior = ["posterior"] if settings.method == "plus" else []
+    step2 = ["train"] if has_step2(settings) else []
+    return ["scan", "classes", "embed", "match", *posterior, *step2]
+
+
+STAGE = Stage("clean", _work, summary="offline pass", settings=_settings, reads=_reads)

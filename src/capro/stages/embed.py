@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,25 @@ from numpy.typing import NDArray
 from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.nets.backbones import load_backbone
-from capro.run.artefacts import CLASS_TEXTS, PLAIN_FEATURES, STEP1, TEXTS, VISUAL, read_array
+from capro.run.artefacts import (
+    CLASS_NAME_TEXTS,
+    CLASS_TEXTS,
+    FIELD_TEXTS,
+    OTHER_SENSES,
+    PLAIN_FEATURES,
+    STEP1,
+    TEXTS,
+    VISUAL,
+    Artefact,
+    read_array,
+)
 from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint, seed_for
 from capro.run.shards import Shards, chosen_rows, planned, sharded, write_rows
 from capro.run.stage import Job, Stage
 from capro.stages.features import embed_images, image_shards
-from capro.text.classes import class_text, classes_of
-from capro.text.cleaning import training_texts
+from capro.text.classes import ClassSpec, class_text, classes_of, other_senses
+from capro.text.cleaning import training_fields, training_texts
 from capro.text.encoders import TextEncoder, load_text_encoder
 from capro.train.batches import PLAIN
 from capro.train.setup import cost_line, encoder_cost, image_inputs, load_net, new_net, training_set
@@ -42,15 +53,21 @@ def _work(job: Job) -> dict[str, Any]:
         "at": f"{encoder.max_tokens} tokens",
     }
     job.watch.say(cost_line("text encoder", cost))
-    unique = sorted(set(texts), key=lambda text: (len(text), text))  # equal texts once
+    fields = training_fields(manifest_of(job.run)) if job.settings.method == "plus" else {}
+    everything = {*texts, *(text for field in fields.values() for text in field)}
+    unique = sorted(everything, key=lambda text: (len(text), text))  # equal texts once
     encoded = _embed_texts(job, unique, encoder)
     visual, found = _visual(job)
     ranks.meet()
     if not ranks.main:
         return {}
-    _write_texts(job, texts, unique, encoded, encoder.dim)
-    described = [class_text(spec) for spec in classes_of(job.run)]
+    arrays = {TEXTS: texts} | {FIELD_TEXTS[name]: field for name, field in fields.items()}
+    _write_texts(job, arrays, unique, encoded, encoder.dim)
+    specs = classes_of(job.run)
+    described = [class_text(spec) for spec in specs]
     job.write(CLASS_TEXTS, encoder.encode([text for text, _ in described]))
+    if job.settings.method == "plus":
+        found |= {"fields": [*fields], "sense_owners": _write_senses(job, specs, encoder)}
     write_rows(job.file(VISUAL), visual.shape, visual.blocks())
     for name in SHARDS:
         shutil.rmtree(job.folder / name, ignore_errors=True)
@@ -74,13 +91,29 @@ def _embed_texts(job: Job, unique: list[str], encoder: TextEncoder) -> Shards:
         )
 
 
-def _write_texts(job: Job, texts: list[str], unique: list[str], encoded: Shards, width: int) -> None:
+def _write_texts(
+    job: Job,
+    arrays: Mapping[Artefact[NDArray[Any]], list[str]],
+    unique: list[str],
+    encoded: Shards,
+    width: int,
+) -> None:
     """Text features in the order of the samples, from those of distinct texts."""
     whole = encoded.folder.parent / "unique.npy"
     write_rows(whole, (len(unique), width), encoded.blocks())
     place = {text: number for number, text in enumerate(unique)}
-    rows = np.array([place[text] for text in texts], np.int64)
-    write_rows(job.file(TEXTS), (len(texts), width), chosen_rows(read_array(whole), rows))
+    for artefact, texts in arrays.items():
+        rows = np.array([place[text] for text in texts], np.int64)
+        write_rows(job.file(artefact), (len(texts), width), chosen_rows(read_array(whole), rows))
+
+
+def _write_senses(job: Job, specs: list[ClassSpec], encoder: TextEncoder) -> list[int]:
+    """Features of class names and of their other senses; returns the class of each sense."""
+    job.write(CLASS_NAME_TEXTS, encoder.encode([spec.name.replace("_", " ") for spec in specs]))
+    texts, owners = other_senses(specs)
+    vectors = encoder.encode(texts) if texts else np.zeros((0, encoder.dim), np.float32)
+    job.write(OTHER_SENSES, vectors)
+    return owners
 
 
 @dataclass(frozen=True)
@@ -120,6 +153,7 @@ def _visual(job: Job) -> tuple[_Rows, dict[str, Any]]:
 def _settings(run: Run) -> dict[str, Any]:
     settings = run.settings
     return {
+        **({"fields": True} if settings.method == "plus" else {}),
         "embed": settings.embed.model_dump(exclude={"batch_size", "shard_size"}),
         "net": settings.net.model_dump(include={"mode"}),
         "views": settings.views.model_dump(include={"size"}),

@@ -5,25 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from capro.config import Settings
 from capro.method.references import own_settings, provider
 from capro.method.text_evidence import TextEvidence
-from capro.run.artefacts import CLASS_TEXTS, ENHANCED_TEXTS, HISTORIES, STEP1, STEP2
+from capro.run.artefacts import CLASS_TEXTS, ENHANCED_TEXTS, HISTORIES, POSTERIOR, STEP1, STEP2
 from capro.run.directory import Run
 from capro.run.stage import Job
+from capro.stages.posterior import posterior_of
 from capro.stages.training import Parts, deciding, fit_step, parts_of, training_stage
-from capro.train.judgement import Judge
+from capro.train.judgement import Judge, PosteriorJudge
 from capro.train.prototype_learning import PrototypeLearning
 from capro.train.setup import TrainingSet, anchored_of, load_net, net_state, new_heads
 from capro.train.tasks import Task
 from capro.train.web_labels import WebLabels
 
 
+def has_step2(settings: Settings) -> bool:
+    """Whether a run trains step 2: with a frozen encoder the method plus has nothing left to learn there."""
+    return settings.method == "paper" or settings.net.mode == "full"
+
+
 def judge_of(run: Run, training: TrainingSet, task: Task) -> Judge:
-    """The label rule of a run, with the texts where they count in it."""
+    """The label rule of a run: the posterior, or the fused score with the texts where they count in it."""
     settings, texts = run.settings.train, None
+    if run.settings.method == "plus":
+        first = torch.from_numpy(np.array(run.read(POSTERIOR))).to(training.labels.device)
+        return PosteriorJudge(
+            task, settings, q=first, posterior=lambda v: posterior_of(run, training, v, rounds=2).q
+        )
     if settings.text_weight and not training.multi_label:
         labels = training.labels.cpu().numpy()
         texts = TextEvidence.fitted(run.read(ENHANCED_TEXTS), run.read(CLASS_TEXTS), labels)
@@ -80,6 +93,8 @@ def _settings(run: Run) -> Mapping[str, Any]:
     return {**deciding("train")(run), **({"reference": chosen} if chosen else {})}
 
 
-STAGE = training_stage(
-    "train", _work, summary="step 2", reads=lambda _: ["pretrain", "match"], settings=_settings
-)
+def _reads(settings: Settings) -> list[str]:
+    return ["pretrain", "match", *(["posterior"] if settings.method == "plus" else [])]
+
+
+STAGE = training_stage("train", _work, summary="step 2", reads=_reads, settings=_settings, when=has_step2)

@@ -121,6 +121,7 @@ def training_stage(
     reads: Callable[[Settings], Sequence[str]],
     settings: Callable[[Run], Mapping[str, Any]] | None = None,
     uses: Sequence[str] = (),
+    when: Callable[[Settings], bool] = lambda _: True,
 ) -> Stage:
     """A stage in which all ranks train; its checkpoints go when its result is there."""
     return Stage(
@@ -130,6 +131,7 @@ def training_stage(
         settings=settings or deciding(name),
         reads=lambda given: ["scan", "classes", *reads(given)],
         uses=uses,
+        when=when,
         ranks="train",
         after=_clear,
     )

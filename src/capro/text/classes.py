@@ -72,6 +72,23 @@ def classes_of(run: Run) -> list[ClassSpec]:
     return [ClassSpec(**value) for value in run.read(CLASSES)]
 
 
+def other_senses(specs: Sequence[ClassSpec]) -> tuple[list[str], list[int]]:
+    """Texts of the senses of each class's name that are not meant, and the class each belongs to.
+
+    >>> texts, owners = other_senses([ClassSpec("tiger cat", sense="tiger_cat.n.02")])
+    >>> len(texts), owners
+    (1, [0])
+    """
+    texts, owners = [], []
+    for number, spec in enumerate(specs):
+        meant = wordnet.resolve(spec.sense) if spec.sense else None
+        for sense in wordnet.senses(spec.name):
+            if sense != meant:
+                texts.append(wordnet.sense_text(sense))
+                owners.append(number)
+    return texts, owners
+
+
 def draft(suggestion: Suggestion) -> ClassSpec:
     """The entry of classes.yaml that follows a suggestion."""
     if suggestion.best is None:

@@ -142,6 +142,19 @@ def training_texts(manifest: Manifest) -> list[str]:
     return [clean_text(combine(*row)) for row in zip(*columns, strict=True)]
 
 
+def training_fields(manifest: Manifest) -> dict[str, list[str]]:
+    """Cleaned text of each field of every training sample, in order; fields that are all empty are left out."""
+    samples = manifest.samples.iloc[manifest.split("train")]
+    named = {"title": 0, "description": 1, "tags": 2}
+    cleaned = {
+        name: [
+            clean_text(combine(*(text if at == place else "" for at in range(3)))) for text in samples[name]
+        ]
+        for name, place in named.items()
+    }
+    return {name: texts for name, texts in cleaned.items() if any(texts)}
+
+
 def _strip_markup(raw: str) -> str:
     """Text without HTML, invisible characters and compatibility forms."""
     text = _MANY_AMPS.sub("&", raw)

@@ -5,7 +5,8 @@ Step 2 applies it to every batch, the offline pass to every training row, unaugm
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import TrainSettings
+from capro.method import plus
 from capro.method.label_rule import fused_score, with_text
 from capro.method.text_evidence import TextEvidence
 from capro.nets.heads import HeadOutputs
 from capro.nets.siamese import Siamese
 from capro.train.batches import EVAL_BATCH, Inputs, plain_batches
-from capro.train.tasks import Task
+from capro.train.tasks import MultiLabel, Task
 
 
 class ClassScores(NamedTuple):
@@ -71,6 +73,44 @@ class Judge:
         """Decisions while the rule does not apply yet."""
         return self.task.unchanged(labels, anchored, protect=self.protects_anchors)
 
+    def refresh(self, features: Callable[[], Tensor]) -> None:
+        """Called before an epoch, with what gives the features of all training rows, (n, d_v)."""
+        del features
+
+    def state(self) -> dict[str, Tensor]:
+        """What a resumed run needs of it."""
+        return {}
+
+
+@dataclass(frozen=True)
+class PosteriorJudge(Judge):
+    """The method plus: the posterior of the true label decides, and is computed anew before each epoch.
+
+    Attributes:
+        q: of every training row, (n, C + 1) with none of these last; several labels: (n, C).
+        posterior: from features of all training rows, (n, d_v), to a new q.
+    """
+
+    q: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    posterior: Callable[[Tensor], Tensor] = lambda v: v
+
+    def scores(self, out: HeadOutputs, prototypes: Tensor, rows: NDArray[np.int64]) -> ClassScores:
+        p, r = self.task.probabilities(out.p), self.task.similarity(out.compared, prototypes)
+        q = self.q[torch.from_numpy(rows).to(self.q.device)][:, : self.task.classes]
+        return ClassScores(q, p.detach(), r.detach(), None)
+
+    def decide(self, fused: Tensor, labels: Tensor, anchored: Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(self.task, MultiLabel):
+            return plus.decide_pairs(fused, labels)[:2]
+        none = (1 - fused.sum(dim=1, keepdim=True)).clamp(min=0)
+        return plus.decide(torch.cat([fused, none], dim=1), labels, anchored)[:2]
+
+    def refresh(self, features: Callable[[], Tensor]) -> None:
+        self.q.copy_(self.posterior(features().float().cpu()))
+
+    def state(self) -> dict[str, Tensor]:
+        return {"posterior": self.q}
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -82,6 +122,8 @@ class Judged:
     classifier: NDArray[np.float32]  # p, (n, C)
     similarity: NDArray[np.float32]  # r, (n, C)
     text: NDArray[np.float32] | None = None  # t, (n, C), where texts count
+    none: NDArray[np.float32] | None = None  # posterior of none of these, (n,), method plus with one label
+    ask: NDArray[np.bool_] | None = None  # where a person should be asked, same shape as labels, method plus
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from capro.nets.dictionary import Dictionary
 from capro.nets.siamese import Siamese
 from capro.run.fingerprints import seed_for
 from capro.run.ranks import Ranks
-from capro.train.batches import EVAL_BATCH, Batch, Inputs, plain_batches, slices
+from capro.train.batches import EVAL_BATCH, Batch, Inputs, forward_plain, plain_batches, slices
 from capro.train.judgement import Judge
 from capro.train.objective import Objective, clean_share, rows_of
 
@@ -70,6 +70,9 @@ class PrototypeLearning(Objective):
         if self._settings.update_every == 0 and not resumed:
             self.net.eval()  # renewed from the anchors' latest embeddings, and from nobody else
             self._prototypes.copy_(self._from_anchors())
+        if not resumed and epoch >= self._settings.correct_after:
+            self.net.eval()
+            self._judge.refresh(self._features)
         self.net.freeze_encoder(epoch < self._settings.frozen_epochs)
         self.net.train()
 
@@ -150,6 +153,7 @@ class PrototypeLearning(Objective):
             "decisions": self._decisions,
             "anchored": self._anchored,
             **{f"dictionary.{name}": t for name, t in self._dictionary.state_dict().items()},
+            **self._judge.state(),
         }
 
     def restored(self) -> None:
@@ -172,6 +176,12 @@ class PrototypeLearning(Objective):
             e, at = self.net.heads.compared(self.net.embed_key(x)), rows[block]
             sums = sums + self._task.sums(e, rows_of(self._labels, at), rows_of(self._anchored, at))
         return unit(sums)  # zeros of a class without an anchor: it is absent until samples polish it
+
+    @torch.no_grad()
+    def _features(self) -> Tensor:
+        """Features of all training rows, unaugmented, (n, d_v)."""
+        encoder = self.net.encoder
+        return forward_plain(encoder, self._inputs, self._positions, width=encoder.dim, device=self._device)
 
     @torch.no_grad()
     def _fill(self, seed: int) -> None:

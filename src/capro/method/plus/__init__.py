@@ -1,0 +1,81 @@
+"""The method `plus`: which label is true, given the web label, the texts and the picture? Pure.
+
+The true class z of a sample is unknown: one of C classes, or none of these (state C). There are two
+views of it. The words: web label and text fields, which depend on each other (a query word stands in
+the text as well), so one model reads them together. The picture, which is nearly independent of the
+words once z is known. Each view has a classifier, and the posterior joins them:
+
+    q(z) ~ P(z | words) P(z | picture) / pi(z)
+
+EM: q from both; then both classifiers are fitted to q. What is maximised is the agreement of the views,
+sum_i log sum_z P(z | words_i) P(z | picture_i) / pi(z), the likelihood of seeing these words with this
+picture. A classifier that has seen a label confirms it, so both are always judged out of fold, and the
+sharpness of the picture's is the one under which held-out pictures agree best with their words.
+
+    P(z | words) = softmax(w log P(y | z) + sum_f (a_f cos(t_f, class text z) + b_fz) + t V_z + b_z)
+
+w, a_f, b: fitted weights, so a field that adds nothing to the label gets none. P(y | z) is counted from q.
+V is a ridge-bound correction on the text vectors. None of these starts from texts that are far from every
+class, or nearer to another sense of the query word than to any class.
+
+What remains dependent between the views cannot be seen without truth. The reported posterior therefore
+counts both with the weight `POOL` below 1 and leaves `DOUBT` to errors that all evidence shares.
+
+Several labels: the same with one hidden bit per (sample, class); a tag's reliability is how often it is
+given where the thing is shown (hit rate) and where it is not (false rate), per class.
+
+Cost: rounds x folds linear classifiers on n features, O(n d C) per optimiser step; beyond the inputs
+O(n C) memory. All n x C work is row by row: blocks of rows would bound it if n x C ever did not fit.
+"""
+
+from capro.method.plus.decisions import Decided, Finding, decide, decide_pairs, diagnose
+from capro.method.plus.evidence import (
+    Posterior,
+    agreement,
+    label_given_truth,
+    log_odds,
+    pool,
+    tag_evidence,
+    tag_rates,
+    tempered,
+)
+from capro.method.plus.fitting import (
+    Linear,
+    assign_folds,
+    centred,
+    cross_entropy,
+    linear,
+    minimise,
+    out_of_fold,
+)
+from capro.method.plus.label_free import picture_to_text, text_guess
+from capro.method.plus.one_label import first_none, single_label
+from capro.method.plus.several import several_labels
+
+__all__ = [
+    "Decided",
+    "Finding",
+    "Linear",
+    "Posterior",
+    "agreement",
+    "assign_folds",
+    "centred",
+    "cross_entropy",
+    "decide",
+    "decide_pairs",
+    "diagnose",
+    "first_none",
+    "label_given_truth",
+    "linear",
+    "log_odds",
+    "minimise",
+    "out_of_fold",
+    "picture_to_text",
+    "pool",
+    "several_labels",
+    "single_label",
+    "tag_evidence",
+    "tag_rates",
+    "tempered",
+    "text_guess",
+]

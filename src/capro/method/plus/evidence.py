@@ -1,0 +1,112 @@
+"""How label, words and picture become evidence, and how it is joined. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
+from torch import Tensor
+
+from capro.method.plus.fitting import TINY, minimise
+
+LABEL_TRUST = 12.0  # pseudo-counts for P(y = z | z)
+LABEL_SPREAD = 5.0  # pseudo-counts over all y
+LOW = 1e-4
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What is known of the truth after EM.
+
+    Attributes:
+        q: calibrated posterior, (n, C + 1) with none of these last; several labels: (n, C).
+        words: log P(z | words) of the last round, (n, C + 1), or its log-odds, (n, C).
+        picture: log P(z | picture), out of fold, or its log-odds beyond the prior.
+        prior: pi, (C + 1,) or (C,).
+        reliability: P(y | z), (C + 1, C); several labels: hit and false rates, (2, C).
+        label_weight: w of the web label; several labels: 1.
+        field_weights: a_f of the fields, in order; several labels: (f, 1 or 2) with class names.
+        several: whether samples have several labels.
+    """
+
+    q: Tensor
+    words: Tensor
+    picture: Tensor
+    prior: Tensor
+    reliability: Tensor
+    label_weight: float
+    field_weights: Tensor
+    several: bool = False
+
+
+def label_given_truth(q: Tensor, y: Tensor, classes: int) -> Tensor:
+    """P(y | z) counted from the posterior, (C + 1, C), with pseudo-counts.
+
+    Args:
+        q: (n, C + 1).
+        y: web labels, (n,), -1 for none.
+        classes: C.
+    """
+    known = y >= 0
+    counts = q[known].T @ F.one_hot(y[known], classes).to(q) + LABEL_SPREAD / classes
+    counts[:classes] += LABEL_TRUST * torch.eye(classes)
+    return counts / counts.sum(1, keepdim=True)
+
+
+def tag_rates(q: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """How often a tag is given where its class is shown, and where it is not, (C,) each.
+
+    >>> hit, false = tag_rates(torch.tensor([[1.0], [0.0]]).repeat(5000, 1), torch.ones(10000, 1))
+    >>> round(float(hit), 2), round(float(false), 2)
+    (0.99, 0.6)
+    """
+    hit = ((q * y).sum(0) + 3) / (q.sum(0) + 5)
+    false = (((1 - q) * y).sum(0) + 0.05) / ((1 - q).sum(0) + 5)
+    return hit.clamp(0.05, 0.99), false.clamp(LOW, 0.6)
+
+
+def tag_evidence(y: Tensor, hit: Tensor, false: Tensor) -> Tensor:
+    """Log-odds that a tag, or its absence, adds for its class, (n, C)."""
+    return y * (hit / false).log() + (1 - y) * ((1 - hit) / (1 - false)).log()
+
+
+def agreement(words: Tensor, picture: Tensor, prior: Tensor) -> Tensor:
+    """Log of sum_z P(z | words) P(z | picture) / pi(z), from logs: (n, K) x (n, K) x (K,) -> (n,).
+
+    It is 0 where one view says no more than the prior, and positive where both say the same.
+
+    >>> sure = torch.tensor([[1.0, 1e-9]]).log()
+    >>> agreement(sure, sure, torch.tensor([0.5, 0.5])).exp().round().tolist()
+    [2.0]
+    """
+    return torch.logsumexp(words + picture - prior.clamp(min=TINY).log(), 1)
+
+
+def tempered(logits: Tensor, words: Tensor, prior: Tensor) -> Tensor:
+    """Find log P(z | picture), with the sharpness that makes held-out pictures agree best with words.
+
+    Args:
+        logits: of the picture, out of fold, (n, K).
+        words: log P(z | words), (n, K).
+        prior: pi, (K,).
+    """
+    sharp, bias = torch.ones(()), torch.zeros(logits.shape[1])
+
+    def value() -> Tensor:
+        seen = F.log_softmax(sharp * logits + bias, 1)
+        return 1e-3 * (bias**2).sum() - agreement(words, seen, prior).mean()
+
+    minimise(value, [sharp, bias], 30)
+    return F.log_softmax(sharp.clamp(min=0) * logits + bias, 1)
+
+
+def pool(words: Tensor, picture: Tensor, prior: Tensor, *, weight: float = 1.0) -> Tensor:
+    """Posterior pi(z) [P(z | words) P(z | picture) / pi(z)^2]^weight, normalised, (n, K)."""
+    log_prior = prior.clamp(min=TINY).log()
+    return (weight * (words + picture - 2 * log_prior) + log_prior).softmax(1)
+
+
+def log_odds(p: Tensor) -> Tensor:
+    """Log-odds of a probability, kept finite."""
+    return torch.logit(p.clamp(LOW, 0.99))

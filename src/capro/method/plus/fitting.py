@@ -1,0 +1,127 @@
+"""Linear classifiers on soft targets, fitted to the end and judged out of fold. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
+from torch import Tensor
+
+DECAY = 3e-5  # of linear classifiers on features of mean squared norm 1
+TINY = 1e-6
+
+
+class Linear(NamedTuple):
+    """A linear classifier: logits = x W + b."""
+
+    W: Tensor  # (d, K)
+    b: Tensor  # (K,)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits, (n, d) -> (n, K)."""
+        return x @ self.W + self.b
+
+
+def minimise(value: Callable[[], Tensor], parameters: Sequence[Tensor], steps: int) -> None:
+    """Minimise a smooth function in place with L-BFGS; parameters need no gradient afterwards."""
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    optimizer = torch.optim.LBFGS(list(parameters), max_iter=steps, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = value()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+
+
+def centred(train: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Features less their mean, scaled to a mean squared norm of 1; `other` by the same numbers.
+
+    >>> x, _ = centred(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
+    >>> x.tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
+    mean = train.mean(0)
+    scale = ((train - mean) ** 2).sum(1).mean().sqrt().clamp(min=TINY)
+    return (train - mean) / scale, ((train if other is None else other) - mean) / scale
+
+
+def cross_entropy(logits: Tensor, q: Tensor, *, several: bool = False) -> Tensor:
+    """Cross-entropy of each sample against soft targets, (n, K) x (n, K) -> (n,).
+
+    >>> cross_entropy(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]])).round(decimals=3).tolist()
+    [0.6930000185966492]
+    """
+    if several:
+        return F.binary_cross_entropy_with_logits(logits, q, reduction="none").sum(1)
+    return -(q * F.log_softmax(logits, 1)).sum(1)
+
+
+def linear(
+    x: Tensor,
+    q: Tensor,
+    *,
+    base: Tensor | None = None,
+    weight: Tensor | None = None,
+    decay: float = DECAY,
+    balance: float = 0.0,
+    steps: int = 25,
+    several: bool = False,
+) -> Linear:
+    """Fit a classifier to soft targets: mean cross-entropy + decay |W|^2.
+
+    Args:
+        x: (n, d), centred.
+        q: targets, (n, K).
+        base: logits that are given, (n, K); only W is fitted then.
+        weight: of the samples, (n,).
+        decay: of W.
+        balance: share of the classes' log frequencies that is added in training and left out later:
+            0 takes classes as they are frequent, 1 all alike.
+        steps: of L-BFGS.
+        several: one yes or no per class instead of one class.
+    """
+    w = torch.ones(len(x)) if weight is None else weight
+    w = w / w.sum().clamp(min=TINY)
+    W, b = torch.zeros(x.shape[1], q.shape[1]), torch.zeros(q.shape[1])
+    offset = balance * (q * w[:, None]).sum(0).clamp(min=TINY).log()
+    known = offset if base is None else base + offset
+
+    def value() -> Tensor:
+        return (w * cross_entropy(x @ W + b + known, q, several=several)).sum() + decay * (W**2).sum()
+
+    minimise(value, [W, b] if base is None else [W], steps)
+    return Linear(W, b)
+
+
+def assign_folds(n: int, folds: int, seed: int) -> Tensor:
+    """A fold for each sample, (n,), of nearly equal sizes."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    fold = torch.empty(n, dtype=torch.int64)
+    fold[order] = torch.arange(n) % folds
+    return fold
+
+
+def out_of_fold(x: Tensor, q: Tensor, fold: Tensor, **options: Any) -> Tensor:
+    """Logits of each sample by a classifier that was fitted to the other folds, (n, K).
+
+    Args:
+        x: (n, d).
+        q: targets, (n, K).
+        fold: (n,).
+        options: of `linear`; `weight` and `base` have one row per sample.
+    """
+    out = torch.zeros_like(q)
+    for f in range(int(fold.max()) + 1 if len(fold) else 0):
+        rest = fold != f
+        part: dict[str, Any] = {k: v[rest] if isinstance(v, Tensor) else v for k, v in options.items()}
+        out[~rest] = linear(x[rest], q[rest], **part)(x[~rest])
+    return out

@@ -1,0 +1,90 @@
+"""Several labels: the posterior of every (sample, class) pair. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from capro.method.plus.evidence import Posterior, log_odds, tag_evidence, tag_rates
+from capro.method.plus.fitting import assign_folds, cross_entropy, minimise, out_of_fold
+from capro.method.plus.one_label import FOLDS
+
+ROUNDS_SEVERAL = 4
+
+
+class _TagWords:
+    """Log-odds of each class from tags and fields; the tags' weight stays 1, the fields' are fitted."""
+
+    def __init__(self, cosines: Sequence[Tensor], present: Sequence[Tensor], prior: Tensor) -> None:
+        self.cosines, self.present = cosines, present
+        self.slope = torch.full((len(cosines),), 5.0)
+        self.field_bias, self.bias = torch.zeros(len(cosines), len(prior)), log_odds(prior)
+
+    def logits(self, tags: Tensor) -> Tensor:
+        """(n, C), from the tags' evidence, (n, C)."""
+        out = self.bias + tags
+        for j, (cosine, here) in enumerate(zip(self.cosines, self.present, strict=True)):
+            out = out + here[:, None] * (self.slope[j] * cosine + self.field_bias[j])
+        return out
+
+    def fit(self, tags: Tensor, q: Tensor) -> None:
+        """To the posterior, from where the parameters are."""
+        parameters = [p for p in (self.slope, self.field_bias, self.bias) if p.numel()]
+
+        def value() -> Tensor:
+            loss = cross_entropy(self.logits(tags), q, several=True).mean()
+            return loss + 1e-3 * (self.field_bias**2).sum()
+
+        minimise(value, parameters, 60)
+
+
+def several_labels(
+    x: Tensor,
+    texts: Sequence[Tensor],
+    class_texts: Tensor,
+    y: Tensor,
+    *,
+    class_names: Tensor | None = None,
+    folds: int = FOLDS,
+    rounds: int = ROUNDS_SEVERAL,
+    seed: int = 0,
+) -> Posterior:
+    """Posterior of every (sample, class) pair.
+
+    The start is a classifier of the tags judged out of fold; the words are fitted to it, so a field
+    that only repeats the tags gets no weight. Log-odds of a pair: words + picture beyond the prior.
+
+    Args:
+        x: picture features, (n, d), of `centred`.
+        texts: each field's text vectors, (n, d_t), unit rows, zero where there is no text.
+        class_texts: s^c, (C, d_t), unit rows.
+        y: given tags, (n, C) in {0, 1}.
+        class_names: vectors of the bare class names, (C, d_t): a second cosine per field.
+        folds: of the judging out of fold.
+        rounds: of EM.
+        seed: of the folds.
+    """
+    given, fold = y.float(), assign_folds(len(x), folds, seed)
+    meanings = [class_texts] if class_names is None else [class_texts, class_names]
+    cosines = [t @ meaning.T for t in texts for meaning in meanings]
+    present = [t.any(1) for t in texts for _ in meanings]
+    prior = given.mean(0).clamp(min=1e-3)
+    hit, false = torch.full_like(prior, 0.6), torch.full_like(prior, 0.04)
+    model = _TagWords(cosines, present, prior)
+    picture = out_of_fold(x, given, fold, several=True)
+    tags = tag_evidence(given, hit, false)
+    model.fit(tags, picture.sigmoid())
+    for turn in range(rounds):
+        words, seen = model.logits(tags), picture - log_odds(prior)
+        q = (words + seen).sigmoid()
+        hit, false = tag_rates(q, given)
+        if turn == rounds - 1:
+            break
+        tags = tag_evidence(given, hit, false)
+        model.fit(tags, q)
+        prior = q.mean(0)
+        picture = out_of_fold(x, q, fold, several=True)
+    weights = model.slope.reshape(len(texts), len(meanings))
+    return Posterior(q, words, seen, prior, torch.stack([hit, false]), 1.0, weights, True)

@@ -1,0 +1,109 @@
+"""Which label is true? The posterior from web label, texts and picture (method `plus`, docs/plus.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capro.method import plus
+from capro.run.artefacts import (
+    CLASS_NAME_TEXTS,
+    CLASS_TEXTS,
+    FIELD_TEXTS,
+    OTHER_SENSES,
+    PICTURE_EVIDENCE,
+    POSTERIOR,
+    VISUAL,
+    WORD_EVIDENCE,
+    Artefact,
+)
+from capro.run.directory import Run
+from capro.run.stage import Job, Stage
+from capro.train.setup import TrainingSet, anchored_of, training_set
+
+FINDINGS = {  # what `plus.diagnose` found, in words
+    "anchors": "{share:.0%} of the anchors of {names} show something else: its sense or definition may be wrong",
+    "one class": "{names} can hardly be told apart: they may be one class",
+    "sense": "hardly any text of {names} is nearest to its own definition: its sense may be wrong",
+}
+
+
+def _tensor(run: Run, artefact: Artefact[Any]) -> Tensor:
+    return torch.from_numpy(np.array(run.read(artefact)))
+
+
+def posterior_of(run: Run, training: TrainingSet, features: Tensor, **options: Any) -> plus.Posterior:
+    """The posterior of the training rows from features of their pictures, (n, d), and what the run knows."""
+    x, _ = plus.centred(features)
+    texts = [_tensor(run, FIELD_TEXTS[name]) for name in run.result("embed")["fields"]]
+    class_texts, labels = _tensor(run, CLASS_TEXTS), training.labels.cpu()
+    settings = run.settings.plus
+    options = {"folds": settings.folds, "seed": run.settings.seed, **options}
+    if settings.rounds:
+        options.setdefault("rounds", settings.rounds)
+    if training.multi_label:
+        names = _tensor(run, CLASS_NAME_TEXTS)
+        return plus.several_labels(x, texts, class_texts, labels, class_names=names, **options)
+    owners = torch.tensor(run.result("embed")["sense_owners"], dtype=torch.int64)
+    return plus.single_label(
+        x, texts, class_texts, labels, anchors=anchored_of(run, training).cpu(),
+        senses=_tensor(run, OTHER_SENSES), owner=owners, **options,
+    )  # fmt: skip
+
+
+def _work(job: Job) -> dict[str, Any]:
+    training = training_set(job.run)
+    with job.bar("weighing evidence", None):
+        found = posterior_of(job.run, training, _tensor(job.run, VISUAL))
+    job.write(POSTERIOR, found.q.numpy())
+    job.write(WORD_EVIDENCE, found.words.numpy())
+    job.write(PICTURE_EVIDENCE, found.picture.numpy())
+    fields = job.run.result("embed")["fields"]
+    weights = found.field_weights.reshape(len(fields), -1).mean(1).tolist() if fields else []
+    return {
+        "label_weight": found.label_weight,
+        "field_weights": dict(zip(fields, weights, strict=True)),
+        "none_of_these": None if found.several else float(found.prior[-1]),
+        "findings": _findings(job.run, training, found),
+    }
+
+
+def _findings(run: Run, training: TrainingSet, found: plus.Posterior) -> list[dict[str, Any]]:
+    """Classes with something wrong, and the samples that show it (one label)."""
+    if found.several:
+        return []
+    texts = [_tensor(run, FIELD_TEXTS[name]) for name in run.result("embed")["fields"]]
+    anchors = anchored_of(run, training).cpu()
+    listed = plus.diagnose(found, training.labels.cpu(), texts, _tensor(run, CLASS_TEXTS), anchors=anchors)
+    ids = training.row_ids
+    return [
+        {
+            "kind": each.kind,
+            "classes": [training.classes[c] for c in each.classes],
+            "share": each.share,
+            "samples": [ids[row] for row in each.rows],
+        }
+        for each in listed
+    ]
+
+
+def finding_text(finding: dict[str, Any]) -> str:
+    """A finding as a sentence."""
+    names = " and ".join(f"'{name}'" for name in finding["classes"])
+    return FINDINGS[finding["kind"]].format(names=names, share=finding["share"])
+
+
+STAGE = Stage(
+    "posterior",
+    _work,
+    summary="posterior of the true labels",
+    settings=lambda run: {"plus": run.settings.plus.model_dump(), "seed": run.settings.seed},
+    reads=["scan", "classes", "embed", "match"],
+    command="clean",
+    implicit=True,
+    when=lambda settings: settings.method == "plus",
+    check=lambda run: [finding_text(each) for each in run.result("posterior")["findings"]],
+)

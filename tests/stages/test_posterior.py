@@ -1,0 +1,186 @@
+"""The method plus through the stages: what is cleaned, what is written, what a kill changes (nothing)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capro.data.manifest import manifest_of
+from capro.evaluate.truth import on_truth
+from capro.run.artefacts import CLEANED_LABELS, PICTURE_EVIDENCE, POSTERIOR, WORD_EVIDENCE
+from capro.run.directory import Run
+from capro.run.progress import Watch
+from capro.stages import PLAN, classes, embed, match, run_all
+from capro.stages.posterior import finding_text
+from tests import squares, tiny
+
+PLUS = "method=plus"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def words():
+    """A text encoder without weights, and no waiting for disks."""
+    patch = pytest.MonkeyPatch()
+    for module in (classes, embed, match):
+        patch.setattr(module, "load_text_encoder", lambda *_args, **_options: tiny.WordEncoder())
+    patch.setattr(os, "fsync", lambda _descriptor: None)
+    yield
+    patch.undo()
+
+
+def made(folder: Path, *overrides: str, multi: bool = False, **data) -> Run:
+    source = squares.write_data(folder / "data", multi=multi, **data)
+    return Run.create(folder / "run", squares.settings(source, PLUS, *overrides, multi=multi))
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory) -> Run:
+    run = made(tmp_path_factory.mktemp("single"))
+    run_all(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory) -> Run:
+    run = made(tmp_path_factory.mktemp("several"), multi=True)
+    run_all(run)
+    return run
+
+
+def truth_of(run: Run) -> Path:
+    return Path(str(run.settings.data.source)) / "train_truth.csv"
+
+
+def test_wrong_labels_are_found_and_mended(single):
+    found = on_truth(single, truth_of(single))
+    assert found["web_label_accuracy"] == 0.75
+    assert found["cleaned_label_accuracy"] > 0.95
+    assert found["error_average_precision"] > 0.95
+    assert single.result("evaluate")["capro"]["top1"] == 1.0
+
+
+def test_with_a_frozen_encoder_step_two_has_nothing_to_learn(single):
+    names = [stage.name for stage in PLAN.of(single.settings)]
+    assert "posterior" in names
+    assert "train" not in names
+    assert single.finished("train") is None
+    full = single.settings.model_copy(update={"net": single.settings.net.model_copy(update={"mode": "full"})})
+    assert "train" in [stage.name for stage in PLAN.of(full)]
+
+
+def test_the_posterior_is_a_distribution_and_decides(single):
+    q = np.array(single.read(POSTERIOR))
+    np.testing.assert_allclose(q.sum(axis=1), 1, atol=1e-4)
+    best, labels = q.argmax(axis=1), np.array(single.read(CLEANED_LABELS))
+    sure = q.max(axis=1) >= single.settings.plus.ask_below
+    assert (labels[sure] == np.where(best < 3, best, -1)[sure]).all()
+    for evidence in (WORD_EVIDENCE, PICTURE_EVIDENCE):
+        np.testing.assert_allclose(np.exp(single.read(evidence)).sum(axis=1), 1, atol=1e-4)
+
+
+def test_verdicts_show_the_posterior_and_what_it_is_made_of(single):
+    frame, q = single.issues(), np.array(single.read(POSTERIOR))
+    names = ["crimson", "azure", "lime"]
+    given = np.array([names.index(name) for name in frame["given_label"]])
+    np.testing.assert_allclose(frame["label_score"], q[np.arange(len(q)), given], atol=1e-6)
+    np.testing.assert_allclose(frame["none_score"], q[:, 3], atol=1e-6)
+    assert frame["needs_review"].dtype == bool
+    moved = frame[frame["decision"] == "relabel"].iloc[0]
+    assert f"Relabelled from '{moved['given_label']}' to '{moved['corrected_label']}'" in moved["evidence"]
+    assert "words" in moved["evidence"]
+    assert "picture" in moved["evidence"]
+
+
+def test_a_doubtful_sample_is_a_question(single, tmp_path):
+    shutil.copytree(single.path, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    settings = run.settings.model_copy(
+        update={"plus": run.settings.plus.model_copy(update={"ask_below": 1.0})}
+    )
+    run = run.with_settings(settings)
+    PLAN.do(run, "clean")
+    frame = run.issues()
+    assert frame["needs_review"].all()
+    assert frame["evidence"].str.contains("a person should look").all()
+    assert (frame["decision"] != "drop").all()  # the best class stands until somebody has looked
+
+
+def test_several_labels_are_mended_pair_by_pair(several):
+    found = on_truth(several, truth_of(several))
+    assert found["web_label_accuracy"] < 0.9
+    assert found["cleaned_label_accuracy"] > found["web_label_accuracy"] + 0.05
+    q = np.array(several.read(POSTERIOR))
+    assert q.shape == (len(manifest_of(several).split("train")), 3)
+    assert "needs_review" in several.issues()
+
+
+def test_no_text_at_all(tmp_path):
+    run = made(tmp_path)
+    for part in ("train", "test"):
+        table = tmp_path / "data" / part / "metadata.csv"
+        lines = table.read_text().splitlines()
+        table.write_text(
+            "\n".join([lines[0], *(",".join([*x.split(",")[:2], ""]) for x in lines[1:])]) + "\n"
+        )
+    run_all(run)
+    assert run.result("embed")["fields"] == []
+    assert run.result("posterior")["field_weights"] == {}
+    assert set(run.issues()["decision"]) <= {"anchor", "keep", "relabel", "drop"}
+
+
+def test_the_paper_is_untouched_by_the_other_method(tmp_path):
+    run = made(tmp_path, "method=paper")
+    names = [stage.name for stage in PLAN.of(run.settings)]
+    assert "posterior" not in names
+    PLAN.do(run, "scan", "embed")
+    assert "fields" not in run.result("embed")
+
+
+def test_a_class_with_something_wrong_is_named():
+    finding = {"kind": "one class", "classes": ["bat", "club"], "share": 0.4, "samples": []}
+    assert finding_text(finding) == "'bat' and 'club' can hardly be told apart: they may be one class"
+
+
+class Warned(Watch):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def test_findings_are_warnings_of_the_stage(single, monkeypatch):
+    finding = {"kind": "sense", "classes": ["lime"], "share": 0.1, "samples": []}
+    real = Run.result
+    monkeypatch.setattr(
+        Run,
+        "result",
+        lambda run, name: real(run, name) | ({"findings": [finding]} if name == "posterior" else {}),
+    )
+    watch = Warned()
+    PLAN.do(single, "posterior", watch=watch)
+    assert any("'lime'" in text for text in watch.texts)
+
+
+def test_step_two_follows_the_posterior_and_a_kill_changes_nothing(tmp_path):
+    run = made(
+        tmp_path, "net.mode=full", "train.frozen_epochs=1", "train.epochs=3", "log.checkpoint_minutes=1e-9"
+    )
+    PLAN.do(run, "scan", "pretrain", "embed", "match", "posterior")
+    whole, killed = (tiny.copied(run, tmp_path / name) for name in ("whole", "killed"))
+    steps = ("train", "clean", "finetune")
+    PLAN.do(whole, *steps)
+    assert on_truth(whole, truth_of(run))["cleaned_label_accuracy"] > 0.9
+    child = tiny.processes().Process(
+        target=tiny.work, args=(str(killed.path), steps, "capro.train.loop.learning_rate", 5)
+    )
+    child.start()
+    child.join(90)
+    assert child.exitcode == -signal.SIGKILL
+    PLAN.do(killed, *steps)
+    assert tiny.results(killed) == tiny.results(whole)
