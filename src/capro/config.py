@@ -83,7 +83,9 @@ class ViewSettings(Section):
 class NetSettings(Section):
     """The encoder and its heads."""
 
-    backbone: str = setting("resnet50", "small, resnet18, resnet50, lite0, or a Hugging Face model")
+    backbone: str = setting(
+        "resnet50", "small, resnet18, resnet50, lite0, lite1, lite2, or a Hugging Face model"
+    )
     weights: str | None = setting(None, "safetensors file with the backbone's weights")
     mode: Literal["full", "frozen"] = setting("full", "full: the encoder learns; frozen: heads only")
     frozen_views: Positive = setting(3, "augmented views per sample whose features are cached")
@@ -241,7 +243,7 @@ def preset_names() -> list[str]:
     """The presets that ship with capro.
 
     >>> preset_names()
-    ['demo', 'google500', 'nuswide', 'small', 'small-multi', 'webvision1k']
+    ['demo', 'good', 'good-multi', 'google500', 'nuswide', 'small', 'small-multi', 'webvision1k']
     """
     folder = resources.files("capro") / "presets"
     return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml"))
@@ -253,7 +255,10 @@ def preset(name: str) -> Mapping[str, Any]:
     if name not in preset_names():
         raise ConfigError(f"no preset {name!r}", hint=did_you_mean(name, preset_names()))
     text = (resources.files("capro") / "presets" / f"{name}.yaml").read_text("utf-8")
-    return cast(Mapping[str, Any], yaml.safe_load(text))
+    values = yaml.safe_load(text)
+    base = values.pop("base", None)  # another preset, of which this one changes some values
+    found: Mapping[str, Any] = merge(preset(base), values) if base else values
+    return found
 
 
 def load(

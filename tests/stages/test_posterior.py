@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from capro.data.manifest import manifest_of
+from capro.evaluate.class_findings import finding_text
 from capro.evaluate.truth import on_truth
 from capro.run.artefacts import CLEANED_LABELS, PICTURE_EVIDENCE, POSTERIOR, WORD_EVIDENCE
 from capro.run.directory import Run
 from capro.run.progress import Watch
 from capro.stages import PLAN, classes, embed, match, run_all
-from capro.stages.posterior import finding_text
 from tests import squares, tiny
 
 PLUS = "method=plus"

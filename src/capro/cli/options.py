@@ -33,7 +33,10 @@ RunArgument = Annotated[OptionalPath, typer.Argument(metavar="RUN", help="Run di
 RunOption = Annotated[OptionalPath, typer.Option("--run", help="Run directory, if not given as RUN.")]
 Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
 Preset = Annotated[
-    Text, typer.Option("--preset", help="webvision1k, google500, nuswide, small, small-multi or demo.")
+    Text,
+    typer.Option(
+        "--preset", help="small, good, small-multi, good-multi, webvision1k, google500, nuswide, demo."
+    ),
 ]
 Memory = Annotated[
     Text, typer.Option("--memory", help="Memory for the graph, say 4GB; wins over match.memory_gb.")

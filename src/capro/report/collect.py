@@ -15,6 +15,7 @@ import numpy as np
 from capro import __version__
 from capro.data.summary import scan_problems
 from capro.evaluate import label_changes, metrics, open_set
+from capro.evaluate.class_findings import class_findings, finding_text
 from capro.evaluate.comparison import jsonable
 from capro.evaluate.label_changes import KINDS, LabelChanges
 from capro.report import sentences
@@ -51,6 +52,7 @@ def collect(run: Run, plan: Plan, *, held_out: str, title: str | None = None, wa
         **cleaning(found, shown),
         **measured(found),
     }
+    data["findings"] = findings(found, shown)
     data["matches"] = top_matches(found, shown, watch)
     data["map"] = embedding(found, shown, watch)
     data["summary"] = summary(found, data)
@@ -185,6 +187,19 @@ def _diagram(scores: Any, labels: Any) -> dict[str, Any]:
     found = metrics.reliability(scores, labels).as_dict()
     columns = {name: [row[name] for row in found["bins"]] for name in ("confidence", "accuracy", "count")}
     return {**columns, "ece": found["ece"], "bins": sum(count > 0 for count in columns["count"])}
+
+
+def findings(found: Loaded, shown: Shown) -> list[dict[str, Any]]:
+    """Classes with something wrong, with the pictures that show it."""
+    ids = found.manifest.samples["id"].iloc[found.train].tolist()
+    place = {identity: row for row, identity in enumerate(ids)}
+    return [
+        {
+            "text": plain(finding_text(each), 300),
+            "items": shown.add([place[identity] for identity in each["samples"]], large=True),
+        }
+        for each in class_findings(found.run)
+    ]
 
 
 def summary(found: Loaded, data: dict[str, Any]) -> list[dict[str, str]]:

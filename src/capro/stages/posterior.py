@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capro.evaluate.class_findings import class_findings, finding_text
 from capro.method import plus
 from capro.run.artefacts import (
     CLASS_NAME_TEXTS,
@@ -23,12 +24,6 @@ from capro.run.artefacts import (
 from capro.run.directory import Run
 from capro.run.stage import Job, Stage
 from capro.train.setup import TrainingSet, anchored_of, training_set
-
-FINDINGS = {  # what `plus.diagnose` found, in words
-    "anchors": "{share:.0%} of the anchors of {names} show something else: its sense or definition may be wrong",
-    "one class": "{names} can hardly be told apart: they may be one class",
-    "sense": "hardly any text of {names} is nearest to its own definition: its sense may be wrong",
-}
 
 
 def _tensor(run: Run, artefact: Artefact[Any]) -> Tensor:
@@ -90,12 +85,6 @@ def _findings(run: Run, training: TrainingSet, found: plus.Posterior) -> list[di
     ]
 
 
-def finding_text(finding: dict[str, Any]) -> str:
-    """A finding as a sentence."""
-    names = " and ".join(f"'{name}'" for name in finding["classes"])
-    return FINDINGS[finding["kind"]].format(names=names, share=finding["share"])
-
-
 STAGE = Stage(
     "posterior",
     _work,
@@ -105,5 +94,5 @@ STAGE = Stage(
     command="clean",
     implicit=True,
     when=lambda settings: settings.method == "plus",
-    check=lambda run: [finding_text(each) for each in run.result("posterior")["findings"]],
+    check=lambda run: [finding_text(each) for each in class_findings(run)],
 )

@@ -56,6 +56,15 @@ function galleries() {
   if (made.length) made[0].open = true;
 }
 
+function findings() {
+  const host = document.getElementById("finding-list");
+  if (!host) return;
+  host.append(...DATA.findings.map((each) => el("div", null, el("h3", null, each.text),
+    el("div", { class: "small" }, ...each.items.map((sample) => el("button", { type: "button",
+      on: { ...tipped(() => [line(move(sample), true), line(DATA.samples.title[sample] || "no title")]), click: () => openDetail(sample, each.text) } },
+      picture(sample)))))));
+}
+
 function matches() {
   const host = document.getElementById("match-figure");
   if (!host) return;
