@@ -57,6 +57,10 @@ class DataSettings(Section):
     tags_column: str | None = setting(None, "column read as tags; guessed if unset")
     id_column: str | None = setting(None, "column with unique sample ids; made if unset")
     split_column: str | None = setting(None, "column that says train or test")
+    unlabelled: bool = setting(
+        False,
+        "training samples have no labels: those of data.classes are found by texts and pictures (method plus)",
+    )
     label_separator: str | None = setting(None, "splits a label cell: multi-label")
 
 

@@ -42,10 +42,14 @@ def test_every_option_of_scan_reaches_its_setting(monkeypatch: pytest.MonkeyPatc
     seen: list[DataSettings] = []
     monkeypatch.setattr(Run, "create", create)
     monkeypatch.setattr("capro.cli.options.check_source", lambda _: None)
-    words = [part for name, option in OPTIONS.items() for part in (option, VALUES.get(name, f"[{name}: 1"))]
+    words = [
+        part
+        for name, option in OPTIONS.items()
+        for part in ([option] if name == "unlabelled" else [option, VALUES.get(name, f"[{name}: 1")])
+    ]
     with pytest.raises(Stop):
         app(["scan", "a b", "--run", "r", "--set", "data.test=x", *words], standalone_mode=False)
-    wanted = {name: VALUES.get(name, f"[{name}: 1") for name in OPTIONS}
+    wanted = {name: VALUES.get(name, f"[{name}: 1") for name in OPTIONS} | {"unlabelled": True}
     assert seen[0].model_dump() == {"source": "a b", **wanted}  # an option wins over --set
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from capro.data.manifest import manifest_of
+from capro.errors import ConfigError
 from capro.evaluate.class_findings import finding_text
 from capro.evaluate.truth import on_truth
 from capro.run.artefacts import CLEANED_LABELS, PICTURE_EVIDENCE, POSTERIOR, WORD_EVIDENCE
@@ -184,3 +185,27 @@ def test_step_two_follows_the_posterior_and_a_kill_changes_nothing(tmp_path):
     assert child.exitcode == -signal.SIGKILL
     PLAN.do(killed, *steps)
     assert tiny.results(killed) == tiny.results(whole)
+
+
+def test_pictures_texts_and_class_names_are_enough(tmp_path):
+    run = made(tmp_path, "data.unlabelled=true", train=24, noise=0)
+    run_all(run)
+    assert all(
+        labels == () for labels in manifest_of(run).samples["labels"].iloc[manifest_of(run).split("train")]
+    )
+    frame = run.issues()
+    assert set(frame["decision"]) <= {"relabel", "drop"}
+    shown = [identity.split("/")[1].split("-")[0] for identity in frame["id"]]
+    right = [one == other for one, other in zip(shown, frame["corrected_label"], strict=True)]
+    assert np.mean(right) > 0.9
+    assert run.result("evaluate")["capro"]["top1"] > 0.9
+    assert "no label" in frame["evidence"].iloc[0]
+
+
+def test_without_labels_the_classes_must_be_listed_and_the_method_be_plus(tmp_path):
+    run = made(tmp_path, "data.unlabelled=true", "data.classes=null")
+    with pytest.raises(ConfigError, match="no label names the classes"):
+        PLAN.do(run, "scan", "classes")
+    paper = made(tmp_path / "paper", "data.unlabelled=true", "method=paper")
+    with pytest.raises(ConfigError, match="needs labels"):
+        PLAN.do(paper, "scan", "classes")

@@ -55,12 +55,7 @@ def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
     names = [name for name in DataSettings.model_fields if name != "source"]
     signature = inspect.signature(command, eval_str=True)
     options = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[Text, typer.Option(help=_sentence(name))],
-        )
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(name))
         for name in names
     ]
 
@@ -74,6 +69,14 @@ def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def _option(name: str) -> Any:
+    """A setting as an option: a flag, or a text that the settings check."""
+    if DataSettings.model_fields[name].annotation is bool:
+        flag = typer.Option(f"--{name.replace('_', '-')}", help=_sentence(name))
+        return Annotated[Optional[bool], flag]  # noqa: UP045
+    return Annotated[Text, typer.Option(help=_sentence(name))]
+
+
 def _sentence(name: str) -> str:
     field = DataSettings.model_fields[name]
     text = field.description or ""
@@ -83,14 +86,19 @@ def _sentence(name: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def data_overrides(data: Mapping[str, str | None]) -> list[str]:
+def data_overrides(data: Mapping[str, str | bool | None]) -> list[str]:
     """Overrides for what was given of the data's settings, quoted: a value may look like YAML.
 
     >>> data_overrides({"test": None, "label_separator": ";"})
     ['data.label_separator=";"']
     """
     given = {name: text for name, text in data.items() if text is not None}
-    quoted = {name: yaml.safe_dump(text, default_style='"', width=math.inf) for name, text in given.items()}
+    quoted = {
+        name: str(text).lower()
+        if isinstance(text, bool)
+        else yaml.safe_dump(text, default_style='"', width=math.inf)
+        for name, text in given.items()
+    }
     return [f"data.{name}={value.strip()}" for name, value in quoted.items()]
 
 

@@ -164,7 +164,7 @@ class Manifest:
         """All rows, with ``labels`` as tuples in both tasks."""
         frame: pd.DataFrame = self.table.to_pandas()
         if self.task == "single":
-            labels = [() if label is None else (label,) for label in frame.pop("label")]
+            labels = [(label,) if isinstance(label, str) else () for label in frame.pop("label")]
         else:
             labels = [() if cell is None else tuple(cell) for cell in frame["labels"]]
         frame["labels"] = pd.Series(labels, index=frame.index, dtype=object)

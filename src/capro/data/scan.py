@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ def scan_sources(
     folder: Path,
     settings: ScanSettings,
     *,
+    unlabelled: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Read every row, check every image, write manifest, quarantine and summary.
@@ -40,6 +41,7 @@ def scan_sources(
         readers: Sources, in the order of the manifest.
         folder: Where ``manifest.parquet``, ``quarantine.parquet`` and ``summary.json`` go.
         settings: Limits of images.
+        unlabelled: Training rows have no labels: what a source has as such is left out.
         progress: Called with the number of rows done in each step.
 
     Returns:
@@ -48,9 +50,9 @@ def scan_sources(
     path = folder / MANIFEST.file
     sources = [reader.source for reader in readers]
     with ThreadPoolExecutor(settings.workers or os.cpu_count() or 1) as pool:
-        task, rows = _peek(readers)
+        task, rows = _without_labels(readers) if unlabelled else _peek(readers)
         checked = _check_all(rows, sources, pool, settings)
-        records = _record_all(checked, task, progress)
+        records = _record_all(checked, task, progress, unlabelled=unlabelled)
         write_manifest(path, records, task=task, sources=sources)
     manifest = Manifest.load(path)
     bad = manifest.table.filter(pc.field("status") != "ok")
@@ -76,6 +78,15 @@ def _peek(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:
         if item[1].labels or item[1].listed:
             return ("multi" if item[1].listed else "single"), itertools.chain(ahead, rows)
     return "single", iter(ahead)
+
+
+def _without_labels(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:
+    """Rows of which only those to test on have a label, one each."""
+    rows = ((number, row) for number, reader in enumerate(readers) for row in reader.rows())
+    return "single", (
+        (number, replace(row, labels=(), listed=False) if row.split == "train" else row)
+        for number, row in rows
+    )
 
 
 Checked = tuple[int, Row, dict[str, Any]]
@@ -125,13 +136,15 @@ def _problem(found: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
 
 
 def _record_all(
-    checked: Iterable[Checked], task: Task, progress: Callable[[int], None]
+    checked: Iterable[Checked], task: Task, progress: Callable[[int], None], *, unlabelled: bool
 ) -> Iterator[dict[str, Any]]:
     """Manifest records; what needs the whole source (ids, kinds of label) is checked here."""
     seen: set[str] = set()
     for number, row, image in checked:
         identity = row.id
         reason, detail = _row_problem(row, task, seen) if image["status"] == "ok" else (None, "")
+        if reason == "no-label" and unlabelled and row.split == "train":
+            reason = "duplicate-id" if identity in seen else None
         found = _problem(image, reason, detail) if reason else image
         if identity in seen:  # quarantined rows too have an id of their own
             identity = f"{identity}#{len(seen)}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from capro.data.labels import labels_of
 from capro.data.manifest import manifest_of
+from capro.errors import ConfigError
 from capro.run.artefacts import CLASSES, CLASSES_DRAFT, PUBLISHED_CLASSES
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
@@ -43,6 +44,10 @@ def _given(run: Run) -> list[ClassSpec]:
 
 def _work(job: Job) -> None:
     specs = _given(job.run)
+    if not specs and job.settings.data.unlabelled:
+        raise ConfigError(
+            "data.unlabelled: no label names the classes", hint="list them: --set data.classes=classes.yaml"
+        )
     if not specs:
         suggestions: list[Suggestion] = []
         specs = [ClassSpec(**hint) for hint in job.run.find(PUBLISHED_CLASSES) or []]
@@ -65,11 +70,13 @@ def _settings(run: Run) -> dict[str, Any]:
 def _check(run: Run) -> list[str]:
     """Refuse labels outside the list; warn of classes without samples and of senses to look at."""
     settings, manifest, specs = run.settings, manifest_of(run), classes_of(run)
+    if settings.data.unlabelled and settings.method != "plus":
+        raise ConfigError("data.unlabelled: CAPro as published needs labels", hint="--set method=plus")
     names = [spec.name for spec in specs]
     labels_of(manifest, manifest.split("train"), names)
     found = []
     empty = sorted(set(names) - set(manifest.label_names("train")))
-    if empty:
+    if empty and not settings.data.unlabelled:
         found.append(f"{len(empty)} classes have no training sample: {', '.join(empty[:SHOWN])}")
     if manifest.task == "multi" and settings.train.gamma < EAGER:
         found.append(

@@ -46,7 +46,8 @@ def scan_into(job: Job, sources: Sequence[Reader]) -> None:
     counts = [reader.count() for reader in sources]
     total = None if None in counts else sum(count or 0 for count in counts)
     with job.bar("reading images", total) as step:
-        scan_sources(sources, job.folder, job.settings.scan, progress=step)
+        unlabelled = job.settings.data.unlabelled
+        scan_sources(sources, job.folder, job.settings.scan, unlabelled=unlabelled, progress=step)
 
 
 def _work(job: Job) -> dict[str, str]:
