@@ -11,13 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import Settings
-from capro.run.artefacts import CLEANED_LABELS, HISTORIES, POSTERIOR, STEP1, STEP2, STEP3
+from capro.method import plus
+from capro.run.artefacts import CLEANED_LABELS, HISTORIES, POSTERIOR, STEP1, STEP2, STEP3, WORD_EVIDENCE
 from capro.run.directory import Run
 from capro.run.stage import Job
+from capro.stages.refits import FeatureSource, refitted
 from capro.stages.train import has_step2
 from capro.stages.training import Parts, deciding, fit_step, parts_of, training_stage
 from capro.train.classifier_only import ClassifierOnly
 from capro.train.setup import load_net, net_state, new_heads
+
+FOLDS = 3  # of the calibration
+ENOUGH = 20_000  # held-out samples; with more, later folds are left out
 
 
 def _work(job: Job) -> dict[str, Any]:
@@ -36,10 +41,13 @@ def _work(job: Job) -> dict[str, Any]:
     )
     history = fit_step(job, objective, parts, positions, name="step 3: classifier", seed=settings.seed + 2)
     objective.finish()
+    found: dict[str, Any] = {"epochs": len(history), "samples": len(kept)}
+    if not has_step2(settings) and not training.multi_label:
+        found["sharpness"] = _calibrate(job, parts, labels, positions, kept.numpy())
     if job.ranks.main:
         job.write(STEP3, net_state(net, extra))
         job.write(HISTORIES["finetune"], history)
-    return {"epochs": len(history), "samples": len(kept)}
+    return found
 
 
 def _start_anew(job: Job, parts: Parts, labels: Tensor, positions: NDArray[np.int64]) -> None:
@@ -53,13 +61,32 @@ def _start_anew(job: Job, parts: Parts, labels: Tensor, positions: NDArray[np.in
     )  # fmt: skip
 
 
+def _calibrate(
+    job: Job, parts: Parts, labels: Tensor, positions: NDArray[np.int64], kept: NDArray[np.int64]
+) -> float:
+    """Scale the classifier so that classifiers like it, on pictures held out, agree best with the words."""
+    source = FeatureSource(parts.inputs, positions, parts.net.encoder.dim)
+    schedules = [job.settings.pretrain, job.settings.finetune]
+    held = refitted(job, parts.training, labels.cpu(), source, schedules, folds=FOLDS, enough=ENOUGH)
+    words = torch.from_numpy(np.array(job.read(WORD_EVIDENCE)))[kept[held.rows]][
+        :, : len(parts.training.classes)
+    ]
+    words = words.log_softmax(dim=1)
+    sharp, _ = plus.sharpness(held.logits, words, words.exp().mean(dim=0))
+    sharp = min(max(sharp, 0.1), 10.0)  # where words say nothing it stays as it is, or nearly
+    with torch.no_grad():
+        for parameter in parts.net.heads.classifier.parameters():
+            parameter.mul_(sharp)
+    return sharp
+
+
 def _reads(settings: Settings) -> list[str]:
     posterior = ["posterior"] if settings.method == "plus" else []
     return ["train" if has_step2(settings) else "pretrain", "clean", *posterior]
 
 
 def _settings(run: Run) -> Mapping[str, Any]:
-    anew = {} if has_step2(run.settings) else {"start": "anew"}
+    anew = {} if has_step2(run.settings) else {"start": "anew", "calibrated": True}
     return {**deciding("finetune")(run), **anew}
 
 
