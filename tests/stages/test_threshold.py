@@ -11,7 +11,6 @@ import pytest
 from capro.evaluate import open_set
 from capro.run.artefacts import read_array
 from capro.run.directory import Run
-from capro.stages import refits
 from capro.stages import threshold as module
 from capro.stages.threshold import threshold
 from tests.made_up import make_run
@@ -28,19 +27,19 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
 ) -> None:
     seen: list[np.ndarray] = []
     judged: list[np.ndarray] = []
-    refit, forward = refits._fit, refits.forward_plain
+    refit, probabilities = module._refit, module._probabilities
 
     def training(job: Any, net: Any, ts: Any, labels: Any, inputs: Any, at: Any, *rest: Any) -> None:
         seen.append(at)
         assert len(labels) == len(at)
         refit(job, net, ts, labels, inputs, at, *rest)
 
-    def judging(function: Any, inputs: Any, at: Any, **options: Any) -> Any:
+    def judging(job: Any, net: Any, ts: Any, inputs: Any, at: Any) -> Any:
         judged.append(at)
-        return forward(function, inputs, at, **options)
+        return probabilities(job, net, ts, inputs, at)
 
-    monkeypatch.setattr(refits, "_fit", training)
-    monkeypatch.setattr(refits, "forward_plain", judging)
+    monkeypatch.setattr(module, "_refit", training)
+    monkeypatch.setattr(module, "_probabilities", judging)
     found = threshold(run, method)
     labels = read_array(run.folder("clean") / "labels.npy")
     known = open_set.is_known(np.array(labels)).sum() if method == "capro" else len(labels)

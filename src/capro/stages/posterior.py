@@ -89,7 +89,10 @@ STAGE = Stage(
     "posterior",
     _work,
     summary="posterior of the true labels",
-    settings=lambda run: {"plus": run.settings.plus.model_dump(), "seed": run.settings.seed},
+    settings=lambda run: {
+        "plus": run.settings.plus.model_dump(include={"folds", "rounds"}),
+        "seed": run.settings.seed,
+    },
     reads=["scan", "classes", "embed", "match"],
     command="clean",
     implicit=True,

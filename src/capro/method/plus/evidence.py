@@ -91,12 +91,6 @@ def tempered(logits: Tensor, words: Tensor, prior: Tensor) -> Tensor:
         words: log P(z | words), (n, K).
         prior: pi, (K,).
     """
-    sharp, bias = sharpness(logits, words, prior)
-    return F.log_softmax(sharp * logits + bias, 1)
-
-
-def sharpness(logits: Tensor, words: Tensor, prior: Tensor) -> tuple[float, Tensor]:
-    """The factor and bias, (K,), of logits under which held-out pictures agree best with words; see `tempered`."""
     sharp, bias = torch.ones(()), torch.zeros(logits.shape[1])
 
     def value() -> Tensor:
@@ -104,7 +98,7 @@ def sharpness(logits: Tensor, words: Tensor, prior: Tensor) -> tuple[float, Tens
         return 1e-3 * (bias**2).sum() - agreement(words, seen, prior).mean()
 
     minimise(value, [sharp, bias], 30)
-    return float(sharp.clamp(min=0)), bias
+    return F.log_softmax(sharp.clamp(min=0) * logits + bias, 1)
 
 
 def pool(words: Tensor, picture: Tensor, prior: Tensor, *, weight: float = 1.0) -> Tensor:
