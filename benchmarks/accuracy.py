@@ -25,6 +25,8 @@ from capro.bench.runner import METRICS
 from capro.bench.store import only_one
 from capro.bench.summary import Measured, TableResult, paired, results_markdown, spread
 from capro.data.manifest import manifest_of
+from capro.evaluate.comparison import test_split
+from capro.evaluate.metrics import summary
 from capro.evaluate.truth import on_truth
 from capro.run.directory import Run
 from capro.run.stage import Plan
@@ -39,6 +41,7 @@ CLEANED = {
     "score ECE": "score_ece",
     "right at 0.9": "right_at_90",
 }  # from a name here to a figure of evaluate.truth.on_truth
+MORE = {"single": ("ECE",), "multi": ("C-F1@0.5", "O-F1@0.5", "ECE")}  # beside the metrics of `capro bench`
 TEXTS, UNBALANCED, STEP3 = ", texts in the label rule", ", balance 0 in step 3", ", then step 3"
 PAPER = ("method=paper",)
 RULES = {
@@ -96,6 +99,8 @@ def measure(bench: Bench, truth: Path, labels: Sequence[str] = ()) -> TableResul
     """Run the rows (all, or vanilla and those named) with every seed."""
     with only_one(bench.folder):
         base = base_of(bench)
+        task = manifest_of(base).task
+        metrics = [*METRICS[task], *MORE[task], *CLEANED]
         chosen = variants(bench, base, truth)
         unknown = set(labels) - {row.label for row in chosen}
         if unknown:
@@ -108,9 +113,8 @@ def measure(bench: Bench, truth: Path, labels: Sequence[str] = ()) -> TableResul
                 measured[row.label].figures[seed] = found
                 bench.watch.say(
                     f"seed {seed}, {row.label}: "
-                    + ", ".join(f"{name} {100 * value:.1f}" for name, value in found.items())
+                    + ", ".join(f"{name} {100 * found[name]:.1f}" for name in metrics if name in found)
                 )
-    metrics = [*METRICS[manifest_of(base).task], *CLEANED]
     title = f"{bench.folder.name}: {bench.settings.net.backbone}, {bench.settings.net.mode}"
     return TableResult("accuracy", title, [*measured.values()], metrics, "vanilla", bench.seeds)
 
@@ -119,7 +123,11 @@ def figures_of(bench: Bench, row: Variant, truth: Path, seed: int) -> dict[str, 
     """One run to its end: its figures on the test set, and of its labels where they are cleaned."""
     run = bench.run_of("accuracy", row.label, row.overrides, seed)
     row.plan.run(run, watch=bench.watch)
-    found = dict(run.result("evaluate")[row.model])
+    tested = test_split(run)
+    if tested is None:
+        raise SystemExit(f"error: {run.path}: no test samples with scores")
+    scores, labels = tested.known()
+    found = summary(scores[row.model], labels)
     if row.cleans:
         on = on_truth(run, truth)
         found |= {name: on[figure] for name, figure in CLEANED.items()}
@@ -128,7 +136,7 @@ def figures_of(bench: Bench, row: Variant, truth: Path, seed: int) -> dict[str, 
 
 def comparisons(result: TableResult) -> list[str]:
     """For each row its differences to vanilla, and for CAPro the share of the gap to the oracle."""
-    metrics = [name for name in result.metrics if name not in CLEANED]
+    metrics = [name for name in result.metrics if name not in (*CLEANED, "ECE")]
     rows = {row.label: row for row in result.rows}
     best = next((name for name in ("oracle: clean subset", "oracle: true labels") if name in rows), "")
     lines = []

@@ -51,6 +51,7 @@ def test_rows_and_figures_of_one_label(made: Callable[[bool], Made]) -> None:
         "vanilla",
         "vanilla, as many epochs as CAPro",
         "vanilla, then step 3",
+        "plus",
         "random anchors + mopro (MoPro)",
         "anchors only",
         "CAPro from web",
@@ -65,8 +66,9 @@ def test_rows_and_figures_of_one_label(made: Callable[[bool], Made]) -> None:
         "oracle: true labels, then step 3",
     ]
     for row in result.rows:
-        cleaned = row.label.startswith(("CAPro", "random", "anchors"))
-        assert set(row.figures[0]) == {"top1", "top5"} | (set(accuracy.CLEANED) if cleaned else set())
+        cleaned = row.label.startswith(("CAPro", "plus", "random", "anchors"))
+        figures = {"top1", "top5", "class-top1", "ECE"}
+        assert set(row.figures[0]) == figures | (set(accuracy.CLEANED) if cleaned else set())
     web = next(row for row in result.rows if row.label == "CAPro from web")
     assert web.figures[0]["labels before"] == 0.75  # 4 of 16 pictures of each class show another one
     assert "| oracle: true labels, then step 3 |" in results_markdown(result)
@@ -117,11 +119,12 @@ def test_several_labels(made: Callable[[bool], Made]) -> None:
         "vanilla",
         "vanilla, as many epochs as CAPro",
         "vanilla, then step 3",
+        "plus",
         "CAPro",
         "oracle: true labels",
         "oracle: true labels, then step 3",
     ]
-    assert {"C-F1", "O-F1", "mAP", *accuracy.CLEANED} <= set(result.rows[3].figures[0])
+    assert {"C-F1", "O-F1", "mAP", *accuracy.CLEANED} <= set(result.rows[4].figures[0])
     training = training_set(run_of(bench, "oracle: true labels"))
     expected = encode(true_labels(bench), training.classes, several=True)
     assert training.labels.tolist() == expected.tolist()
@@ -145,12 +148,10 @@ def test_differences_to_vanilla_and_share_of_the_gap() -> None:
     )
     assert step3 == "vanilla, then step 3: +5.00 top1 (2/2) over vanilla"
     assert web == (
-        "CAPro from web: +10.00 top1 (1/2) over vanilla, 50% of the gap from vanilla to the oracle, "
-        "25% of the gap from vanilla to the oracle with step 3 on both sides"
+        "CAPro from web: +10.00 top1 (1/2) over vanilla; gap to the oracle closed: 50% of top1; "
+        "gap to the oracle closed with step 3 on both sides: 25% of top1"
     )
-    assert unbalanced.endswith(
-        "step 3: +0.00 top1 (0/2) over vanilla, 0% of the gap from vanilla to the oracle"
-    )
+    assert unbalanced.endswith("step 3: +0.00 top1 (0/2) over vanilla")
 
 
 def test_unknown_row(tmp_path: Path) -> None:
