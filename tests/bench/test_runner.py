@@ -18,6 +18,8 @@ from capro.run.progress import Lines
 from capro.stages import PLAN, clean
 from tests import squares as tiny
 
+pytestmark = pytest.mark.slow
+
 
 def events(folder: Path, kind: str) -> Counter[str]:
     lines = [

@@ -19,6 +19,8 @@ from capro.run.directory import Run
 from capro.train.setup import training_set
 from tests import squares
 
+pytestmark = pytest.mark.slow
+
 Made = tuple[Bench, TableResult]
 
 

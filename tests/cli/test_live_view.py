@@ -18,8 +18,6 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from capro.cli.live_view import LiveView
-from capro.cli.program import live
-from capro.run import processes, progress
 from capro.run.directory import Run
 from capro.run.progress import Figures, Lines
 from capro.stages import PLAN, classes, embed, match, run_all
@@ -138,9 +136,6 @@ def test_a_step_stores_and_draws_nothing(training):
     assert console.file.getvalue() == ""
 
 
-# --- whole runs -----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tiny.write_data(tmp_path_factory.mktemp("data"), per_class=3)
@@ -206,12 +201,6 @@ def test_an_error_leaves_the_warnings_and_no_list_of_stages() -> None:
     assert after[after.rindex("warning: look at this") :].splitlines() == ["warning: look at this"]
 
 
-def test_figures_as_one_line() -> None:
-    assert str(Figures(0, 2, 0.1, {"loss": 1.25}, [])) == "epoch 1/2 loss 1.250"
-    with progress.silent("x", None) as step:
-        step(1, figures=None)
-
-
 PROGRAM = """
 import sys
 from capro.cli import main
@@ -250,14 +239,3 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean(data: Path, tmp_path: Path) -> Non
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is visible
     assert text.splitlines()[-2:] == ["error: interrupted", "hint: the same command goes on where it stopped"]
     assert "▶ pretrain" in text
-
-
-@pytest.mark.parametrize(("kind", "there"), [("xterm", True), ("dumb", False)])
-def test_lines_where_nothing_can_be_redrawn(monkeypatch: pytest.MonkeyPatch, kind: str, there: bool) -> None:
-    monkeypatch.setenv("TERM", kind)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert isinstance(live("capro run"), LiveView if there else Lines)
-    monkeypatch.setattr(processes, "rank", lambda: 1)
-    assert isinstance(live("capro run"), Lines)
-    monkeypatch.undo()
-    assert isinstance(live("capro run"), Lines)  # pytest's stderr is no terminal

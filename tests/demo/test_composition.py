@@ -1,28 +1,34 @@
 """The demo data: same bytes, exact noise, texts, truth, and a folder that is whole or absent."""
 
+
 import collections
 import csv
 import hashlib
 import json
 from importlib import resources
 from pathlib import Path
-
 import numpy as np
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-
 from capro.demo import composition
 from capro.demo.emoji import DESIGNS, emoji_table, picture
 from capro.demo.emoji.compose import background, recolour, scene
 from capro.demo.emoji.pages import page
 from capro.errors import ConfigError, DataError
 
+
 SMALL = {"n_train": 280, "n_test": 42}
+
+
 NAMES = [c.name for c in composition.DEMO_CLASSES]
+
+
 SHOWN_BY = {code: c.name for c in composition.DEMO_CLASSES for code in c.shows}
+
+
 WORDNET = Path("/usr/share/wordnet/data.noun")
 
 
@@ -53,9 +59,6 @@ def multi(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "multi"
     composition.write_demo(folder, multi_label=True, **SMALL)
     return folder
-
-
-# Assets
 
 
 def test_assets_are_small_and_decode():
@@ -93,9 +96,6 @@ def test_every_emoji_has_a_name():
     assert all(emoji.name and emoji.keywords for emoji in emoji_table().values())
 
 
-# Classes
-
-
 @pytest.mark.skipif(not WORDNET.exists(), reason="Debian's wordnet-base is not installed")
 @pytest.mark.parametrize("c", composition.DEMO_CLASSES, ids=lambda c: c.name)
 def test_sense_is_a_wordnet_sense_of_the_word(c):
@@ -125,9 +125,6 @@ def test_classes_file(single):
     assert [row["name"] for row in rows if not row["ambiguous"]] == ["tiger"]
 
 
-# Bytes
-
-
 def test_same_bytes_twice_and_another_seed_differs(single, tmp_path):
     composition.write_demo(tmp_path / "again", **SMALL)
     assert digests(tmp_path / "again") == digests(single)
@@ -140,9 +137,6 @@ def test_same_bytes_twice_and_another_seed_differs(single, tmp_path):
 def test_train_and_test_share_no_picture(single):
     images = [value for name, value in digests(single).items() if name.endswith(".png")]
     assert len(images) == len(set(images)) == 280 + 42
-
-
-# Tree
 
 
 def test_counts_and_format(single):
@@ -205,9 +199,6 @@ def test_truth_file(single):
     assert 0.36 <= len(wrong) / 280 <= 0.44
 
 
-# Multi-label
-
-
 def test_multi_label_tree(multi):
     truth = truth_of(multi)
     wrong = missing = 0
@@ -234,9 +225,6 @@ def test_multi_label_pictures_show_their_truth():
         assert set(shot.named) <= set(shot.codes)
 
 
-# Texts
-
-
 def test_some_texts_are_missing_and_some_belong_elsewhere():
     shot = composition.single_shot(np.random.default_rng(0), composition.DEMO_CLASSES[0], "sense")
     texts = [composition.page_text(np.random.default_rng(i), shot) for i in range(1500)]
@@ -252,45 +240,6 @@ def test_missing_share_of_the_tree(single):
     rows = rows_of(single)
     empty = [row for row in rows if not (row["title"] or row["description"] or row["tags"])]
     assert 0.09 <= len(empty) / len(rows) <= 0.21
-
-
-def test_pages_look_like_the_web():
-    pages = [page(np.random.default_rng(i), ["mouse"], ["1f5b1-fe0f"]) for i in range(200)]
-    text = json.dumps(pages)
-    for sign in ("<p>", "&amp;", ".jpg", "https://", "\\n", "\\t", "computermouse"):
-        assert sign in text
-    assert all("mouse" in str(p) for p in pages)
-    assert np.mean(["computer" in str(p) for p in pages]) > 0.9  # the sense can be told
-
-
-def test_page_names_the_company():
-    text = page(np.random.default_rng(0), ["bat", "corn"], ["1f987", "1f33d"])
-    assert "With corn (ear of corn)." in text["description"]
-    assert text["tags"][:2] == ["bat", "corn"]
-
-
-# Pictures
-
-
-def test_recolour_keeps_grey_and_alpha():
-    grey = Image.new("RGBA", (2, 2), (100, 100, 100, 7))
-    turned = np.asarray(recolour(grey, hue=1.0, brightness=1.0))
-    assert np.abs(turned[..., :3].astype(int) - 100).max() <= 1
-    assert (turned[..., 3] == 7).all()
-    red = Image.new("RGBA", (2, 2), (200, 0, 0, 255))
-    assert np.asarray(recolour(red, hue=0.0, brightness=0.5))[0, 0, 0] in (99, 100)
-
-
-def test_emoji_cover_a_fair_part_of_the_picture():
-    rng_pairs = [(np.random.default_rng(i), np.random.default_rng(i)) for i in range(40)]
-    covered = [
-        (np.asarray(scene(a, ["1f357"], [])) != background(b)).any(axis=2).mean() for a, b in rng_pairs
-    ]
-    assert min(covered) > 0.02
-    assert max(covered) < 0.6
-
-
-# Whole or absent
 
 
 def test_interrupted_write_leaves_nothing(tmp_path, monkeypatch):

@@ -16,7 +16,6 @@ from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers import WRITERS
 from capro.errors import CaproError
 from capro.export.cleaned import cleaned_table, export_data
-from capro.export.folders import safe_name, safe_names
 from capro.run.artefacts import CLASSES as CLASSES_FILE
 from capro.run.artefacts import VERDICTS, write_json, write_table
 from capro.run.directory import Run
@@ -168,9 +167,6 @@ def test_links_share_the_file_and_copies_do_not(single: Run, tmp_path: Path) -> 
     assert copy.stat().st_nlink == 1
 
 
-# --- safety ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "message", "hint"),
     [
@@ -227,18 +223,6 @@ def test_images_in_tars_can_be_copied_but_not_left_in_place(single: Run, tmp_pat
         assert caught.value.hint == "use --images copy"
     export_data(run, tmp_path / "yes", to="folder", images="copy")
     assert len(list((tmp_path / "yes").glob("*/*.png"))) == len(manifest.samples)
-
-
-def test_safe_names() -> None:
-    hostile = ["", ".", "..", "/", "a/../b", "CON", "x" * 300, "a\0b", "\n", "-rf", "é", "e\u0301"]
-    names = safe_names(hostile)
-    assert len({name.casefold() for name in names.values()}) == len(hostile)
-    for name in names.values():
-        assert name
-        assert not set(name) & set("/\\\0\n. ")
-        assert not name.startswith("-")
-        assert len(name.encode()) < 200
-    assert safe_name("tiger cat") == "tiger_cat"
 
 
 def test_classes_with_one_safe_name_keep_apart(single: Run, tmp_path: Path) -> None:

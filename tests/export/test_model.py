@@ -13,11 +13,8 @@ from safetensors.torch import load_file
 from capro.data.image_bytes import ImageStore
 from capro.data.manifest import manifest_of
 from capro.errors import CaproError
-from capro.export.card import _plain
 from capro.export.model import export_model
 from capro.export.predictor import Predictor
-from capro.nets.backbones import load_backbone
-from capro.nets.deployed import Deployed, describe, rebuild
 from capro.run.artefacts import SCORES
 from capro.run.directory import Run
 from capro.stages.threshold import threshold
@@ -40,18 +37,6 @@ def test_predictions_are_those_of_evaluate(kind: str, tmp_path: Path) -> None:
     assert np.abs(other - evaluated).max() > 1e-3
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return make_run(tmp_path_factory.mktemp("run"))
-
-
-@pytest.fixture(scope="module")
-def model(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("model") / "m"
-    export_model(run, out, open_set=threshold(run))
-    return out
-
-
 def test_config_says_everything_a_reader_needs(run: Run, model: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     assert config["id2label"] == {str(i): name for i, name in enumerate(CLASSES)}
@@ -68,18 +53,6 @@ def test_config_says_everything_a_reader_needs(run: Run, model: Path) -> None:
     names = set(load_file(model / "model.safetensors"))
     assert {"classifier.weight", "classifier.bias"} <= names
     assert not any("projector" in name or "key" in name for name in names)  # nothing for training
-
-
-def test_card_has_data_settings_and_results(run: Run, model: Path) -> None:
-    card = (model / "README.md").read_text()
-    assert card.startswith("---\n")
-    for text in ("## Data", "verdict: relabel", "## Measured", "| vanilla |", "| capro |", "top1"):
-        assert text in card
-    assert "gamma: 0.6" in card
-    assert run.need("scan") in card
-    top1 = run.result("evaluate")["capro"]["top1"]
-    assert f"{100 * top1:.1f}" in card
-    assert _plain("<script>[x](javascript:1)`\n") == "script  x  javascript:1"
 
 
 def test_onnx_equals_pytorch(run: Run, tmp_path: Path) -> None:
@@ -102,18 +75,3 @@ def test_export_refuses_an_existing_folder_and_an_unfinished_run(run: Run, tmp_p
     with pytest.raises(CaproError, match="the finetune stage has not finished"):
         export_model(empty, tmp_path / "n", open_set={})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "m"]
-
-
-def test_a_hub_backbone_is_rebuilt_without_its_files(tmp_path: Path) -> None:
-    from transformers import ViTConfig, ViTModel
-
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    made = ViTModel(ViTConfig(**shape, intermediate_size=16, image_size=32, patch_size=16))
-    made.save_pretrained(tmp_path / "vit")
-    first = Deployed(load_backbone(str(tmp_path / "vit")), classes=3).eval()
-    description = json.loads(json.dumps(describe(first.backbone)))
-    (tmp_path / "vit").rename(tmp_path / "gone")
-    second = Deployed(rebuild(description), classes=3).eval()
-    second.load_state_dict(first.state_dict())
-    x = torch.rand(2, 3, 32, 32)
-    torch.testing.assert_close(first(x), second(x))

@@ -11,6 +11,8 @@ import pytest
 
 from tests.golden.record import CASES, HERE, record
 
+pytestmark = pytest.mark.slow
+
 NUMBER = re.compile(r"\d+\.\d+")
 CLOSE = 2e-3  # another processor rounds otherwise, and training carries it on
 

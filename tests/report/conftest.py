@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from capro.demo import run as demo_run
 from capro.demo.composition import write_demo
+from capro.run.directory import Run
 from capro.run.progress import SILENT
-from tests.report.made import HOSTILE
+from tests.report.made import HOSTILE, collected, make_run
 
 FEW = [
     "views.size=24", "match.top_k=3", "match.k=3", "pretrain.epochs=2", "train.epochs=2",
@@ -45,3 +47,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> demo_run.DemoRun:
 @pytest.fixture(scope="session")
 def demo_report(demo: demo_run.DemoRun) -> Path:
     return demo.report.resolve()
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("single"))
+
+
+@pytest.fixture(scope="session")
+def data(run: Run) -> Any:
+    return collected(run, title=HOSTILE[0])

@@ -14,7 +14,10 @@ from tests.fakes import fake_stage
 from tests.report.made import HELD_OUT, HOSTILE, make_run
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt: chromium)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt: chromium)"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,124 +1,19 @@
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from capro.cli import app
 from capro.config import Settings, update
 from capro.errors import RunError
-from capro.run.artefacts import atomic_path, read_array, write_array
 from capro.run.directory import LAYOUT, Run
-from capro.run.fingerprints import fingerprint, seed_for
-from capro.run.stage import Job, Stage, perform
-from capro.stages import PLAN
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(JSON)
-def test_fingerprint_ignores_key_order_only(value: object) -> None:
-    again = json.loads(json.dumps(value))
-    assert fingerprint(value) == fingerprint(again)
-    assert fingerprint([value]) != fingerprint([value, 0])
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    write_array(tmp_path / "a.npy", np.arange(3))
-
-    def fails() -> None:
-        with atomic_path(tmp_path / "a.npy") as temporary:
-            temporary.write_bytes(b"half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fails()
-    assert read_array(tmp_path / "a.npy").tolist() == [0, 1, 2]
-    assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
-
-
-def stage(
-    name: str, work: Callable[[Job], Any] = lambda _: None, *, reads: Sequence[str] = (), **settings: Any
-) -> Stage:
-    return Stage(name, work, settings=lambda _: settings, reads=reads)
-
-
-def make(tmp_path: Path, settings: Settings | None = None) -> Run:
-    return Run.create(tmp_path / "run", settings or Settings())
-
-
-def test_a_stage_is_skipped_when_fresh_and_redone_when_settings_change(tmp_path: Path) -> None:
-    run, done = make(tmp_path), []
-
-    def scan(value: int) -> Stage:
-        return stage("scan", lambda job: done.append(job.folder.name) or {"n": 1}, a=value)
-
-    assert perform(run, scan(1))
-    assert not perform(run, scan(1))
-    assert perform(run, scan(2))
-    assert perform(run, scan(2), force=True)
-    assert done == ["scan"] * 3
-    events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
-    assert [event["event"] for event in events].count("skipped") == 1
-    assert run.finished("scan")["result"] == {"n": 1}  # type: ignore[index]
-
-
-def test_a_stage_goes_stale_with_its_input(tmp_path: Path) -> None:
-    run = make(tmp_path)
-    embed = stage("embed", reads=["scan"])
-    perform(run, stage("scan", a=1))
-    assert perform(run, embed)
-    assert embed.is_fresh(run)
-    assert not perform(run, embed)
-    perform(run, stage("scan", a=2))
-    assert not embed.is_fresh(run)
-    assert perform(run, embed)
-
-
-def test_a_missing_input_is_an_error(tmp_path: Path) -> None:
-    run = make(tmp_path)
-    with pytest.raises(RunError, match="the scan stage has not finished") as caught:
-        perform(run, stage("embed", reads=["scan"]))
-    assert f"`capro run --run {run.path}`" in caught.value.hint
-    with pytest.raises(RunError, match="the scan stage has not finished") as caught:
-        PLAN.do(run, "embed")
-    assert f"`capro run --run {run.path}`" in caught.value.hint  # what can be typed as it stands
-
-
-@pytest.mark.parametrize("name", PLAN.names)
-def test_the_hint_names_a_command_that_exists(tmp_path: Path, name: str) -> None:
-    command = PLAN.command(name, tmp_path).removeprefix("capro ").split(" --run")[0].split()
-    names = {each.name or each.callback.__name__ for each in app.registered_commands}
-    groups = {each.name for each in app.registered_groups}
-    assert command[0] in names | groups
-
-
-def test_an_interrupted_stage_is_not_finished(tmp_path: Path) -> None:
-    run = make(tmp_path)
-    perform(run, stage("scan"))
-
-    def interrupted(_: Job) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        perform(run, stage("scan", interrupted), force=True)
-    assert run.finished("scan") is None
-    assert perform(run, stage("scan"))
+from capro.run.stage import perform
+from tests.run.cases import make, stage
 
 
 def _hold(path: Path) -> None:
@@ -191,18 +86,3 @@ def test_a_run_of_a_later_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot read"):
         Run.create(run.path, Settings())
     assert yaml.safe_load(file.read_text("utf-8"))["layout"] == LAYOUT + 1  # left as it was
-
-
-def test_seeds_differ_by_purpose() -> None:
-    seeds = {seed_for(seed, name) for seed in range(20) for name in ("match", "train", "views")}
-    assert len(seeds) == 60
-    assert all(0 <= seed < 2**63 for seed in seeds)
-
-
-def test_what_a_killed_writer_left_goes_with_the_next_start(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "r", Settings())
-    left = run.folder("x") / ".a.123.tmp.npy"
-    left.parent.mkdir()
-    left.write_text("half")
-    perform(run, stage("x"))
-    assert not left.exists()

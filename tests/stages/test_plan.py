@@ -32,6 +32,8 @@ from capro.stages.assess import assess
 from capro.train import setup
 from tests import squares, tiny
 
+pytestmark = pytest.mark.slow
+
 ON_ANCHORS = "train.start=anchors"
 
 

@@ -20,6 +20,8 @@ from capro.run.progress import Watch
 from capro.stages import PLAN, classes, embed, match, run_all
 from tests import squares, tiny
 
+pytestmark = pytest.mark.slow
+
 PLUS = "method=plus"
 
 

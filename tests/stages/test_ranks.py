@@ -24,6 +24,8 @@ from safetensors.torch import load_file
 
 from tests import tiny
 
+pytestmark = pytest.mark.slow
+
 SHARED = ("features", "embed", "graph")  # stages whose files do not depend on the number of ranks
 
 

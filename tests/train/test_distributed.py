@@ -18,6 +18,8 @@ from tests import tiny
 from tests.train.toys import Toy
 from tests.train.two_ranks import TOYS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

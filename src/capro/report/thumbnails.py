@@ -56,7 +56,7 @@ def sprites(
         positions: which, by manifest position.
         large: whether a picture is looked at closely.
         side: of a large picture; a small one is at most half of ``LARGE``.
-        step: told of each picture.
+        step: called after each picture.
     """
     sheets: list[str] = []
     tiles: list[int] = []

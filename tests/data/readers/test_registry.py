@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +11,10 @@ import pytest
 
 from capro.config import DataSettings
 from capro.data import readers
-from capro.data.readers.fiftyone import FiftyOneReader
 from capro.data.readers.writing import IMAGE_MODES
 from capro.errors import ConfigError, DataError
 from tests.data.corpus import png
+from tests.data.readers.cases import fiftyone_folder
 from tests.data.scanning import put, scan_it
 
 
@@ -39,31 +38,6 @@ def test_names_cost_no_import_of_a_format() -> None:
     assert done.stdout.split() == [*readers.FORMATS, "False"]
 
 
-def _fiftyone(folder: Path) -> Path:
-    for seed in (1, 2):
-        path = folder / "data" / f"{seed}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png(seed))
-    labels = {
-        "classes": ["cat", "dog"],
-        "labels": {"1": 1, "2": {"label": 0, "attributes": {"title": "Tom"}}},
-    }
-    (folder / "labels.json").write_text(json.dumps(labels))
-    return folder
-
-
-@pytest.mark.parametrize("format", ["auto", "fiftyone"])
-def test_fiftyone_is_recognised_and_can_be_asked_for(tmp_path: Path, format: str) -> None:
-    source = _fiftyone(tmp_path / "d")
-    found = readers.find(DataSettings(format=format), source=str(source))
-    assert [type(reader) for reader in found] == [FiftyOneReader]
-    rows = [*found[0].rows()]
-    assert [(row.labels, row.title, row.problem) for row in rows] == [
-        (("dog",), "", None),
-        (("cat",), "Tom", None),
-    ]
-
-
 @pytest.mark.parametrize("name", [name for name in readers.FORMATS if name not in ("hub", "folder")])
 def test_a_folder_that_is_laid_out_otherwise_is_refused_with_the_layout(tmp_path: Path, name: str) -> None:
     (tmp_path / "1.png").write_bytes(png())
@@ -84,7 +58,7 @@ def test_an_unknown_format_is_refused_with_a_suggestion_or_the_list(tmp_path: Pa
 
 def test_a_tree_of_splits_in_a_format_that_was_asked_for(tmp_path: Path) -> None:
     for split in ("train", "test"):
-        _fiftyone(tmp_path / split)
+        fiftyone_folder(tmp_path / split)
     found = readers.find(DataSettings(format="fiftyone"), source=str(tmp_path))
     assert [row.split for reader in found for row in reader.rows()] == ["train"] * 2 + ["test"] * 2
 

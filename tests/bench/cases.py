@@ -1,0 +1,19 @@
+"""Made-up cases that several test files need."""
+
+from __future__ import annotations
+
+from capro.bench.summary import Measured, TableResult
+
+
+def result(*, axis: str = "", series: bool = False) -> TableResult:
+    rows = [
+        Measured("0.1", {0: {"top1": 0.5, "top5": 0.9}, 1: {"top1": 0.6, "top5": 0.8}}, x=0.1),
+        Measured(
+            "0.5 <b>|", {0: {"top1": 0.7, "top5": 0.9}, 1: {"top1": 0.7, "top5": 0.9}},
+            paper={"top1": 76.0}, x=0.5,
+        ),
+        Measured("1", x=1.0, problem="no encoder 'x'"),
+    ]  # fmt: skip
+    if series:
+        rows[0].series = [(0.0, 0.1), (1.0, 0.4)]
+    return TableResult("t", "A & B", rows, ("top1", "top5"), "0.1", (0, 1), axis=axis, note="A note.")

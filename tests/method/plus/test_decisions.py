@@ -1,0 +1,64 @@
+"""What follows from a posterior."""
+
+import pytest
+import torch
+from hypothesis import given
+from torch.nn.functional import one_hot
+
+from capro.method import plus
+from capro.method.label_rule import Decision, PairDecision
+from tests.method.plus.cases import FEW, SEEDS, distributions, generator
+
+
+@given(SEEDS)
+@FEW
+def test_decisions_follow_the_posterior(seed):
+    q, y = distributions(20, 4, seed), torch.randint(0, 3, (20,), generator=generator(seed))
+    anchors = torch.rand(20, generator=generator(seed + 1)) < 0.3
+    found = plus.decide(q, y, anchors, sure=0.5)
+    for i in range(20):
+        best, asked = int(q[i].argmax()), bool(q[i].max() < 0.5)
+        label = int(q[i, :3].argmax()) if asked else -1 if best == 3 else best
+        kept = Decision.ANCHOR if anchors[i] else Decision.KEEP
+        wanted = Decision.DROP if label < 0 else kept if label == y[i] else Decision.RELABEL
+        assert (int(found.labels[i]), int(found.decisions[i])) == (label, wanted)
+        assert bool(found.ask[i]) == asked
+
+
+@given(SEEDS)
+@FEW
+def test_pairs_are_decided_one_by_one(seed):
+    q = torch.rand(12, 3, generator=generator(seed))
+    y = (torch.rand(12, 3, generator=generator(seed + 1)) < 0.4).long()
+    found = plus.decide_pairs(q, y)
+    for i in range(12):
+        now = [int(q[i, c] > 0.5) for c in range(3)]
+        gone = bool(y[i].any()) and not any(now)
+        assert found.labels[i].tolist() == ([-1] * 3 if gone else now)
+        for c in range(3):
+            change = now[c] - int(y[i, c])
+            wanted = {1: PairDecision.ADD, 0: PairDecision.KEEP, -1: PairDecision.REMOVE}[change]
+            assert int(found.decisions[i, c]) == wanted
+            assert bool(found.ask[i, c]) == (abs(float(q[i, c]) - 0.5) < 0.1)
+
+
+def diagnosed(q, y, texts, classes, anchors=None):
+    blank = torch.zeros_like(q)
+    found = plus.Posterior(q, blank, blank, q.mean(0), torch.eye(3), 1.0, torch.ones(1))
+    return plus.diagnose(found, y, texts, classes, anchors=anchors)
+
+
+def test_diagnosis_names_what_is_wrong():
+    y = torch.tensor([0] * 10 + [1] * 10)
+    classes, anchors = torch.eye(2), torch.arange(20) < 5
+    sure = one_hot(y, 3).float()
+    assert diagnosed(sure, y, [torch.eye(2)[y]], classes, anchors) == []
+    away = sure.clone()
+    away[:4] = torch.tensor([0.0, 0.0, 1.0])
+    (found,) = diagnosed(away, y, [torch.eye(2)[y]], classes, anchors)
+    assert (found.kind, found.classes, found.share) == ("anchors", (0,), pytest.approx(0.8))
+    assert found.rows == (0, 1, 2, 3)
+    mixed = torch.tensor([0.5, 0.5, 0.0]).repeat(20, 1)
+    assert [f.kind for f in diagnosed(mixed, y, [torch.eye(2)[y]], classes)] == ["one class"]
+    swapped = torch.eye(2)[torch.where(y == 0, 1, y)]
+    assert [(f.kind, f.classes) for f in diagnosed(sure, y, [swapped], classes)] == [("sense", (0,))]

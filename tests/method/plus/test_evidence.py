@@ -1,0 +1,101 @@
+"""Evidence: each formula against an obvious reference."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capro.method import plus
+from capro.method.plus.evidence import LABEL_SPREAD, LABEL_TRUST
+from tests.method.plus.cases import FEW, SEEDS, distributions, generator
+
+
+@given(SEEDS, st.floats(0.1, 1.0))
+@FEW
+def test_pool_is_bayes_rule(seed, weight):
+    words, picture = distributions(5, 4, seed), distributions(5, 4, seed + 1)
+    prior = distributions(1, 4, seed + 2)[0]
+    q = plus.pool(words.log(), picture.log(), prior, weight=weight)
+    for i in range(5):
+        slow = [
+            float(prior[z]) * (float(words[i, z]) * float(picture[i, z]) / float(prior[z]) ** 2) ** weight
+            for z in range(4)
+        ]
+        assert q[i].tolist() == pytest.approx([s / sum(slow) for s in slow], abs=1e-4)
+
+
+def test_pool_by_hand():
+    half = torch.tensor([0.5, 0.5])
+    sure = torch.tensor([[0.8, 0.2]]).log()
+    assert plus.pool(sure, half.log()[None], half)[0, 0] == pytest.approx(0.8)  # one view knows nothing
+    assert plus.pool(sure, sure, half)[0, 0] == pytest.approx(0.64 / 0.68)
+    assert plus.pool(sure, sure, half, weight=0.5)[0, 0] == pytest.approx(0.8)  # wholly dependent
+
+
+@given(SEEDS)
+@FEW
+def test_agreement_reference_and_zero_where_one_view_is_the_prior(seed):
+    words, picture = distributions(5, 4, seed), distributions(5, 4, seed + 1)
+    prior = distributions(1, 4, seed + 2)[0]
+    found = plus.agreement(words.log(), picture.log(), prior)
+    for i in range(5):
+        slow = sum(float(words[i, z] * picture[i, z] / prior[z]) for z in range(4))
+        assert found[i] == pytest.approx(math.log(slow), abs=1e-4)
+    nothing = plus.agreement(words.log(), prior.log().expand(5, 4), prior)
+    assert nothing.abs().max() < 1e-4
+
+
+@given(SEEDS)
+@FEW
+def test_tempered_agrees_at_least_as_well(seed):
+    logits = 3 * torch.randn(60, 4, generator=generator(seed))
+    words = (logits + torch.randn(60, 4, generator=generator(seed + 1))).log_softmax(1)
+    prior = words.exp().mean(0)
+    before = plus.agreement(words, logits.log_softmax(1), prior).mean()
+    after = plus.tempered(logits, words, prior)
+    assert after.exp().sum(1).tolist() == pytest.approx([1.0] * 60, abs=1e-4)
+    assert plus.agreement(words, after, prior).mean() >= before - 1e-3
+
+
+def test_tempered_flattens_a_picture_that_knows_nothing():
+    words = distributions(400, 3, 0).log()
+    noise = 10 * torch.randn(400, 3, generator=generator(1))
+    found = plus.tempered(noise, words, words.exp().mean(0))
+    assert found.exp().max(1)[0].mean() < 0.6
+
+
+@given(SEEDS)
+@FEW
+def test_label_given_truth_counts(seed):
+    q, y = distributions(20, 4, seed), torch.randint(-1, 3, (20,), generator=generator(seed))
+    table = plus.label_given_truth(q, y, 3)
+    assert table.sum(1).tolist() == pytest.approx([1.0] * 4, abs=1e-5)
+    for z in range(4):
+        slow = [LABEL_SPREAD / 3 + (LABEL_TRUST if z == c else 0) for c in range(3)]
+        for i in range(20):
+            if y[i] >= 0:
+                slow[int(y[i])] += float(q[i, z])
+        assert table[z].tolist() == pytest.approx([s / sum(slow) for s in slow], abs=1e-4)
+
+
+@given(SEEDS)
+@FEW
+def test_tag_evidence_is_the_likelihood_ratio(seed):
+    q = torch.rand(30, 3, generator=generator(seed))
+    y = (torch.rand(30, 3, generator=generator(seed + 1)) < q).float()
+    hit, false = plus.tag_rates(q, y)
+    found = plus.tag_evidence(y, hit, false)
+    for i in range(30):
+        for c in range(3):
+            shown = float(hit[c]) if y[i, c] else 1 - float(hit[c])
+            absent = float(false[c]) if y[i, c] else 1 - float(false[c])
+            assert found[i, c] == pytest.approx(math.log(shown / absent), abs=1e-4)
+
+
+def test_tag_rates_by_hand():
+    q = torch.tensor([[1.0], [1.0], [0.0], [0.0]])
+    hit, false = plus.tag_rates(q, torch.tensor([[1.0], [0.0], [1.0], [0.0]]))
+    assert float(hit) == pytest.approx((1 + 3) / (2 + 5))
+    assert float(false) == pytest.approx((1 + 0.05) / (2 + 5))

@@ -1,0 +1,14 @@
+"""What the report says in words."""
+
+from __future__ import annotations
+
+from capro.report import sentences
+from tests.report.made import NAMES
+
+
+def test_harm_is_said() -> None:
+    results = {"vanilla": {"top1": 0.5}, "capro": {"top1": 0.4}}
+    changes = [{"label": 0, "change": -0.1}]
+    text = sentences.brought(results, changes, NAMES, tests=10, interval=(-0.2, 0.0))
+    assert "fell from 50.0 to 40.0" in text
+    assert "0 classes got better, 1 worse (most of all cat, \N{MINUS SIGN}10.0 points)" in text

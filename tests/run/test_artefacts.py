@@ -1,0 +1,37 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capro.config import Settings
+from capro.run.artefacts import atomic_path, read_array, write_array
+from capro.run.directory import Run
+from capro.run.stage import perform
+from tests.run.cases import stage
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    write_array(tmp_path / "a.npy", np.arange(3))
+
+    def fails() -> None:
+        with atomic_path(tmp_path / "a.npy") as temporary:
+            temporary.write_bytes(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
+    assert read_array(tmp_path / "a.npy").tolist() == [0, 1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_start(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "r", Settings())
+    left = run.folder("x") / ".a.123.tmp.npy"
+    left.parent.mkdir()
+    left.write_text("half")
+    perform(run, stage("x"))
+    assert not left.exists()
