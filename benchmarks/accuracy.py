@@ -138,7 +138,7 @@ def comparisons(result: TableResult) -> list[str]:
     """For each row its differences to vanilla, and for CAPro the share of the gap to the oracle."""
     metrics = [name for name in result.metrics if name not in (*CLEANED, "ECE")]
     rows = {row.label: row for row in result.rows}
-    best = next((name for name in ("oracle: clean subset", "oracle: true labels") if name in rows), "")
+    best = "oracle: true labels" if "C-F1" in metrics else "oracle: clean subset"
     lines = []
     for label, row in rows.items():
         if row is result.base:
@@ -148,18 +148,18 @@ def comparisons(result: TableResult) -> list[str]:
         line = f"{label}: {', '.join(parts)} over vanilla"
         if label.startswith(("CAPro", "plus")) and UNBALANCED not in label:
             for after, words in (("", ""), (STEP3, " with step 3 on both sides")):
-                shares = [_closed(rows, label, f"vanilla{after}", f"{best}{after}", name) for name in metrics]
-                listed = ", ".join(f"{share:.0%} of {m}" for share, m in zip(shares, metrics, strict=True))
-                line += f"; gap to the oracle closed{words}: {listed}"
+                low, high = f"vanilla{after}", f"{best}{after}"
+                if low in rows and high in rows:
+                    shares = {name: _closed(row, rows[low], rows[high], name) for name in metrics}
+                    listed = ", ".join(f"{share:.0%} of {name}" for name, share in shares.items())
+                    line += f"; gap to the oracle closed{words}: {listed}"
         lines.append(line)
     return lines
 
 
-def _closed(rows: dict[str, Measured], label: str, low: str, high: str, metric: str) -> float:
-    """Share of the gap between two rows that a row closes; nan without both."""
-    if low not in rows or high not in rows:
-        return nan
-    of, a, b = (spread([*rows[name].values(metric).values()]).mean for name in (label, low, high))
+def _closed(row: Measured, low: Measured, high: Measured, metric: str) -> float:
+    """Share of the gap between two rows that a third closes; nan where there is none."""
+    of, a, b = (spread([*each.values(metric).values()]).mean for each in (row, low, high))
     return (of - a) / (b - a) if b > a else nan
 
 
