@@ -27,25 +27,14 @@ from capro.run.artefacts import read_array, read_json
 from capro.run.directory import Run
 from capro.run.ranks import ranks_of
 from capro.run.stage import Job
-from capro.stages import PLAN, classes, clean, embed, match, run_all, training
+from capro.stages import PLAN, clean, run_all, training
 from capro.stages.assess import assess
 from capro.train import setup
 from tests import squares, tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("words")]
 
 ON_ANCHORS = "train.start=anchors"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def words():
-    """The text side is tested elsewhere."""
-    patch = pytest.MonkeyPatch()
-    for module in (classes, embed, match):
-        patch.setattr(module, "load_text_encoder", lambda *_args, **_options: tiny.WordEncoder())
-    patch.setattr(os, "fsync", lambda _descriptor: None)  # no power is cut here, processes are killed
-    yield
-    patch.undo()
 
 
 @pytest.fixture(scope="module")
@@ -381,6 +370,7 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
         labels = np.full(27, 1)
         decisions = np.full(27, 2)
         fused = classifier = similarity = text = scores
+        none = ask = None
 
     anchored = setup.anchored_of(run, training_set)
     evidence = clean._evidence(Job(run, clean.STAGE, "key"), training_set, anchored, Given)

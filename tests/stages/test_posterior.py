@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -17,23 +16,12 @@ from capro.evaluate.truth import on_truth
 from capro.run.artefacts import CLEANED_LABELS, PICTURE_EVIDENCE, POSTERIOR, WORD_EVIDENCE
 from capro.run.directory import Run
 from capro.run.progress import Watch
-from capro.stages import PLAN, classes, embed, match, run_all
+from capro.stages import PLAN, run_all
 from tests import squares, tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("words")]
 
 PLUS = "method=plus"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def words():
-    """A text encoder without weights, and no waiting for disks."""
-    patch = pytest.MonkeyPatch()
-    for module in (classes, embed, match):
-        patch.setattr(module, "load_text_encoder", lambda *_args, **_options: tiny.WordEncoder())
-    patch.setattr(os, "fsync", lambda _descriptor: None)
-    yield
-    patch.undo()
 
 
 def made(folder: Path, *overrides: str, multi: bool = False, **data) -> Run:
