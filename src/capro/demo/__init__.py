@@ -1,0 +1,1 @@
+"""The embedded demo: pictures composed of emoji, and a run over them."""
