@@ -1,24 +1,22 @@
 """The demo data: same bytes, exact noise, texts, truth, and a folder that is whole or absent."""
 
-
 import collections
 import csv
 import hashlib
 import json
 from importlib import resources
 from pathlib import Path
+
 import numpy as np
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+
 from capro.demo import composition
 from capro.demo.emoji import DESIGNS, emoji_table, picture
-from capro.demo.emoji.compose import background, recolour, scene
-from capro.demo.emoji.pages import page
 from capro.errors import ConfigError, DataError
-
 
 SMALL = {"n_train": 280, "n_test": 42}
 

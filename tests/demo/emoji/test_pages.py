@@ -1,23 +1,10 @@
 """Web pages of the demo."""
 
-
-import collections
-import csv
-import hashlib
 import json
-from importlib import resources
-from pathlib import Path
+
 import numpy as np
-import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
-from PIL import Image
-from capro.demo import composition
-from capro.demo.emoji import DESIGNS, emoji_table, picture
-from capro.demo.emoji.compose import background, recolour, scene
+
 from capro.demo.emoji.pages import page
-from capro.errors import ConfigError, DataError
 
 
 def test_pages_look_like_the_web():

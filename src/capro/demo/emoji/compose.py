@@ -56,7 +56,10 @@ def stamp(
         emoji = emoji.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     emoji = recolour(emoji, hue=rng.uniform(-0.35, 0.35), brightness=rng.uniform(0.7, 1.2))
     emoji = emoji.rotate(rng.uniform(-30, 30), Image.Resampling.BICUBIC, expand=True)
-    corner = (round(centre[0] * PICTURE_SIDE - emoji.width / 2), round(centre[1] * PICTURE_SIDE - emoji.height / 2))
+    corner = (
+        round(centre[0] * PICTURE_SIDE - emoji.width / 2),
+        round(centre[1] * PICTURE_SIDE - emoji.height / 2),
+    )
     image.paste(emoji, corner, emoji)
 
 
@@ -85,7 +88,9 @@ def background(rng: np.random.Generator) -> NDArray[np.uint8]:
     elif kind == 2:
         share = 0.5 * (np.sin(along * rng.uniform(15, 50)) > 0)
     else:
-        cells = rng.uniform(0, 0.7, (PICTURE_SIDE // 4, PICTURE_SIDE // 4))  # 4 px grains compress and confuse well
+        cells = rng.uniform(
+            0, 0.7, (PICTURE_SIDE // 4, PICTURE_SIDE // 4)
+        )  # 4 px grains compress and confuse well
         share = np.kron(cells, np.ones((4, 4)))
     mixed: NDArray[np.float64] = first + share[..., None] * (second - first)  # (64, 64, 3)
     return mixed.astype(np.uint8)
