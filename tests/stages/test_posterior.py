@@ -8,15 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
 from capro.evaluate.class_findings import finding_text
 from capro.evaluate.truth import on_truth
-from capro.run.artefacts import CLEANED_LABELS, PICTURE_EVIDENCE, POSTERIOR, WORD_EVIDENCE
+from capro.run.artefacts import CLEANED_LABELS, FUSED_SCORES, PICTURE_EVIDENCE, POSTERIOR, WORD_EVIDENCE
 from capro.run.directory import Run
 from capro.run.progress import Watch
 from capro.stages import PLAN, run_all
+from capro.stages.train import judge_of
+from capro.train.classifier_only import ClassifierOnly
+from capro.train.setup import training_set
 from tests import squares, tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("words")]
@@ -101,6 +105,17 @@ def test_a_doubtful_sample_is_a_question(single, tmp_path):
     assert (frame["decision"] != "drop").all()  # the best class stands until somebody has looked
 
 
+def test_step_two_asks_as_the_offline_pass_does(single):
+    settings = single.settings.model_copy(
+        update={"plus": single.settings.plus.model_copy(update={"ask_below": 1.0})}
+    )
+    training = training_set(single)
+    q, labels = torch.tensor([[0.1, 0.1, 0.2, 0.6]]), torch.tensor([0])
+    for run, expected in ((single, -1), (single.with_settings(settings), 2)):
+        judge = judge_of(run, training, training.task(run.settings.net.tau))
+        assert judge.decide(q[:, :3], labels, torch.tensor([False]))[0].tolist() == [expected]
+
+
 def test_several_labels_are_mended_pair_by_pair(several):
     found = on_truth(several, truth_of(several))
     assert found["web_label_accuracy"] < 0.9
@@ -175,6 +190,20 @@ def test_step_two_follows_the_posterior_and_a_kill_changes_nothing(tmp_path):
     assert child.exitcode == -signal.SIGKILL
     PLAN.do(killed, *steps)
     assert tiny.results(killed) == tiny.results(whole)
+
+
+def test_step_three_of_several_labels_learns_from_the_posterior_after_step_two(tmp_path, monkeypatch):
+    run = made(tmp_path, "net.mode=full", "train.epochs=2", multi=True)
+    PLAN.do(run, "scan", "pretrain", "embed", "match", "posterior", "train", "clean")
+    seen = []
+    real = ClassifierOnly.by
+    monkeypatch.setattr(
+        ClassifierOnly, "by", lambda *given, **named: seen.append(given[3]) or real(*given, **named)
+    )
+    PLAN.do(run, "finetune")
+    after = np.array(run.read(FUSED_SCORES))
+    assert np.abs(after - run.read(POSTERIOR)).max() > 1e-3
+    np.testing.assert_array_equal(seen[0].numpy(), after)
 
 
 def test_pictures_texts_and_class_names_are_enough(tmp_path):

@@ -209,7 +209,7 @@ WORD_EVIDENCE = _array("posterior", "words.npy")  # log P(z | words), or log-odd
 PICTURE_EVIDENCE = _array("posterior", "picture.npy")  # log P(z | picture), or log-odds beyond the prior
 
 CLEANED_LABELS = _array("clean", "labels.npy")  # -1: dropped
-FUSED_SCORES = _array("clean", "fused.npy")  # o, (training samples, C)
+FUSED_SCORES = _array("clean", "fused.npy")  # o, or the posterior of the method plus, (training samples, C)
 VERDICTS = _table("clean", "verdicts.parquet")  # several labels: one row per (sample, class)
 SAMPLE_VERDICTS = _table("clean", "samples.parquet")  # several labels: one row per sample
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from capro.config import Settings
-from capro.run.artefacts import CLEANED_LABELS, HISTORIES, POSTERIOR, STEP1, STEP2, STEP3
+from capro.run.artefacts import CLEANED_LABELS, FUSED_SCORES, HISTORIES, STEP1, STEP2, STEP3
 from capro.run.stage import Job
 from capro.stages.train import has_step2
 from capro.stages.training import fit_step, parts_of, training_stage
@@ -21,7 +21,7 @@ def _work(job: Job) -> dict[str, Any]:
     training, net = parts.training, parts.net
     extra = load_net(job.run, STEP2 if has_step2(settings) else STEP1, net)
     soft = settings.method == "plus" and training.multi_label  # a missing label is no certain negative
-    labels = torch.from_numpy(np.array(job.read(POSTERIOR if soft else CLEANED_LABELS)))
+    labels = torch.from_numpy(np.array(job.read(FUSED_SCORES if soft else CLEANED_LABELS)))
     kept = torch.nonzero(~parts.task.out(labels)).flatten()
     positions = training.positions[kept.numpy()]
     labels = labels[kept].to(training.labels.device)
@@ -37,8 +37,7 @@ def _work(job: Job) -> dict[str, Any]:
 
 
 def _reads(settings: Settings) -> list[str]:
-    posterior = ["posterior"] if settings.method == "plus" else []
-    return ["train" if has_step2(settings) else "pretrain", "clean", *posterior]
+    return ["train" if has_step2(settings) else "pretrain", "clean"]
 
 
 STAGE = training_stage("finetune", _work, summary="step 3", reads=_reads)

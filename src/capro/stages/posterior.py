@@ -32,7 +32,7 @@ def _tensor(run: Run, artefact: Artefact[Any]) -> Tensor:
 
 def posterior_of(run: Run, training: TrainingSet, features: Tensor, **options: Any) -> plus.Posterior:
     """The posterior of the training rows from features of their pictures, (n, d), and what the run knows."""
-    x, _ = plus.centred(features)
+    x = plus.centred(features)
     texts = [_tensor(run, FIELD_TEXTS[name]) for name in run.result("embed")["fields"]]
     class_texts, labels = _tensor(run, CLASS_TEXTS), training.labels.cpu()
     settings = run.settings.plus

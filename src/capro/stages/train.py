@@ -35,8 +35,9 @@ def judge_of(run: Run, training: TrainingSet, task: Task) -> Judge:
     if run.settings.method == "plus":
         first = torch.from_numpy(np.array(run.read(POSTERIOR))).to(training.labels.device)
         return PosteriorJudge(
-            task, settings, q=first, posterior=lambda v: posterior_of(run, training, v, rounds=2).q
-        )
+            task, settings, q=first, posterior=lambda v: posterior_of(run, training, v, rounds=2).q,
+            sure=run.settings.plus.ask_below,
+        )  # fmt: skip
     if settings.text_weight and not training.multi_label:
         labels = training.labels.cpu().numpy()
         texts = TextEvidence.fitted(run.read(ENHANCED_TEXTS), run.read(CLASS_TEXTS), labels)
@@ -90,7 +91,8 @@ def _train_on_anchors(job: Job, parts: Parts, anchored: Tensor) -> None:
 
 def _settings(run: Run) -> Mapping[str, Any]:
     chosen = own_settings(run.settings.train.reference, run.settings.reference.model_dump())
-    return {**deciding("train")(run), **({"reference": chosen} if chosen else {})}
+    doubt = {"ask_below": run.settings.plus.ask_below} if run.settings.method == "plus" else {}
+    return {**deciding("train")(run), **({"reference": chosen} if chosen else {}), **doubt}
 
 
 def _reads(settings: Settings) -> list[str]:

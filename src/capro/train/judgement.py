@@ -89,10 +89,12 @@ class PosteriorJudge(Judge):
     Attributes:
         q: of every training row, (n, C + 1) with none of these last; several labels: (n, C).
         posterior: from features of all training rows, (n, d_v), to a new q.
+        sure: least posterior of a decision (``plus.ask_below``), one label.
     """
 
     q: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     posterior: Callable[[Tensor], Tensor] = lambda v: v
+    sure: float = 0.5
 
     def scores(self, out: HeadOutputs, prototypes: Tensor, rows: NDArray[np.int64]) -> ClassScores:
         p, r = self.task.probabilities(out.p), self.task.similarity(out.compared, prototypes)
@@ -103,7 +105,7 @@ class PosteriorJudge(Judge):
         if isinstance(self.task, MultiLabel):
             return plus.decide_pairs(fused, labels)[:2]
         none = (1 - fused.sum(dim=1, keepdim=True)).clamp(min=0)
-        return plus.decide(torch.cat([fused, none], dim=1), labels, anchored)[:2]
+        return plus.decide(torch.cat([fused, none], dim=1), labels, anchored, sure=self.sure)[:2]
 
     def refresh(self, features: Callable[[], Tensor]) -> None:
         self.q.copy_(self.posterior(features().float().cpu()))

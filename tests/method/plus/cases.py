@@ -31,7 +31,7 @@ def made_up(n=240, classes=4, seed=0, noise=0.3, none=0.0, missing=0.2):
     wrong = torch.rand(n, generator=g) < noise
     other = torch.randint(0, classes, (n,), generator=g)
     y = torch.where(wrong | (z == classes), other, z)
-    x, _ = plus.centred(centres[z] * 3 + torch.randn(n, 16, generator=g) * 0.8)
+    x = plus.centred(centres[z] * 3 + torch.randn(n, 16, generator=g) * 0.8)
     text = normalize(meanings[z] + 0.2 * torch.randn(n, 12, generator=g), dim=1)
     text = text * (torch.rand(n, 1, generator=g) >= missing)
     return x, text, meanings[:classes], y, z

@@ -17,7 +17,7 @@ def tagged(n=500, classes=4, seed=0):
     y = torch.where(
         z > 0, torch.rand(n, classes, generator=g) < 0.7, torch.rand(n, classes, generator=g) < 0.12
     )
-    x, _ = plus.centred(z @ centres * 3 + 0.5 * torch.randn(n, 16, generator=g))
+    x = plus.centred(z @ centres * 3 + 0.5 * torch.randn(n, 16, generator=g))
     title = normalize(z @ meanings + 0.1 * torch.randn(n, 24, generator=g), dim=1)
     title = title * (torch.rand(n, 1, generator=g) > 0.2)
     return x, title, meanings, y.long(), z

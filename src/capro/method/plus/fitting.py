@@ -42,16 +42,14 @@ def minimise(value: Callable[[], Tensor], parameters: Sequence[Tensor], steps: i
         parameter.requires_grad_(False)
 
 
-def centred(train: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Features less their mean, scaled to a mean squared norm of 1; `other` by the same numbers.
+def centred(features: Tensor) -> Tensor:
+    """Features less their mean, scaled to a mean squared norm of 1, (n, d).
 
-    >>> x, _ = centred(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
-    >>> x.tolist()
+    >>> centred(torch.tensor([[1.0, 0.0], [3.0, 0.0]])).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     """
-    mean = train.mean(0)
-    scale = ((train - mean) ** 2).sum(1).mean().sqrt().clamp(min=TINY)
-    return (train - mean) / scale, ((train if other is None else other) - mean) / scale
+    away = features - features.mean(0)
+    return away / (away**2).sum(1).mean().sqrt().clamp(min=TINY)
 
 
 def cross_entropy(logits: Tensor, q: Tensor, *, several: bool = False) -> Tensor:
@@ -72,7 +70,6 @@ def linear(
     base: Tensor | None = None,
     weight: Tensor | None = None,
     decay: float = DECAY,
-    balance: float = 0.0,
     steps: int = 25,
     several: bool = False,
 ) -> Linear:
@@ -84,16 +81,13 @@ def linear(
         base: logits that are given, (n, K); only W is fitted then.
         weight: of the samples, (n,).
         decay: of W.
-        balance: share of the classes' log frequencies that is added in training and left out later:
-            0 takes classes as they are frequent, 1 all alike.
         steps: of L-BFGS.
         several: one yes or no per class instead of one class.
     """
     w = torch.ones(len(x)) if weight is None else weight
     w = w / w.sum().clamp(min=TINY)
     W, b = torch.zeros(x.shape[1], q.shape[1]), torch.zeros(q.shape[1])
-    offset = balance * (q * w[:, None]).sum(0).clamp(min=TINY).log()
-    known = offset if base is None else base + offset
+    known = torch.zeros(()) if base is None else base
 
     def value() -> Tensor:
         return (w * cross_entropy(x @ W + b + known, q, several=several)).sum() + decay * (W**2).sum()
