@@ -91,7 +91,12 @@ def main() -> None:
         )
     if code == 130:
         fail("interrupted", "the same command goes on where it stopped", code=130)
-    raise SystemExit(code if isinstance(code, int) else 0)
+    code = code if isinstance(code, int) else 0
+    if processes.count() > 1:  # threads of the process group that live at exit can abort a finished rank
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
 
 
 def _terminated(*_: Any) -> NoReturn:
