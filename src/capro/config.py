@@ -92,7 +92,9 @@ class NetSettings(Section):
     )
     weights: str | None = setting(None, "safetensors file with the backbone's weights")
     mode: Literal["full", "frozen"] = setting("full", "full: the encoder learns; frozen: heads only")
-    frozen_views: Positive = setting(3, "augmented views per sample whose features are cached")
+    frozen_views: Count | None = setting(
+        None, "augmented views per sample whose features are cached; unset: 3, or none with method plus"
+    )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto", "auto: half precision only where the hardware is fast at it"
     )

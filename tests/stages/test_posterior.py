@@ -14,10 +14,23 @@ from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
 from capro.evaluate.class_findings import finding_text
 from capro.evaluate.truth import on_truth
-from capro.run.artefacts import CLEANED_LABELS, FUSED_SCORES, PICTURE_EVIDENCE, POSTERIOR, WORD_EVIDENCE
+from capro.method import plus
+from capro.run.artefacts import (
+    CLEANED_LABELS,
+    CLEANED_WORDS,
+    FUSED_SCORES,
+    KEY_FEATURES,
+    PICTURE_EVIDENCE,
+    PLAIN_FEATURES,
+    POSTERIOR,
+    QUERY_FEATURES,
+    STEP3,
+    WORD_EVIDENCE,
+)
 from capro.run.directory import Run
 from capro.run.progress import Watch
 from capro.stages import PLAN, run_all
+from capro.stages.finetune import calibration_of
 from capro.stages.train import judge_of
 from capro.train.classifier_only import ClassifierOnly
 from capro.train.setup import training_set
@@ -192,7 +205,7 @@ def test_step_two_follows_the_posterior_and_a_kill_changes_nothing(tmp_path):
     assert tiny.results(killed) == tiny.results(whole)
 
 
-def test_step_three_of_several_labels_learns_from_the_posterior_after_step_two(tmp_path, monkeypatch):
+def test_step_three_of_several_labels_learns_from_the_words_after_step_two(tmp_path, monkeypatch):
     run = made(tmp_path, "net.mode=full", "train.epochs=2", multi=True)
     PLAN.do(run, "scan", "pretrain", "embed", "match", "posterior", "train", "clean")
     seen = []
@@ -203,7 +216,9 @@ def test_step_three_of_several_labels_learns_from_the_posterior_after_step_two(t
     PLAN.do(run, "finetune")
     after = np.array(run.read(FUSED_SCORES))
     assert np.abs(after - run.read(POSTERIOR)).max() > 1e-3
-    np.testing.assert_array_equal(seen[0].numpy(), after)
+    np.testing.assert_array_equal(seen[0].numpy(), run.read(CLEANED_WORDS))
+    first = 1 / (1 + np.exp(-np.array(run.read(WORD_EVIDENCE))))
+    assert np.abs(run.read(CLEANED_WORDS) - first).max() > 1e-3
 
 
 def test_pictures_texts_and_class_names_are_enough(tmp_path):
@@ -228,3 +243,31 @@ def test_without_labels_the_classes_must_be_listed_and_the_method_be_plus(tmp_pa
     paper = made(tmp_path / "paper", "data.unlabelled=true", "method=paper")
     with pytest.raises(ConfigError, match="needs labels"):
         PLAN.do(paper, "scan", "classes")
+
+
+@pytest.mark.parametrize("kind", ["single", "several"])
+def test_the_last_classifier_is_scaled_by_its_calibration(kind, request, tmp_path, monkeypatch):
+    run = request.getfixturevalue(kind)
+    found = calibration_of(run)
+    assert found.scale > 0
+    assert (found.shift == 0) == (kind == "single")
+    plain = tiny.copied(run, tmp_path / "plain")
+    monkeypatch.setattr("capro.stages.finetune.calibrate", lambda *_, **__: plus.NO_CALIBRATION)
+    PLAN.do(plain, "finetune", force=True)
+    before, after = plain.read(STEP3), run.read(STEP3)
+    name = "heads.classifier"
+    torch.testing.assert_close(after[f"{name}.weight"], found.scale * before[f"{name}.weight"])
+    torch.testing.assert_close(after[f"{name}.bias"], found(before[f"{name}.bias"]))
+
+
+def test_plus_caches_the_plain_view_alone_unless_more_are_asked_for(single, tmp_path):
+    source = squares.write_data(tmp_path / "data")
+    settings = squares.settings(source, PLUS, "net.frozen_views=null")
+    run = Run.create(tmp_path / "run", settings)
+    PLAN.do(run, "scan", "features")
+    assert run.read(QUERY_FEATURES).shape[0] == 1
+    np.testing.assert_array_equal(
+        run.read(QUERY_FEATURES)[0], run.read(PLAIN_FEATURES)[manifest_of(run).split("train")]
+    )
+    assert run.read(KEY_FEATURES).shape[0] == 0
+    assert single.read(QUERY_FEATURES).shape[0] == 3  # frozen_views=2 there

@@ -11,7 +11,7 @@ import pytest
 from capro.evaluate import open_set
 from capro.run.artefacts import read_array
 from capro.run.directory import Run
-from capro.stages import threshold as module
+from capro.stages import held_out as module
 from capro.stages.threshold import threshold
 from tests.made_up import make_run
 
@@ -27,7 +27,7 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
 ) -> None:
     seen: list[np.ndarray] = []
     judged: list[np.ndarray] = []
-    refit, probabilities = module._refit, module._probabilities
+    refit, logits = module._refit, module._logits
 
     def training(job: Any, net: Any, ts: Any, labels: Any, inputs: Any, at: Any, *rest: Any) -> None:
         seen.append(at)
@@ -36,10 +36,10 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
 
     def judging(job: Any, net: Any, ts: Any, inputs: Any, at: Any) -> Any:
         judged.append(at)
-        return probabilities(job, net, ts, inputs, at)
+        return logits(job, net, ts, inputs, at)
 
     monkeypatch.setattr(module, "_refit", training)
-    monkeypatch.setattr(module, "_probabilities", judging)
+    monkeypatch.setattr(module, "_logits", judging)
     found = threshold(run, method)
     labels = read_array(run.folder("clean") / "labels.npy")
     known = open_set.is_known(np.array(labels)).sum() if method == "capro" else len(labels)
@@ -49,9 +49,9 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
     for taught, asked in zip(seen, judged, strict=True):
         assert not set(taught) & set(asked)
         assert len(taught) + len(asked) == known
-    assert len(judged) == module.REFITS
+    assert len(judged) == module.FOLDS
     threshold(run, method)
-    assert len(judged) == module.REFITS  # fresh: nothing is done again
+    assert len(judged) == module.FOLDS  # fresh: nothing is done again
 
 
 def test_large_sets_stop_when_enough_is_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,6 +210,7 @@ PICTURE_EVIDENCE = _array("posterior", "picture.npy")  # log P(z | picture), or 
 
 CLEANED_LABELS = _array("clean", "labels.npy")  # -1: dropped
 FUSED_SCORES = _array("clean", "fused.npy")  # o, or the posterior of the method plus, (training samples, C)
+CLEANED_WORDS = _array("clean", "words.npy")  # plus, several labels: P(class | words), (training samples, C)
 VERDICTS = _table("clean", "verdicts.parquet")  # several labels: one row per (sample, class)
 SAMPLE_VERDICTS = _table("clean", "samples.parquet")  # several labels: one row per sample
 

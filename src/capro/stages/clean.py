@@ -16,6 +16,7 @@ from capro.method import plus
 from capro.run.artefacts import (
     ADJACENCY,
     CLEANED_LABELS,
+    CLEANED_WORDS,
     DISTANCES,
     FUSED_SCORES,
     PICTURE_EVIDENCE,
@@ -87,6 +88,8 @@ def _work(job: Job) -> dict[str, Any]:
     judged = (_by_posterior if job.settings.method == "plus" else _by_rule)(job, parts, anchored)
     job.write(CLEANED_LABELS, judged.labels)
     job.write(FUSED_SCORES, judged.fused)
+    if training.multi_label and judged.text is not None:
+        job.write(CLEANED_WORDS, judged.text)
     evidence = _evidence(job, training, anchored, judged)
     if training.multi_label:  # labels as lists, beside the (sample, class) table
         job.write(SAMPLE_VERDICTS, verdicts.multi_label(evidence))

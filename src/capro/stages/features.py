@@ -20,6 +20,7 @@ from capro.run.progress import Step
 from capro.run.ranks import Ranks
 from capro.run.shards import Shards, chosen_rows, planned, sharded, write_rows
 from capro.run.stage import Job, Stage
+from capro.stages.train import has_step2
 from capro.train.batches import PLAIN, Inputs
 from capro.train.setup import cost_line, encoder_cost, image_inputs, pretrained
 
@@ -67,10 +68,23 @@ def embed_images(
     return sharded(shards, compute, team=ranks, progress=step)
 
 
+def _augmented(settings: Settings) -> tuple[int, int]:
+    """How many augmented views are cached: query views, and key views, which step 2 alone looks at."""
+    step2 = has_step2(settings)
+    views = settings.net.frozen_views
+    if views is None:
+        views = 3 if step2 else 0  # plus gains nothing from more than the plain view: docs/plus.md
+    keys = max(1, views // 2) if step2 else 0
+    return max(0, views - keys), keys
+
+
 def _settings(run: Run) -> dict[str, Any]:
+    settings = run.settings
+    query, keys = _augmented(settings)
     return {
-        "net": run.settings.net.model_dump(include={"backbone", "weights", "frozen_views"}),
-        "views": run.settings.views.model_dump(exclude={"cache_gb"}),
+        "net": settings.net.model_dump(include={"backbone", "weights"}) | {"frozen_views": query + keys},
+        "views": settings.views.model_dump(exclude={"cache_gb"}),
+        **({} if keys else {"key views": 0}),
     }
 
 
@@ -82,9 +96,9 @@ def _work(job: Job) -> dict[str, Any]:
     # one seed for all runs: the cached views are data, and trainings of any seed share them
     images = image_inputs(job.run, backbone, seed=0)
     train, everyone = manifest.split("train"), np.arange(len(manifest.samples))
-    keys = max(1, settings.net.frozen_views // 2)
+    queries, keys = _augmented(settings)
     views = [("plain", PLAIN, 0, everyone)]
-    views += [("query", QUERY, number, train) for number in range(settings.net.frozen_views - keys)]
+    views += [("query", QUERY, number, train) for number in range(queries)]
     views += [("key", KEY, number, train) for number in range(keys)]
     shards = [
         image_shards(

@@ -6,38 +6,83 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from capro.config import Settings
-from capro.run.artefacts import CLEANED_LABELS, FUSED_SCORES, HISTORIES, STEP1, STEP2, STEP3
+from capro.method.plus import NO_CALIBRATION, Calibration, calibrate
+from capro.run.artefacts import CLEANED_LABELS, CLEANED_WORDS, FUSED_SCORES, HISTORIES, STEP1, STEP2, STEP3
+from capro.run.directory import Run
 from capro.run.stage import Job
+from capro.stages.held_out import held_out_logits
 from capro.stages.train import has_step2
-from capro.stages.training import fit_step, parts_of, training_stage
+from capro.stages.training import deciding, fit_step, parts_of, training_stage
 from capro.train.classifier_only import ClassifierOnly
-from capro.train.setup import load_net, net_state
+from capro.train.setup import TrainingSet, load_net, net_state
+
+
+def targets_of(run: Run, training: TrainingSet) -> Tensor:
+    """What step 3 learns, (n,) or (n, C): the cleaned labels.
+
+    Plus with several labels: what the words say of every class, since a missing label is no certain
+    negative. What the picture says is left out: the classifier would learn its own beliefs.
+    """
+    soft = run.settings.method == "plus" and training.multi_label
+    return torch.from_numpy(np.array(run.read(CLEANED_WORDS if soft else CLEANED_LABELS)))
+
+
+def calibration_of(run: Run) -> Calibration:
+    """How step 3 calibrated its classifier."""
+    found = run.result("finetune").get("calibration")
+    return Calibration(**found) if found else NO_CALIBRATION
 
 
 def _work(job: Job) -> dict[str, Any]:
     settings, parts = job.settings, parts_of(job)
     training, net = parts.training, parts.net
-    extra = load_net(job.run, STEP2 if has_step2(settings) else STEP1, net)
-    soft = settings.method == "plus" and training.multi_label  # a missing label is no certain negative
-    labels = torch.from_numpy(np.array(job.read(FUSED_SCORES if soft else CLEANED_LABELS)))
+    extra = load_net(job.run, _before(settings), net)
+    labels = targets_of(job.run, training)
     kept = torch.nonzero(~parts.task.out(labels)).flatten()
     positions = training.positions[kept.numpy()]
-    labels = labels[kept].to(training.labels.device)
-    objective = ClassifierOnly.by(
-        settings.finetune, net, parts.task, labels, job.ranks, parts.inputs, positions
-    )
+    own = labels[kept].to(training.labels.device)
+    objective = ClassifierOnly.by(settings.finetune, net, parts.task, own, job.ranks, parts.inputs, positions)
     history = fit_step(job, objective, parts, positions, name="step 3: classifier", seed=settings.seed + 2)
     objective.finish()
+    found: dict[str, Any] = {"epochs": len(history), "samples": len(kept)}
+    if settings.method == "plus":
+        calibration = _calibration(job, training, labels)
+        with torch.no_grad():
+            net.heads.classifier.weight.mul_(calibration.scale)
+            net.heads.classifier.bias.copy_(calibration(net.heads.classifier.bias))
+        found["calibration"] = calibration._asdict()
     if job.ranks.main:
         job.write(STEP3, net_state(net, extra))
         job.write(HISTORIES["finetune"], history)
-    return {"epochs": len(history), "samples": len(kept)}
+    return found
+
+
+def _calibration(job: Job, training: TrainingSet, labels: Tensor) -> Calibration:
+    """Fitted to the posterior of samples that the classifier has not seen."""
+    settings = job.settings
+    schedules = [settings.train if has_step2(settings) else settings.pretrain, settings.finetune]
+    held = held_out_logits(
+        job, training, labels, schedules, model=_before(settings), name="calibration", folds=1
+    )
+    q = torch.from_numpy(np.array(job.read(FUSED_SCORES)))[held.rows]
+    return calibrate(held.logits, q, several=training.multi_label)
+
+
+def _before(settings: Settings) -> Any:
+    """The model that step 3 starts from."""
+    return STEP2 if has_step2(settings) else STEP1
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    calibrated = {"calibrated": True} if run.settings.method == "plus" else {}
+    return {**deciding("finetune")(run), **calibrated}
 
 
 def _reads(settings: Settings) -> list[str]:
     return ["train" if has_step2(settings) else "pretrain", "clean"]
 
 
-STAGE = training_stage("finetune", _work, summary="step 3", reads=_reads)
+STAGE = training_stage("finetune", _work, summary="step 3", reads=_reads, settings=_settings)

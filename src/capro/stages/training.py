@@ -106,7 +106,8 @@ def deciding(name: StepName) -> Callable[[Run], Mapping[str, Any]]:
 
     def settings(run: Run) -> Mapping[str, Any]:
         given = run.settings
-        parts = {part: getattr(given, part).model_dump() for part in ("net", name)}
+        net = given.net.model_dump(exclude={"frozen_views"})  # they decide the features
+        parts = {"net": net, name: getattr(given, name).model_dump()}
         views = given.views.model_dump(exclude={"cache_gb"})
         return {**parts, "views": views, "seed": given.seed}
 

@@ -18,8 +18,8 @@ w, a_f, b: fitted weights, so a field that adds nothing to the label gets none. 
 V is a ridge-bound correction on the text vectors. None of these starts from texts that are far from every
 class, or nearer to another sense of the query word than to any class.
 
-What remains dependent between the views cannot be seen without truth. The reported posterior therefore
-counts both with the weight `POOL` below 1 and leaves `DOUBT` to errors that all evidence shares.
+How far the views depend on each other beyond z cannot be seen without truth: EM explains all agreement by z.
+The posterior that is reported is therefore `cautious_pool`, which counts what both may share once.
 
 Several labels: the same with one hidden bit per (sample, class); a tag's reliability is how often it is
 given where the thing is shown (hit rate) and where it is not (false rate), per class.
@@ -28,10 +28,12 @@ Cost: rounds x folds linear classifiers on n features, O(n d C) per optimiser st
 O(n C) memory. All n x C work is row by row: blocks of rows would bound it if n x C ever did not fit.
 """
 
+from capro.method.plus.calibration import NO_CALIBRATION, Calibration, calibrate
 from capro.method.plus.decisions import Decided, Finding, decide, decide_pairs, diagnose
 from capro.method.plus.evidence import (
     Posterior,
     agreement,
+    cautious_pool,
     label_given_truth,
     log_odds,
     pool,
@@ -53,12 +55,16 @@ from capro.method.plus.one_label import first_none, single_label
 from capro.method.plus.several import several_labels
 
 __all__ = [
+    "NO_CALIBRATION",
+    "Calibration",
     "Decided",
     "Finding",
     "Linear",
     "Posterior",
     "agreement",
     "assign_folds",
+    "calibrate",
+    "cautious_pool",
     "centred",
     "cross_entropy",
     "decide",

@@ -101,10 +101,33 @@ def tempered(logits: Tensor, words: Tensor, prior: Tensor) -> Tensor:
     return F.log_softmax(sharp.clamp(min=0) * logits + bias, 1)
 
 
-def pool(words: Tensor, picture: Tensor, prior: Tensor, *, weight: float = 1.0) -> Tensor:
-    """Posterior pi(z) [P(z | words) P(z | picture) / pi(z)^2]^weight, normalised, (n, K)."""
+def pool(words: Tensor, picture: Tensor, prior: Tensor) -> Tensor:
+    """Posterior P(z | words) P(z | picture) / pi(z), normalised, (n, K): the views are independent given z."""
+    return (words + picture - prior.clamp(min=TINY).log()).softmax(1)
+
+
+def cautious_pool(words: Tensor, picture: Tensor, prior: Tensor) -> Tensor:
+    """Posterior pi(z) [P(z | words) / pi(z)]^w [P(z | picture) / pi(z)]^(1 - w), normalised, (n, K).
+
+    For two views whose dependence is unknown. The weights of a sample sum to one, so evidence that both
+    views share is counted once; w is the words' share of what is known, by its divergence from the prior.
+    A view that repeats the other adds nothing, nor does one that knows no more than the prior.
+
+    Args:
+        words: log P(z | words), (n, K).
+        picture: log P(z | picture), (n, K).
+        prior: pi, (K,).
+
+    >>> half, sure = torch.tensor([0.5, 0.5]), torch.tensor([[0.8, 0.2]]).log()
+    >>> [round(float(cautious_pool(sure, other, half)[0, 0]), 3) for other in (sure, half.log()[None])]
+    [0.8, 0.8]
+    """
     log_prior = prior.clamp(min=TINY).log()
-    return (weight * (words + picture - 2 * log_prior) + log_prior).softmax(1)
+    known = [
+        (view.exp() * (view - log_prior)).sum(1, keepdim=True).clamp(min=TINY) for view in (words, picture)
+    ]
+    w = known[0] / (known[0] + known[1])
+    return (w * words + (1 - w) * picture).softmax(1)
 
 
 def log_odds(p: Tensor) -> Tensor:

@@ -9,15 +9,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor
 
-from capro.method.plus.evidence import Posterior, label_given_truth, pool, tempered
+from capro.method.plus.evidence import Posterior, cautious_pool, label_given_truth, pool, tempered
 from capro.method.plus.fitting import TINY, assign_folds, cross_entropy, minimise, out_of_fold
 from capro.method.plus.label_free import picture_to_text, text_guess
 
 FOLDS = 3
 ROUNDS = 6  # one label
 TEXT_DECAY = 1e-3  # of V
-POOL = 0.6  # weight of each view in the reported posterior, one label
-DOUBT = 0.02  # share of none of these that no evidence can exclude
 NONE_SHARE = 0.05  # of the texts, per criterion, that start as none of these
 
 
@@ -206,9 +204,9 @@ def single_label(
             base = model.logits(label)
             residual = out_of_fold(vectors, q, fold, base=base, decay=TEXT_DECAY)
         logits = out_of_fold(x, q, fold)
-    q = pool(words, picture, prior, weight=POOL) * (1 - DOUBT)
-    q[:, C] += DOUBT
-    return Posterior(q, words, picture, prior, table, float(model.label), model.slope)
+    return Posterior(
+        cautious_pool(words, picture, prior), words, picture, prior, table, float(model.label), model.slope
+    )
 
 
 def _text_vectors(texts: Sequence[Tensor], like: Tensor) -> Tensor:
