@@ -43,7 +43,7 @@ def run_of(bench: Bench, label: str) -> Run:
 
 
 def true_labels(bench: Bench) -> list[tuple[str, ...]]:
-    return load_truth(variants.truth_of(bench), manifest_of(variants.base_of(bench)))
+    return load_truth(variants.truth_of(bench), manifest_of(variants.base_of(bench, accuracy.PAPER)))
 
 
 def test_rows_and_figures_of_one_label(made: Callable[[bool], Made]) -> None:
@@ -54,6 +54,8 @@ def test_rows_and_figures_of_one_label(made: Callable[[bool], Made]) -> None:
         "vanilla, as many epochs as CAPro",
         "vanilla, then step 3",
         "plus",
+        "cleanlab find_label_issues",
+        "cleanlab Datalab",
         "random anchors + mopro (MoPro)",
         "anchors only",
         "CAPro from web",
@@ -68,7 +70,7 @@ def test_rows_and_figures_of_one_label(made: Callable[[bool], Made]) -> None:
         "oracle: true labels, then step 3",
     ]
     for row in result.rows:
-        cleaned = row.label.startswith(("CAPro", "plus", "random", "anchors"))
+        cleaned = row.label.startswith(("CAPro", "plus", "cleanlab", "random", "anchors"))
         figures = {"top1", "top5", "class-top1", "ECE"}
         assert set(row.figures[0]) == figures | (set(accuracy.CLEANED) if cleaned else set())
     web = next(row for row in result.rows if row.label == "CAPro from web")
@@ -84,16 +86,16 @@ def test_vanilla_is_the_first_step_of_every_run(made: Callable[[bool], Made]) ->
     first = {
         row.label: run_of(bench, row.label).result("evaluate")["vanilla"]
         for row in result.rows
-        if "epochs" not in row.label and "oracle" not in row.label
+        if "epochs" not in row.label and "oracle" not in row.label and row.label != "plus"
     }
     assert all(figures == first["vanilla"] for figures in first.values())
-    assert len([*(bench.folder / "store" / "features").iterdir()]) == 3  # all rows, and two oracles
-    assert len([*(bench.folder / "store" / "pretrain").iterdir()]) == 4  # and as many epochs
+    assert len([*(bench.folder / "store" / "features").iterdir()]) == 4  # all rows, two oracles, and plus
+    assert len([*(bench.folder / "store" / "pretrain").iterdir()]) == 5  # and as many epochs
 
 
 def test_oracles_train_on_the_truth_and_test_on_the_same_samples(made: Callable[[bool], Made]) -> None:
     bench, _ = made(False)
-    base, truth = variants.base_of(bench), true_labels(bench)
+    base, truth = variants.base_of(bench, accuracy.PAPER), true_labels(bench)
     web = training_set(base).labels.tolist()
     true = encode(truth, training_set(base).classes, several=False).tolist()
     clean = training_set(run_of(bench, "oracle: clean subset")).labels.tolist()
@@ -122,6 +124,7 @@ def test_several_labels(made: Callable[[bool], Made]) -> None:
         "vanilla, as many epochs as CAPro",
         "vanilla, then step 3",
         "plus",
+        "cleanlab find_label_issues",
         "CAPro",
         "oracle: true labels",
         "oracle: true labels, then step 3",

@@ -51,6 +51,22 @@ def derived_rows(
     return table
 
 
+def plan_of_rows(rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
+    """The plan with these rows as the manifest.
+
+    Args:
+        rows: Of the derived manifest.
+        decides: What the rows depend on, for the fingerprint.
+    """
+
+    def scan(job: Job) -> None:
+        with atomic_path(job.file(MANIFEST)) as temporary:
+            pq.write_table(rows, temporary)
+        job.write(SUMMARY, summarise(Manifest.load(job.file(MANIFEST))))
+
+    return PLAN.replacing(replace(PLAN["scan"], work=scan, settings=lambda _: decides, implicit=True))
+
+
 def derived_plan(base: Run, rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
     """The plan with these rows as the manifest; cached features are taken from the run on all rows.
 
@@ -60,11 +76,6 @@ def derived_plan(base: Run, rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
         decides: What the rows depend on, for the fingerprint.
     """
     source = manifest_of(base)
-
-    def scan(job: Job) -> None:
-        with atomic_path(job.file(MANIFEST)) as temporary:
-            pq.write_table(rows, temporary)
-        job.write(SUMMARY, summarise(Manifest.load(job.file(MANIFEST))))
 
     def features(job: Job) -> None:
         manifest = manifest_of(job.run)
@@ -78,7 +89,6 @@ def derived_plan(base: Run, rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
         for artefact in (QUERY_FEATURES, KEY_FEATURES):
             job.write(artefact, np.asarray(base.read(artefact)[:, chosen]))
 
-    return PLAN.replacing(
-        replace(PLAN["scan"], work=scan, settings=lambda _: decides, implicit=True),
-        replace(PLAN["features"], work=features, settings=lambda _: {"from": base.need("features")}, uses=()),
+    return plan_of_rows(rows, decides).replacing(
+        replace(PLAN["features"], work=features, settings=lambda _: {"from": base.need("features")}, uses=())
     )

@@ -1,0 +1,154 @@
+"""What each part of the method plus is worth: the posterior with one part removed, against the truth.
+
+    python benchmarks/ablation.py --data queryweb32
+    python benchmarks/ablation.py --data all
+
+The inputs are those of the runs of accuracy.py (frozen EfficientNet-Lite0 at 128 px), which are made where
+they are missing. Mean over three seeds of the folds. The truth measures and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capro.bench import Bench
+from capro.bench.store import only_one
+from capro.data.manifest import manifest_of
+from capro.evaluate.truth import label_accuracy, load_truth, membership, score_quality
+from capro.method import plus
+from capro.method.plus import one_label, several
+from capro.method.plus.fitting import linear
+from capro.run.artefacts import VISUAL
+from capro.stages import PLAN
+from capro.stages.posterior import posterior_of
+from capro.train.setup import training_set
+from variants import PRESETS, arguments, bench_of, truth_of
+
+Change = Callable[[list[Any], dict[str, Any]], None]  # of the arguments of single_label or several_labels
+
+
+def without_texts(given: list[Any], options: dict[str, Any]) -> None:
+    del options
+    given[1] = []
+
+
+def without_labels(given: list[Any], options: dict[str, Any]) -> None:
+    del options
+    given[3] = torch.full_like(given[3], -1)
+
+
+def joined_fields(given: list[Any], options: dict[str, Any]) -> None:
+    del options
+    given[1] = [torch.nn.functional.normalize(torch.stack(given[1]).sum(0), dim=1)] if given[1] else []
+
+
+def without(name: str) -> Change:
+    """An optional argument is not given."""
+
+    def change(given: list[Any], options: dict[str, Any]) -> None:
+        del given
+        options.pop(name, None)
+
+    return change
+
+
+def one_round(given: list[Any], options: dict[str, Any]) -> None:
+    del given
+    options["rounds"] = 1
+
+
+def in_fold(x: Tensor, q: Tensor, fold: Tensor, **options: Any) -> Tensor:
+    """Stands for `out_of_fold`: a classifier that has seen what it judges."""
+    del fold
+    return linear(x, q, **options)(x)
+
+
+BOTH: dict[str, Change | dict[str, Any]] = {
+    "all parts": {},
+    "no texts": without_texts,
+    "one round of EM": one_round,
+    "judged in fold": {"one_label.out_of_fold": in_fold, "several.out_of_fold": in_fold},
+}
+ONE = BOTH | {
+    "no web labels": without_labels,
+    "no anchors: the label-free start": without("anchors"),
+    "no other senses": without("senses"),
+    "no correction on text vectors (V)": {"one_label.TEXT_DECAY": 1e6},
+    "no texts start as none of these": {
+        "one_label.first_none": lambda field: torch.zeros_like(field.present)
+    },
+    "sharpness of the picture not fitted": {
+        "one_label.tempered": lambda logits, words, prior: logits.log_softmax(1)
+    },
+    "Bayes' rule in place of the cautious pool": {"one_label.cautious_pool": plus.pool},
+}
+SEVERAL = BOTH | {"all fields as one text": joined_fields, "no bare class names": without("class_names")}
+MODULES = {"one_label": one_label, "several": several}
+
+
+def patched(stack: ExitStack, change: Change | dict[str, Any]) -> None:
+    """Remove a part, until the stack is closed."""
+    if isinstance(change, dict):
+        for place, value in change.items():
+            module, name = place.split(".")
+            stack.enter_context(patch.object(MODULES[module], name, value))
+        return
+    for name in ("single_label", "several_labels"):
+        real = getattr(plus, name)
+
+        def call(*given: Any, _real: Any = real, **options: Any) -> plus.Posterior:
+            changed = list(given)
+            change(changed, options)
+            found: plus.Posterior = _real(*changed, **options)
+            return found
+
+        stack.enter_context(patch.object(plus, name, call))
+
+
+def measure(bench: Bench, seeds: Sequence[int]) -> dict[str, list[float]]:
+    """Figures of each variant: labels true, kept, errors found, score ECE, right at 0.9."""
+    run = bench.run_of("accuracy", "plus", ["method=plus"], 0)
+    PLAN.do(run, "scan", "posterior", watch=bench.watch)
+    training, features = training_set(run), torch.from_numpy(np.array(run.read(VISUAL)))
+    member = membership(load_truth(truth_of(bench), manifest_of(run)), training.classes)
+    given, anchors = training.labels, torch.zeros(len(training.labels), dtype=torch.bool)
+    rows = SEVERAL if training.multi_label else ONE
+    figures: dict[str, list[float]] = {}
+    for label, change in rows.items():
+        found = []
+        for seed in seeds:
+            with ExitStack() as stack:
+                patched(stack, change)
+                q = posterior_of(run, training, features, seed=seed).q
+            decided = plus.decide_pairs(q, given) if training.multi_label else plus.decide(q, given, anchors)
+            after, scores = decided.labels.numpy(), q[:, : len(training.classes)].numpy()
+            quality = score_quality(scores, given.numpy(), after, member)
+            out = after < 0 if after.ndim == 1 else (after < 0).any(axis=1)
+            found.append([label_accuracy(after, member), 1 - out.mean(), *quality.values()])
+        figures[label] = np.mean(found, axis=0).tolist()
+        bench.watch.say(f"{label}: {figures[label]}")
+    return figures
+
+
+def main() -> None:
+    names = [name for name in PRESETS if name != "demo"]
+    args = arguments(__doc__, data=["all", *names], seeds=3).parse_args()
+    for name in names if args.data == "all" else [args.data]:
+        bench = bench_of(name, args.runs, args.set)
+        with only_one(bench.folder):
+            found = measure(bench, range(args.seeds))
+        print(f"\n| {name} | labels true | kept | errors found | score ECE | right at 0.9 |")
+        print("|---" * 6 + "|")
+        for label, figures in found.items():
+            print(f"| {label} | " + " | ".join(f"{100 * value:.1f}" for value in figures) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
