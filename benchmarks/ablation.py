@@ -84,9 +84,7 @@ ONE = BOTH | {
     "no texts start as none of these": {
         "one_label.first_none": lambda field: torch.zeros_like(field.present)
     },
-    "sharpness of the picture not fitted": {
-        "one_label.tempered": lambda logits, words, prior: logits.log_softmax(1)
-    },
+    "sharpness of the picture not fitted": {"one_label.tempered": lambda logits, *_: logits.log_softmax(1)},
     "Bayes' rule in place of the cautious pool": {"one_label.cautious_pool": plus.pool},
 }
 SEVERAL = BOTH | {"all fields as one text": joined_fields, "no bare class names": without("class_names")}

@@ -56,7 +56,7 @@ def write_source(folder: Path, *, multi: bool = False, per_class: int = 8, test:
     return folder
 
 
-def make_run(folder: Path, *, multi: bool = False, frozen: bool = False) -> Run:
+def make_run(folder: Path, *, multi: bool = False, frozen: bool = False, centred: bool = False) -> Run:
     """A run with every stage that export and predict read."""
     source = write_source(folder / "data", multi=multi)
     classes = folder / "classes.yaml"
@@ -68,7 +68,11 @@ def make_run(folder: Path, *, multi: bool = False, frozen: bool = False) -> Run:
         "views.size=16",
         "scan.workers=1",
     ]
-    overrides += [f"net.mode={'frozen' if frozen else 'full'}", "net.frozen_views=1"]
+    overrides += [
+        f"net.mode={'frozen' if frozen else 'full'}",
+        "net.frozen_views=1",
+        f"net.centred={centred}",
+    ]
     overrides += [f"{step}.epochs=2" for step in ("pretrain", "train", "finetune")]
     run = Run.create(folder / "run", config.load(overrides=overrides))
     PLAN.do(run, "scan")

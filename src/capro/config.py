@@ -95,6 +95,7 @@ class NetSettings(Section):
     frozen_views: Count | None = setting(
         None, "augmented views per sample whose features are cached; unset: 3, or none with method plus"
     )
+    centred: bool = setting(False, "frozen mode: heads see features less their mean, in all steps")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto", "auto: half precision only where the hardware is fast at it"
     )

@@ -21,9 +21,11 @@ from capro.stages.threshold import threshold
 from tests.made_up import CLASSES, make_run
 
 
-@pytest.mark.parametrize("kind", ["single", "multi", "frozen"])
+@pytest.mark.parametrize("kind", ["single", "multi", "frozen", "centred"])
 def test_predictions_are_those_of_evaluate(kind: str, tmp_path: Path) -> None:
-    run = make_run(tmp_path, multi=kind == "multi", frozen=kind == "frozen")
+    run = make_run(
+        tmp_path, multi=kind == "multi", frozen=kind in ("frozen", "centred"), centred=kind == "centred"
+    )
     export_model(run, tmp_path / "model", open_set=threshold(run))
     predictor = Predictor.load(tmp_path / "model")
     manifest = manifest_of(run)

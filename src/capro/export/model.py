@@ -72,6 +72,10 @@ def deployable(run: Run, training: TrainingSet) -> Deployed:
     backbone = pretrained(run.settings) if frozen else trained.encoder
     net = Deployed(backbone, len(training.classes), multi_label=training.multi_label)
     net.classifier.load_state_dict(trained.heads.classifier.state_dict())
+    center = getattr(trained.encoder, "center", None)
+    if center is not None:  # the deployed encoder gives features as they are
+        with torch.no_grad():
+            net.classifier.bias.sub_(net.classifier.weight @ center)
     return net.eval().cpu()
 
 

@@ -64,13 +64,24 @@ class Backbone(nn.Module):
 class FeatureBackbone(Backbone):
     """Stands for a frozen encoder whose features are cached: the input is v already.
 
+    Args:
+        dim: d_v.
+        center: What is taken from every feature, (d_v,); None: nothing.
+
     >>> v = torch.randn(2, 8)
     >>> FeatureBackbone(8)(v) is v
     True
     """
 
-    def __init__(self, dim: int) -> None:
+    center: Tensor | None
+
+    def __init__(self, dim: int, center: Tensor | None = None) -> None:
         super().__init__(nn.Identity(), name="features", dim=dim, size=0)
+        self.register_buffer("center", center)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(b, d_v) -> (b, d_v)."""
+        return images if self.center is None else images - self.center
 
 
 # ---- built in ------------------------------------------------------------------------------------

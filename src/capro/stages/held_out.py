@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import FinetuneSettings, Schedule
-from capro.nets.backbones import FeatureBackbone
+from capro.nets.backbones import Backbone, FeatureBackbone
 from capro.nets.siamese import Siamese
 from capro.run.fingerprints import seed_for
 from capro.run.stage import Job
@@ -62,14 +62,14 @@ def held_out_logits(
     if labels.ndim == 1:  # dealt out class by class, so that every fold has its share of each
         rows = rows[np.argsort(labels.numpy()[rows], kind="stable")]
     fold = np.arange(len(rows)) % FOLDS
-    inputs, positions, dim = _features(job, training, model, rows)
+    inputs, positions, encoder = _features(job, training, model, rows)
     parts, judged = [torch.zeros(0, len(training.classes))], [np.zeros(0, dtype=np.int64)]
     for number in range(folds):
         held, seen = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
         if sum(len(each) for each in judged) >= ENOUGH or not len(held) or not len(seen):
             break
-        heads = new_heads(settings, dim, training, name="held out")
-        net = Siamese(FeatureBackbone(dim), heads).to(ranks.accelerator.device)
+        heads = new_heads(settings, encoder.dim, training, name="held out")
+        net = Siamese(encoder, heads).to(ranks.accelerator.device)
         own = labels[torch.from_numpy(rows[seen])]
         _refit(job, net, training, own, inputs, positions[seen], schedules, name)
         parts.append(_logits(job, net, training, inputs, positions[held]))
@@ -79,8 +79,8 @@ def held_out_logits(
 
 def _features(
     job: Job, training: TrainingSet, model: Weights, rows: NDArray[np.int64]
-) -> tuple[Inputs, NDArray[np.int64], int]:
-    """Features of training rows as inputs, their positions in it, and their width.
+) -> tuple[Inputs, NDArray[np.int64], Backbone]:
+    """Features of training rows as inputs, their positions in it, and what stands for the encoder.
 
     In frozen mode the cached views. In full mode unaugmented features of the trained encoder: it has
     seen the samples, so scores are still somewhat too sure; only a val split mends that.
@@ -89,13 +89,14 @@ def _features(
     net = new_net(run, training).to(device)
     positions = training.positions[rows]
     if run.settings.net.mode == "frozen":
-        return inputs_of(run, net.encoder), positions, net.encoder.dim
+        return inputs_of(run, net.encoder), positions, net.encoder
     load_net(run, model, net)
     encoder = net.eval().encoder
     images = inputs_of(run, encoder)
     v = forward_plain(encoder, images, positions, width=encoder.dim, device=device).cpu().numpy()
     everyone = np.arange(len(rows))
-    return (FeatureInputs(v, v[None], v[None], everyone, seed=run.settings.seed), everyone, v.shape[1])
+    inputs = FeatureInputs(v, v[None], v[None], everyone, seed=run.settings.seed)
+    return inputs, everyone, FeatureBackbone(v.shape[1])
 
 
 def _refit(

@@ -106,7 +106,8 @@ def deciding(name: StepName) -> Callable[[Run], Mapping[str, Any]]:
 
     def settings(run: Run) -> Mapping[str, Any]:
         given = run.settings
-        net = given.net.model_dump(exclude={"frozen_views"})  # they decide the features
+        unused = {"frozen_views"} | (set() if given.net.centred else {"centred"})
+        net = given.net.model_dump(exclude=unused)  # views decide the features; runs of 0.1.0 stay fresh
         parts = {"net": net, name: getattr(given, name).model_dump()}
         views = given.views.model_dump(exclude={"cache_gb"})
         return {**parts, "views": views, "seed": given.seed}

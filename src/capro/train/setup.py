@@ -127,12 +127,24 @@ def new_heads(settings: Settings, feature_dim: int, training: TrainingSet, *, na
     )
 
 
+def _cached_encoder(run: Run, training: TrainingSet) -> FeatureBackbone:
+    """Stands for the frozen encoder; its centre is the mean feature of the training pictures."""
+    plain = run.read(PLAIN_FEATURES)
+    if not run.settings.net.centred:
+        return FeatureBackbone(plain.shape[1])
+    total = np.zeros(plain.shape[1])
+    for begin in range(0, len(training.positions), 8192):
+        total += plain[training.positions[begin : begin + 8192]].sum(axis=0, dtype=np.float64)
+    center = torch.from_numpy(total / len(training.positions)).float()
+    return FeatureBackbone(plain.shape[1], center)
+
+
 def new_net(run: Run, training: TrainingSet) -> Siamese:
     """The networks as step 1 begins with them."""
     settings = run.settings
     backbone: Backbone
     if settings.net.mode == "frozen":
-        backbone = FeatureBackbone(run.read(PLAIN_FEATURES).shape[1])
+        backbone = _cached_encoder(run, training)
     else:
         backbone = pretrained(settings)
     return Siamese(backbone, new_heads(settings, backbone.dim, training, name="step1"))
