@@ -142,11 +142,7 @@ def _cached_encoder(run: Run, training: TrainingSet) -> FeatureBackbone:
 def new_net(run: Run, training: TrainingSet) -> Siamese:
     """The networks as step 1 begins with them."""
     settings = run.settings
-    backbone: Backbone
-    if settings.net.mode == "frozen":
-        backbone = _cached_encoder(run, training)
-    else:
-        backbone = pretrained(settings)
+    backbone = _cached_encoder(run, training) if settings.net.mode == "frozen" else pretrained(settings)
     return Siamese(backbone, new_heads(settings, backbone.dim, training, name="step1"))
 
 
