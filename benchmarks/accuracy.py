@@ -29,7 +29,7 @@ from capro.evaluate.comparison import test_split
 from capro.evaluate.metrics import summary
 from capro.evaluate.truth import on_truth
 from capro.run.directory import Run
-from capro.run.stage import Plan
+from capro.run.plan import Plan
 from capro.stages import PLAN
 from variants import PRESETS, arguments, base_of, bench_of, oracle, step3_after_step1, truth_of
 

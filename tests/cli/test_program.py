@@ -60,7 +60,8 @@ def test_scan_prints_a_table_or_json(folder: Path, tmp_path: Path) -> None:
     done = capro("scan", folder, "--run", tmp_path / "run")
     assert done.returncode == 0
     assert "6 rows in the source = 6 read + 0 quarantined" in done.stdout
-    assert re.fullmatch(r"scan: done in \d+ s\n", done.stderr)  # no bar where stderr is no terminal
+    # no bar where stderr is no terminal
+    assert re.fullmatch(r"scan: done in \d+ s\nno preset was named: small is used, .*\n", done.stderr)
     again = capro("scan", folder, "--run", tmp_path / "run", "--json")
     summary = json.loads(again.stdout)
     assert summary["classes"] == {"cat": {"train": 3}, "dog": {"train": 3}}
@@ -214,7 +215,7 @@ def test_run_of_an_existing_directory_goes_on_with_its_settings(
         assert any(line.startswith(f"  capro {command} {tmp_path / 'r'} ") for line in said)
     assert not any("capro evaluate" in line for line in said)  # there is no test split
     assert (seen[0].settings.seed, seen[0].settings.match.k) == (5, 7)
-    assert Run.open(tmp_path / "r").settings == seen[0].settings
+    assert Run.open(tmp_path / "r").settings.match.k == 5  # no stage has been done with another
 
 
 @pytest.mark.parametrize("command", [["run"], ["run", "--data", "typo"], ["scan", "typo"]])
@@ -248,7 +249,7 @@ def test_a_missing_stage_is_named_before_any_work_and_the_hint_can_be_copied(
     folder: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "my run"
-    assert capro("scan", folder, "--run", run).returncode == 0
+    assert capro("scan", folder, "--run", run, "--preset", "paper").returncode == 0
     for command in ("train", "match", "embed", "clean"):
         done = capro(command, "--run", run)
         error, hint = done.stderr.splitlines()

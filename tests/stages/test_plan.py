@@ -373,7 +373,9 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
         none = ask = None
 
     anchored = setup.anchored_of(run, training_set)
-    evidence = clean._evidence(Job(run, clean.STAGE, "key"), training_set, anchored, Given)
+    evidence = clean._evidence(
+        Job(run, clean.STAGE, "key", run.folder("clean")), training_set, anchored, Given
+    )
     frame = verdicts.single_label(evidence)
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]
     assert frame["label_score"][3] == 0

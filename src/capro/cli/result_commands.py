@@ -14,15 +14,18 @@ from capro.cli.options import (
     OptionalPath,
     Overrides,
     Preset,
+    ReadingOverrides,
     RunArgument,
     RunOption,
     RunPath,
     Text,
     one_run,
     open_run,
+    reading_settings,
 )
 from capro.cli.program import app, config_app, note, plain_lines, print_result
 from capro.data.readers import WRITERS
+from capro.stages import PLAN
 
 
 @app.command()
@@ -39,7 +42,7 @@ def evaluate(
     novel: Annotated[
         OptionalPath, typer.Option(help="Class list: the names that may be open, one per line.")
     ] = None,
-    set_: Overrides = None,
+    set_: ReadingOverrides = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare vanilla and CAPro on the test split.
@@ -50,9 +53,11 @@ def evaluate(
     from capro.cli import evaluation_tables
     from capro.stages.assess import assess
 
+    opened = open_run(one_run(path, run))
     found = assess(
-        open_run(one_run(path, run), set_),
+        opened,
         on=on,
+        reading=reading_settings(opened, set_, on),
         truth=truth,
         with_open_set=open_set or novel is not None,
         novel=novel,
@@ -74,7 +79,9 @@ def report(
     """
     from capro.stages.report import report as write_report
 
-    print(write_report(open_run(run), out=out, title=title, force=force, watch=plain_lines()))
+    opened = open_run(run)
+    PLAN.require_current(opened)
+    print(write_report(opened, out=out, title=title, force=force, watch=plain_lines()))
 
 
 @app.command()
@@ -93,8 +100,10 @@ def export(
     """
     from capro.export.cleaned import export_data
 
+    opened = open_run(run)
+    PLAN.require(opened, "clean")
     with plain_lines().bar("writing images", None) as step:
-        found = export_data(open_run(run), out, to=to, images=images, progress=step)
+        found = export_data(opened, out, to=to, images=images, progress=step)
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
     print_result(found, as_json, lambda _: print(text))
     note(f"read it back with `{found['scan']} --run NEW_RUN`")
@@ -115,6 +124,7 @@ def export_model(
     from capro.stages.threshold import threshold
 
     opened = open_run(run)
+    PLAN.require(opened, "finetune")
     chosen = threshold(opened, watch=plain_lines())
     found = write_model(opened, out, open_set=chosen, onnx=onnx, say=note)
     text = f"model of {found['num_labels']} classes in {out}, open-set threshold "
