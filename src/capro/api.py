@@ -7,6 +7,7 @@ reads), a DataFrame with paths, or a Hugging Face data set. docs/python.md has e
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             else ``small``, or ``small-multi`` where images have several labels. ``paper``: as published.
         backbone: ``net.backbone``; None: the preset's.
         run: Run directory; an unfinished run goes on where it stopped. None: a temporary one.
-        verbose: Show stages and progress on stderr.
+        verbose: Show stages and progress of ``fit`` on stderr.
         settings: Any setting: nested (``train={"gamma": 0.4}``), dotted
             (``**{"train.gamma": 0.4}``) or in scikit-learn's way (``train__gamma=0.4``).
 
@@ -72,7 +73,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         backbone: str | None = None,
         run: str | Path | None = None,
-        verbose: bool = False,
+        verbose: bool = True,
         **settings: Any,
     ) -> None:
         self.preset = preset
@@ -132,7 +133,8 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if classes is not None:
             data["classes"] = str(classes)
         run, choose = start(path, partial(self._resolve, data), self.preset)
-        self.results_ = run_all(run, watch=Lines(print, terminal) if self.verbose else SILENT, choose=choose)
+        watch = Lines(partial(print, file=sys.stderr, flush=True), terminal) if self.verbose else SILENT
+        self.results_ = run_all(run, watch=watch, choose=choose)
         self.run_ = run = Run.open(path)
         model = path / "export" / run.need("finetune")
         if not model.exists():

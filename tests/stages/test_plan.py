@@ -128,6 +128,7 @@ def test_verdicts_keep_to_the_memory_budget_and_stay_the_same(frozen, tmp_path, 
     monkeypatch.setattr(clean, "nearest", spied)
     whole = finish(tiny.copied(base, tmp_path / "whole"))
     run = tiny.copied(base, tmp_path / "run", "match.memory_gb=0.25")
+    PLAN.do(run, "match")
     assert finish(run) == whole
     assert asked[0] is None
     assert asked[1].bytes == 1 << 28

@@ -23,7 +23,7 @@ from capro.cli.options import (
     open_run,
     reading_settings,
 )
-from capro.cli.program import app, config_app, note, plain_lines, print_result
+from capro.cli.program import app, config_app, fail, note, plain_lines, print_result
 from capro.data.readers import WRITERS
 from capro.stages import PLAN
 
@@ -120,6 +120,7 @@ def export_model(
 
     Weights, configuration, model card, and ONNX on request.
     """
+    from capro.evaluate.open_set import in_words
     from capro.export.model import export_model as write_model
     from capro.stages.threshold import threshold
 
@@ -127,8 +128,8 @@ def export_model(
     PLAN.require(opened, "finetune")
     chosen = threshold(opened, watch=plain_lines())
     found = write_model(opened, out, open_set=chosen, onnx=onnx, say=note)
-    text = f"model of {found['num_labels']} classes in {out}, open-set threshold "
-    print_result(found, as_json, lambda found: print(text + str(found["open_set"]["threshold"])))
+    text = f"model of {found['num_labels']} classes in {out}; {in_words(found['open_set'])}"
+    print_result(found, as_json, lambda _: print(text))
 
 
 @app.command()
@@ -147,14 +148,19 @@ def predict(
 ) -> None:
     """Label images with an exported model.
 
-    An unreadable image gets a row with its error.
+    An unreadable image gets a row with its error; where none could be read, the exit code is 1.
     """
+    from capro.evaluate.open_set import in_words
     from capro.export.predictor import Predictor, find_images, save_rows
 
-    rows = Predictor.load(model, device=device).rows(find_images(images), top=top, open_set=open_set)
-    found = save_rows(rows, out, format)
+    predictor = Predictor.load(model, device=device)
+    if open_set and predictor.threshold is not None:
+        note(in_words(predictor.config["open_set"]))
+    found = save_rows(predictor.rows(find_images(images), top=top, open_set=open_set), out, format)
     shown = {name: count for name, count in found.items() if open_set or name != "open"}
     note(", ".join(f"{count:,} {name}" for name, count in shown.items()))
+    if found["errors"] == found["images"]:
+        fail("no image could be read", "the column `error` says why; check the paths", code=1)
 
 
 @config_app.command("show")

@@ -65,12 +65,12 @@ def classes_suggest(
     as_json: AsJson = False,
 ) -> None:
     """Rank the WordNet senses of every label by the class's own texts."""
+    if out is not None and out.exists():  # before anything is imported
+        fail(f"{out}: exists already", "give another file to --out, or delete it")
     from capro.cli import tables
     from capro.stages.classes import suggest
     from capro.text.classes import draft, save_classes
 
-    if out is not None and out.exists():
-        fail(f"{out}: exists already", "give another file to --out, or delete it")
     suggestions = suggest(open_run(run, set_), watch=plain_lines())
     if out is not None:
         save_classes(out, [draft(suggestion) for suggestion in suggestions], suggestions=suggestions)

@@ -138,13 +138,16 @@ class Plan:
 
     def require(self, run: Run, *names: str) -> None:
         """Refuse a run in which one of these stages, or one before it, is missing or out of date."""
+        wanted = self._before(run, names, uses=False)
         for name in self.names:
-            if name in self._before(run, names):
+            if name in wanted:
                 self._refuse(run, name)
 
     def require_current(self, run: Run) -> None:
         """Refuse a run in which a finished stage is out of date; stages may be missing."""
-        self.require(run, *(stage.name for stage in self.of(run.settings) if run.finished(stage.name)))
+        for stage in self.of(run.settings):
+            if run.finished(stage.name):
+                self._refuse(run, stage.name)
 
     def _check(self, run: Run, stage: Stage, ready: set[str]) -> None:
         """Refuse a stage that would read what is missing or out of date and has a command of its own."""
@@ -171,13 +174,14 @@ class Plan:
                 hint=f"`{everything}` does it again, with all that follows",
             )
 
-    def _before(self, run: Run, names: Iterable[str]) -> set[str]:
-        """Stages and all that they read, directly or not."""
+    def _before(self, run: Run, names: Iterable[str], *, uses: bool = True) -> set[str]:
+        """Stages and all that they read (and use), directly or not."""
         found: set[str] = set()
         for name in names:
             if name in self and name not in found:
                 stage = self[name]
-                found |= {name} | self._before(run, (*stage.inputs(run.settings), *stage.uses))
+                needed = [*stage.inputs(run.settings), *(stage.uses if uses else ())]
+                found |= {name} | self._before(run, needed, uses=uses)
         return found
 
     def _say_redone(self, run: Run, names: Sequence[str], watch: Watch) -> None:
