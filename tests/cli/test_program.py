@@ -258,3 +258,23 @@ def test_a_missing_stage_is_named_before_any_work_and_the_hint_can_be_copied(
             f"hint: run `capro pretrain --run '{run}'` first, or `capro run --run '{run}'` for all stages"
         )
     assert not (run / "classes").exists()
+
+
+def test_transformers_does_not_write_to_the_terminal(tmp_path: Path) -> None:
+    code = """
+import sys
+from capro.cli import main
+sys.argv = ["capro", "config", "presets"]
+try:
+    main()
+except SystemExit:
+    pass
+from transformers import ViTConfig, ViTForImageClassification
+sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=16)
+ViTForImageClassification(ViTConfig(**sizes)).save_pretrained("FOLDER")
+from capro.nets.backbones import load_backbone
+print(load_backbone("FOLDER").dim)
+""".replace("FOLDER", str(tmp_path / "vit"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\n8\n")
+    assert done.stderr == ""

@@ -8,6 +8,7 @@ Ctrl-Z, cannot leave a terminal without one.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -121,7 +122,9 @@ class LiveView(Watch):
         self, title: str, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._title, self._clock = title, clock
-        self._console = console or Console(stderr=True, highlight=False)
+        # an exported COLUMNS or LINES may be that of another terminal: the terminal itself is asked
+        environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self._console = console or Console(stderr=True, highlight=False, _environ=environ)
         self._began = clock()
         self._stages: list[_Stage] = []
         self._works: list[_Work] = []  # the last is the innermost
