@@ -135,7 +135,7 @@ class MatchSettings(Section):
     enhancer: Literal["none", "knn", "reciprocal"] = setting("reciprocal", "knn: VSGraph; reciprocal: ours")
     k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
     exact_below: Positive = setting(200_000, "more samples are searched by IVF")
-    memory_gb: Weight = setting(0.0, "memory the graph keeps to, the rest on disk; 0: no limit")
+    memory_gb: Weight = setting(0.0, "most memory that the graph may use, the rest goes to disk; 0: no limit")
     index: Literal["auto", "exact", "ivf", "pq"] = setting(
         "auto", "kind of search under memory_gb; pq stores codes instead of vectors"
     )
