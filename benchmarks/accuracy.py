@@ -35,7 +35,7 @@ from capro.evaluate.metrics import summary
 from capro.evaluate.truth import label_accuracy, load_truth, membership, score_quality
 from capro.run.artefacts import CLEANED_LABELS, FUSED_SCORES
 from capro.run.directory import Run
-from capro.run.stage import Plan
+from capro.run.plan import Plan
 from capro.stages import PLAN
 from capro.train.setup import training_set
 from others import cleanlab_plan, datalab, find_issues

@@ -31,7 +31,7 @@ from capro.data.manifest import manifest_of
 from capro.evaluate.metrics import summary
 from capro.run.artefacts import ANCHORS, CLASS_TEXTS, SCORES, TEXTS
 from capro.run.directory import Run
-from capro.run.stage import Plan
+from capro.run.plan import Plan
 from capro.stages import PLAN
 from capro.train.setup import training_set
 from variants import PRESETS, arguments, base_of, bench_of, plan_on, step3_after_step1

@@ -23,8 +23,9 @@ from capro.demo.composition import write_demo
 from capro.evaluate.truth import load_truth
 from capro.run.artefacts import CLEANED_LABELS, STEP1, STEP2
 from capro.run.directory import Run
+from capro.run.plan import Plan
 from capro.run.progress import Lines
-from capro.run.stage import Job, Plan
+from capro.run.stage import Job
 from capro.stages import PLAN
 from capro.text.classes import classes_of
 from capro.train.setup import training_set

@@ -30,7 +30,7 @@ from capro.run.directory import Run
 from capro.stages import PLAN
 from capro.train import setup
 from tests.data.corpus import encode, picture
-from tests.fakes import fake_stage
+from tests.fakes import fake_stage, fake_the_rest
 
 CLASSES = ["tiger/cat", "tiger cat", "nut"]  # two of them share a safe name
 HOSTILE = ['<img src=x onerror="alert(1)">', 'a, "b"\nc;\td', "=cmd()", "", "naïve 猫 🐈", "\\ \\n '"]
@@ -86,6 +86,7 @@ def make_run(folder: Path, *, multi: bool = False, frozen: bool = False, centred
         fake_stage(run, name, lambda here, state=state: write_weights(here / STEP1.file, state))
     judged = make_evidence(training)
     fake_stage(run, "clean", lambda here: _write_verdicts(here, judged))
+    fake_the_rest(run)
     PLAN.do(run, "evaluate")
     return run
 

@@ -191,9 +191,9 @@ def test_parameters_as_scikit_learn_has_them() -> None:
     second.set_params(backbone="resnet18", train__gamma=0.3)
     assert second.get_params()["train__gamma"] == 0.3
     assert "train__gamma" not in first.get_params()
-    assert second._resolve({}).train.gamma == 0.3
-    assert second._resolve({}).net.backbone == "resnet18"
-    assert second._resolve({}).views.size == 16
+    assert second._resolve({}, {}, None).train.gamma == 0.3
+    assert second._resolve({}, {}, None).net.backbone == "resnet18"
+    assert second._resolve({}, {}, None).views.size == 16
     assert "backbone='resnet18'" in repr(second)
 
 

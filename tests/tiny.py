@@ -84,7 +84,9 @@ def prepare(run: Run, **options: Any) -> None:
 def copied(run: Run, target: Path, *overrides: str) -> Run:
     """A copy of a run, under changed settings."""
     shutil.copytree(run.path, target)
-    return Run.create(target, config.update(run.settings, overrides))
+    made = Run.create(target, config.update(run.settings, overrides))
+    made.write_settings()
+    return made
 
 
 def results(run: Run) -> dict[str, bytes]:

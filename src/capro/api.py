@@ -7,9 +7,11 @@ reads), a DataFrame with paths, or a Hugging Face data set. docs/python.md has e
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +23,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from capro import config
+from capro.config import Settings
 from capro.data.images import ImageProblem
 from capro.data.memory import hub_images, is_hub_data, with_labels, write_frame_source, write_hub_source
 from capro.data.readers.columns import choose_columns
@@ -31,7 +34,8 @@ from capro.export.predictor import MULTI_LABEL_FROM, Predictor, find_images
 from capro.run.artefacts import read_json, write_json
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Lines, terminal
-from capro.stages import run_all
+from capro.stages import PLAN, run_all
+from capro.stages.start import start
 from capro.stages.threshold import threshold
 
 OWN = ("preset", "backbone", "run", "verbose")  # parameters that are no settings
@@ -42,10 +46,11 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that learns from noisy web images and texts, and says which labels were wrong.
 
     Args:
-        preset: Settings to start from; ``capro config presets`` lists them. None: the paper's.
+        preset: Settings to start from; ``capro config presets`` lists them. None: an existing run's own,
+            else ``small``, or ``small-multi`` where images have several labels. ``paper``: as published.
         backbone: ``net.backbone``; None: the preset's.
         run: Run directory; an unfinished run goes on where it stopped. None: a temporary one.
-        verbose: Show stages and progress on stderr.
+        verbose: Show stages and progress of ``fit`` on stderr.
         settings: Any setting: nested (``train={"gamma": 0.4}``), dotted
             (``**{"train.gamma": 0.4}``) or in scikit-learn's way (``train__gamma=0.4``).
 
@@ -64,11 +69,11 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        preset: str | None = "small",
+        preset: str | None = None,
         *,
         backbone: str | None = None,
         run: str | Path | None = None,
-        verbose: bool = False,
+        verbose: bool = True,
         **settings: Any,
     ) -> None:
         self.preset = preset
@@ -100,8 +105,8 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_predictor")
 
-    def _resolve(self, data: Mapping[str, Any]) -> config.Settings:
-        values = config.load(preset_name=self.preset).model_dump()
+    def _resolve(self, data: Mapping[str, Any], base: Mapping[str, Any], preset: str | None) -> Settings:
+        values = config.load(preset_name=preset, base=base).model_dump()
         backbone = {} if self.backbone is None else {"net.backbone": self.backbone}
         for name, value in (self.settings | backbone | {"data": data}).items():
             values = config.merge(values, config.nested(name.replace("__", "."), value))
@@ -127,8 +132,10 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         data = self._intake(X, y, test, path.with_name(f"{path.name}-input") / "table.parquet")
         if classes is not None:
             data["classes"] = str(classes)
-        self.run_ = run = Run.create(path, self._resolve(data))
-        self.results_ = run_all(run, watch=Lines(print, terminal) if self.verbose else SILENT)
+        run, choose = start(path, partial(self._resolve, data), self.preset)
+        watch = Lines(partial(print, file=sys.stderr, flush=True), terminal) if self.verbose else SILENT
+        self.results_ = run_all(run, watch=watch, choose=choose)
+        self.run_ = run = Run.open(path)
         model = path / "export" / run.need("finetune")
         if not model.exists():
             export_model(run, model, open_set=threshold(run))
@@ -240,6 +247,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._fitted()
         if self.run_ is None:
             raise CaproError("a loaded model has no data to export", hint="export after fit")
+        PLAN.require(self.run_, "clean")
         export_data(self.run_, Path(out), to=to, images=images)
         return Path(out)
 
@@ -248,6 +256,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._fitted()
         if self.run_ is None:
             raise CaproError("a loaded model is saved already", hint="copy its folder")
+        PLAN.require(self.run_, "finetune")
         path = Path(path)
         export_model(self.run_, path, open_set=threshold(self.run_), onnx=onnx)
         self.issues().to_parquet(path / "issues.parquet", index=False)

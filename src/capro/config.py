@@ -7,9 +7,11 @@ symbol and where the default comes from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -136,7 +138,7 @@ class MatchSettings(Section):
     enhancer: Literal["none", "knn", "reciprocal"] = setting("reciprocal", "knn: VSGraph; reciprocal: ours")
     k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
     exact_below: Positive = setting(200_000, "more samples are searched by IVF")
-    memory_gb: Weight = setting(0.0, "memory the graph keeps to, the rest on disk; 0: no limit")
+    memory_gb: Weight = setting(0.0, "most memory that the graph may use, the rest goes to disk; 0: no limit")
     index: Literal["auto", "exact", "ivf", "pq"] = setting(
         "auto", "kind of search under memory_gb; pq stores codes instead of vectors"
     )
@@ -250,7 +252,7 @@ def preset_names() -> list[str]:
     """The presets that ship with capro.
 
     >>> preset_names()
-    ['demo', 'good', 'good-multi', 'google500', 'nuswide', 'small', 'small-multi', 'webvision1k']
+    ['demo', 'good', 'good-multi', 'google500', 'nuswide', 'paper', 'small', 'small-multi', 'webvision1k']
     """
     folder = resources.files("capro") / "presets"
     return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml"))
@@ -269,7 +271,11 @@ def preset(name: str) -> Mapping[str, Any]:
 
 
 def load(
-    file: Path | None = None, *, preset_name: str | None = None, overrides: Iterable[str] = ()
+    file: Path | None = None,
+    *,
+    preset_name: str | None = None,
+    overrides: Iterable[str] = (),
+    base: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Resolve defaults, preset, file and overrides into settings.
 
@@ -277,17 +283,23 @@ def load(
         file: YAML file with any of the settings; its ``preset`` key names a preset.
         preset_name: Preset; wins over the file's.
         overrides: ``stage.name=value``, the value in YAML syntax.
+        base: Values instead of the defaults.
 
     >>> load(overrides=["train.gamma=0.4"]).train.gamma
     0.4
     """
     values = _read(file) if file else {}
-    named = preset_name or values.pop("preset", None)
+    named = preset_name or values.get("preset")
     values.pop("preset", None)
-    merged = merge(preset(named) if named else {}, values)
+    merged = merge(merge(base or {}, preset(named) if named else {}), values)
     for override in overrides:
         merged = merge(merged, _parse_override(override))
     return validate(merged, place=str(file) if file else "settings")
+
+
+def named_preset(file: Path | None, preset_name: str | None) -> str | None:
+    """The preset that was named, or that a file names."""
+    return preset_name or (_read(file).get("preset") if file else None)
 
 
 def update(settings: Settings, overrides: Iterable[str]) -> Settings:
@@ -296,6 +308,56 @@ def update(settings: Settings, overrides: Iterable[str]) -> Settings:
     for override in overrides:
         merged = merge(merged, _parse_override(override))
     return validate(merged, place="--set")
+
+
+def differences(old: Settings, new: Settings) -> list[str]:
+    """Dotted names of the settings whose values differ.
+
+    >>> differences(load(), load(overrides=["seed=1", "train.gamma=0.4"]))
+    ['seed', 'train.gamma']
+    """
+    names = [name for name in Settings.model_fields if name not in sections()]
+    names += [f"{name}.{key}" for name, kind in sections().items() for key in kind.model_fields]
+    return [name for name in names if value_of(old, name) != value_of(new, name)]
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    """The value of a setting by its dotted name.
+
+    >>> value_of(load(), "train.gamma")
+    0.6
+    """
+    return attrgetter(name)(settings)
+
+
+def taking(settings: Settings, other: Settings, names: Iterable[str]) -> Settings:
+    """Settings with the values that ``other`` has for some names.
+
+    >>> taking(load(), load(overrides=["seed=1", "train.gamma=0.4"]), ["train.gamma"]).seed
+    0
+    """
+    values = settings.model_dump()
+    for name in names:
+        values = merge(values, nested(name, value_of(other, name)))
+    return Settings.model_validate(values)
+
+
+def override(settings: Settings, name: str) -> str:
+    """A setting as ``--set`` takes it.
+
+    >>> override(load(), "train.gamma"), override(load(), "data.test")
+    ('train.gamma=0.6', 'data.test=null')
+    """
+    return f"{name}={plain_value(value_of(settings, name))}"
+
+
+def plain_value(value: Any) -> str:
+    """A value in one line of YAML.
+
+    >>> plain_value(None), plain_value("a b"), plain_value(True)
+    ('null', 'a b', 'true')
+    """
+    return yaml.safe_dump(value, width=math.inf, allow_unicode=True).split("\n")[0]
 
 
 def validate(values: Mapping[str, Any], *, place: str) -> Settings:

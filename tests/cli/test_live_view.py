@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from capro.cli.live_view import LiveView
 from capro.run.directory import Run
@@ -239,3 +241,39 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean(data: Path, tmp_path: Path) -> Non
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is visible
     assert text.splitlines()[-2:] == ["error: interrupted", "hint: the same command goes on where it stopped"]
     assert "▶ pretrain" in text
+
+
+WIDE = """
+import time
+from capro.cli.live_view import LiveView
+with LiveView("capro run runs/x") as view:
+    view.plan(["scan"])
+    view.begin("scan")
+    time.sleep(1)
+"""
+
+
+def test_a_wide_terminal_is_used_whatever_was_exported() -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover - the child
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+        os.execvpe(sys.executable, [sys.executable, "-c", WIDE], environment)
+    output = b""
+    with contextlib.suppress(OSError):  # the other side has closed it
+        while part := os.read(terminal, 65536):
+            output += part
+    os.waitpid(pid, 0)
+    lines = [Text.from_ansi(line).plain for line in output.decode().splitlines()]
+    assert max(map(cell_len, lines)) == 160
+
+
+def test_without_a_total_no_time_is_left(training):
+    made, _, clock = training
+    with made.bar("graph", None) as step:
+        for _ in range(3):
+            clock.now += 10
+            step(5)
+        text = "\n".join(drawn(made, screen(100, 40)))
+    assert "15, " in text
+    assert "left" not in text

@@ -35,7 +35,11 @@ def test_export_prints_how_to_read_it_back(run: Path, tmp_path: Path, capsys: An
 def test_export_model_then_predict(run: Path, tmp_path: Path, capsys: Any) -> None:
     model = tmp_path / "model"
     capro("export-model", run, "--out", model)
-    assert "model of 3 classes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "model of 3 classes" in said
+    known = json.loads((model / "config.json").read_text())["open_set"]["known"]
+    cost = f"rejects {100 * (1 - known['kept']):.0f} % of images of known classes"
+    assert cost in said
     images = run.parent / "data" / "test" / "images"
     capro("predict", model, images, "--top", "1")
     said = capsys.readouterr()
@@ -48,6 +52,39 @@ def test_export_model_then_predict(run: Path, tmp_path: Path, capsys: Any) -> No
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert lines[-1]["error"] == "no such file or folder"
     assert all(line["open"] in (True, False) for line in lines[:-1])
+    assert cost in capsys.readouterr().err
+
+
+def test_what_is_exported_has_the_rights_of_any_new_file(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "any").touch()
+    capro("export-model", run, "--out", tmp_path / "model")
+    capro("export", run, "--to", "folder", "--images", "copy", "--out", tmp_path / "data")
+    files = [path for name in ("model", "data") for path in (tmp_path / name).rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert {path.stat().st_mode for path in files} == {(tmp_path / "any").stat().st_mode}
+
+
+def test_predict_fails_where_no_image_could_be_read(run: Path, tmp_path: Path, capsys: Any) -> None:
+    capro("export-model", run, "--out", tmp_path / "model")
+    (tmp_path / "a.txt").write_text("no image")
+    with pytest.raises(SystemExit) as left:
+        capro("predict", tmp_path / "model", tmp_path / "a.txt", tmp_path / "gone.png")
+    assert left.value.code == 1
+    said = capsys.readouterr()
+    assert [line.split(",")[0] for line in said.out.splitlines()[-2:]] == [
+        str(tmp_path / "a.txt"), str(tmp_path / "gone.png")
+    ]  # fmt: skip
+    assert "error: no image could be read" in said.err
+    assert "hint: " in said.err
+
+
+def test_a_file_that_exists_is_named_before_any_work(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "classes.yaml").write_text("mine")
+    with pytest.raises(SystemExit) as left:
+        capro("classes", "suggest", "--run", tmp_path / "no-run", "--out", tmp_path / "classes.yaml")
+    assert left.value.code == 2
+    assert "classes.yaml: exists already" in capsys.readouterr().err
+    assert (tmp_path / "classes.yaml").read_text() == "mine"
 
 
 def test_predict_on_something_else_is_an_error_with_a_hint(run: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from capro.report import page
 from capro.run.directory import Run
 from capro.stages.report import report
+from tests.fakes import fake_the_rest
 from tests.report.made import HOSTILE, make_run
 
 
@@ -83,7 +85,9 @@ def test_the_command_prints_the_path(run: Run, tmp_path: Path) -> None:
     from capro.cli import app
 
     out = tmp_path / "page.html"
-    done = CliRunner().invoke(app, ["report", str(run.path), "--out", str(out), "--title", "T < U"])
+    shutil.copytree(run.path, tmp_path / "run")
+    fake_the_rest(Run.open(tmp_path / "run"))
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(out), "--title", "T < U"])
     assert done.exit_code == 0
     assert done.stdout.strip() == str(out)
     assert "<title>T &lt; U</title>" in out.read_text()

@@ -42,7 +42,17 @@ def test_run_yaml_holds_the_settings(tmp_path: Path) -> None:
     opened = Run.open(run.path)
     assert opened.settings == run.settings
     changed = opened.with_settings(update(opened.settings, ["train.gamma=0.5"]))
-    assert Run.open(run.path).settings.train.gamma == changed.settings.train.gamma == 0.5
+    assert changed.settings.train.gamma == 0.5
+    assert Run.open(run.path).settings == run.settings  # kept by the plan, when a stage was done with them
+    changed.write_settings()
+    assert Run.open(run.path).settings == changed.settings
+
+
+def test_a_run_that_exists_is_not_rewritten_when_it_is_opened(tmp_path: Path) -> None:
+    run = make(tmp_path, update(Settings(), ["seed=3"]))
+    before = (run.path / "run.yaml").read_bytes()
+    make(tmp_path, update(Settings(), ["seed=4"]))
+    assert (run.path / "run.yaml").read_bytes() == before
 
 
 def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:
@@ -70,7 +80,7 @@ def test_a_run_of_version_0_1_0_opens_and_goes_on(tmp_path: Path) -> None:
     assert opened.settings == run.settings
     assert not perform(opened, stage("scan", a=1))  # fresh
     assert perform(opened, stage("embed", reads=["scan"]))
-    opened.with_settings(update(opened.settings, ["seed=4"]))
+    opened.with_settings(update(opened.settings, ["seed=4"])).write_settings()
     assert yaml.safe_load(file.read_text("utf-8"))["layout"] == LAYOUT
 
 

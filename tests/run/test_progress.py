@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
 import sys
 
 import pytest
@@ -27,3 +30,52 @@ def test_lines_where_nothing_can_be_redrawn(monkeypatch: pytest.MonkeyPatch, kin
     assert isinstance(live("capro run"), Lines)
     monkeypatch.undo()
     assert isinstance(live("capro run"), Lines)  # pytest's stderr is no terminal
+
+
+def test_a_pipe_gets_a_line_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    now = [0.0]
+    with progress.regular_lines("encoding texts", 100, write=said.append, clock=lambda: now[0]) as step:
+        for _ in range(10):
+            now[0] += 7
+            step(5, figures=Figures(0, 2, 0.1, {"loss": 1.25}, []))
+    assert said == [
+        "encoding texts: 25 of 100, 0.71/s, 1 min 45 s left, epoch 1/2 loss 1.250",
+        "encoding texts: 50 of 100, 0.71/s, 1 min 10 s left, epoch 1/2 loss 1.250",
+    ]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_pipe_gets_no_time_left_without_a_total(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    with progress.terminal("ranking senses", None) as step:
+        step(3)
+    assert capsys.readouterr().err.startswith("ranking senses: 3")
+    monkeypatch.setattr(processes, "rank", lambda: 1)
+    with progress.terminal("ranking senses", 6) as step:
+        step(3)
+    assert capsys.readouterr().err == ""  # of several ranks one shows it
+
+
+@pytest.mark.parametrize(("total", "left"), [(None, False), (1000, True)])
+def test_the_bar_of_a_terminal_has_a_time_left_if_there_is_one(total: int | None, left: bool) -> None:
+    code = (
+        "import time; from capro.run.progress import terminal\n"
+        f"with terminal('working', {total}) as step:\n"
+        "    for _ in range(8): step(5); time.sleep(0.1)"
+    )
+    pid, end = pty.fork()
+    if pid == 0:  # pragma: no cover - the child
+        os.execvpe(
+            sys.executable, [sys.executable, "-c", code], {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+        )
+    output = b""
+    with contextlib.suppress(OSError):  # the other side has closed it
+        while part := os.read(end, 65536):
+            output += part
+    os.waitpid(pid, 0)
+    assert "working" in output.decode()
+    assert "/s" in output.decode()
+    assert ("left" in output.decode()) == left

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,12 +64,50 @@ def test_the_hint_names_a_command_that_exists(tmp_path: Path, name: str) -> None
 
 def test_an_interrupted_stage_is_not_finished(tmp_path: Path) -> None:
     run = make(tmp_path)
-    perform(run, stage("scan"))
-
-    def interrupted(_: Job) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        perform(run, stage("scan", interrupted), force=True)
+        perform(run, stage("scan", _interrupted))
     assert run.finished("scan") is None
     assert perform(run, stage("scan"))
+
+
+def _interrupted(job: Job) -> None:
+    (job.folder / "half").write_text("new")
+    raise KeyboardInterrupt
+
+
+def _writes(text: str, *, keep: bool = False, **settings: Any) -> Stage:
+    def work(job: Job) -> None:
+        (job.folder / "whole").write_text(text)
+
+    return replace(stage("clean", work, **settings), keep=keep)
+
+
+def test_a_finished_stage_stays_until_it_has_been_done_again(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    perform(run, _writes("old", a=1))
+    with pytest.raises(KeyboardInterrupt):
+        perform(run, stage("clean", _interrupted, a=2))
+    assert _writes("old", a=1).is_fresh(run)
+    assert [path.name for path in run.folder("clean").iterdir() if path.name != "stage.json"] == ["whole"]
+    # what the interrupted work has left is there for the next attempt
+    assert perform(run, stage("clean", lambda job: {"half": (job.folder / "half").read_text()}, a=2))
+    assert run.result("clean") == {"half": "new"}
+    assert not (run.folder("clean") / "whole").exists()
+
+
+def test_a_result_that_is_replaced_is_kept_under_a_number(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    for number, text in enumerate(("first", "second", "third")):
+        perform(run, _writes(text, keep=True, a=number))
+    found = {path.parent.name: path.read_text() for path in run.path.glob("clean*/whole")}
+    assert found == {"clean.1": "first", "clean.2": "second", "clean": "third"}
+
+
+def test_killed_while_the_new_result_takes_the_old_one_s_place(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    perform(run, _writes("old", a=1))
+    perform(run, _writes("new", a=2))
+    (run.path / ".redo").mkdir(exist_ok=True)
+    run.folder("clean").rename(run.path / ".redo" / "clean")  # as between the two renames
+    assert not perform(run, _writes("never", a=2))
+    assert (run.folder("clean") / "whole").read_text() == "new"

@@ -128,6 +128,7 @@ def test_verdicts_keep_to_the_memory_budget_and_stay_the_same(frozen, tmp_path, 
     monkeypatch.setattr(clean, "nearest", spied)
     whole = finish(tiny.copied(base, tmp_path / "whole"))
     run = tiny.copied(base, tmp_path / "run", "match.memory_gb=0.25")
+    PLAN.do(run, "match")
     assert finish(run) == whole
     assert asked[0] is None
     assert asked[1].bytes == 1 << 28
@@ -373,7 +374,9 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
         none = ask = None
 
     anchored = setup.anchored_of(run, training_set)
-    evidence = clean._evidence(Job(run, clean.STAGE, "key"), training_set, anchored, Given)
+    evidence = clean._evidence(
+        Job(run, clean.STAGE, "key", run.folder("clean")), training_set, anchored, Given
+    )
     frame = verdicts.single_label(evidence)
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]
     assert frame["label_score"][3] == 0

@@ -109,7 +109,7 @@ class Launcher:
         self, run: Path, *, ranks: int = 2, harm: Harm | None = None, host: str = "127.0.0.1",
         namespaces: tuple[str, ...] = (),
     ) -> Ended:  # fmt: skip
-        arguments = ["run", "--data", str(self.data), "--run", str(run)]
+        arguments = ["run", "--data", str(self.data), "--run", str(run), "--preset", "paper"]
         classes = f"data.classes={self.data / 'classes.yaml'}"
         mode = ["net.mode=frozen", "embed.visual=small", "embed.shard_size=2", "finetune.centred=true"]
         for override in (*tiny.FAST, *mode, classes):

@@ -19,7 +19,7 @@ from capro.evaluate import open_set
 from capro.evaluate.scoring import scores_of
 from capro.run.artefacts import MODELS, SCORES, TEST_SCORES, VAL_SCORES
 from capro.run.directory import Run
-from capro.run.stage import Plan
+from capro.run.plan import Plan
 from capro.text.classes import load_classes, save_classes
 from capro.train.setup import training_set
 

@@ -21,8 +21,8 @@ from capro.data.manifest import manifest_of
 from capro.errors import CaproError, ConfigError, DataError, did_you_mean
 from capro.evaluate.open_set import Curve, read_class_list, split_classes
 from capro.run.artefacts import write_text
+from capro.run.plan import Plan
 from capro.run.progress import SILENT, Watch
-from capro.run.stage import Plan
 from capro.stages import PLAN
 
 METRICS = {

@@ -53,6 +53,10 @@ class SharedRun(Run):
         shelf.mkdir(parents=True, exist_ok=True)
         _link(self.path / stage, shelf)
 
+    def workplace(self, stage: str) -> Path:
+        """The shelf: it belongs to one fingerprint, so that there is no older result in it."""
+        return self.folder(stage)
+
     def _take(self, name: str, shelf: Path) -> None:
         """Fill a shelf from a given run that has the stage with the same fingerprint."""
         for run in self.given:

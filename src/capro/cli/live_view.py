@@ -8,6 +8,7 @@ Ctrl-Z, cannot leave a terminal without one.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -26,10 +27,10 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from capro.run.progress import Figures, Step, Watch
+from capro.run.progress import Figures, Step, Watch, duration, pace
 
 REFRESH = 2  # per second; drawing takes about 6 ms
-WIDE, WIDEST = 78, 110  # columns from which stages stand beside the figures; more is not used
+WIDE = 78  # columns from which stages stand beside the figures
 STAGES_WIDTH = 26
 TRAINING_HEIGHT = 13  # lines that a training needs: panels are never lower, so that nothing jumps
 WINDOW = 20.0  # seconds over which the rate is taken
@@ -53,20 +54,6 @@ def possible() -> bool:
 
 
 # --- numbers as text ------------------------------------------------------------------------------
-
-
-def duration(seconds: float) -> str:
-    """A time in the two units that matter.
-
-    >>> duration(7.4), duration(135), duration(7260)
-    ('7 s', '2 min 15 s', '2 h 01 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def sparkline(values: Sequence[float], low: float, high: float) -> str:
@@ -135,7 +122,9 @@ class LiveView(Watch):
         self, title: str, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._title, self._clock = title, clock
-        self._console = console or Console(stderr=True, highlight=False)
+        # an exported COLUMNS or LINES may be that of another terminal: the terminal itself is asked
+        environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self._console = console or Console(stderr=True, highlight=False, _environ=environ)
         self._began = clock()
         self._stages: list[_Stage] = []
         self._works: list[_Work] = []  # the last is the innermost
@@ -223,9 +212,7 @@ class LiveView(Watch):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The first arrangement that fits; the last one always does, cut at the bottom."""
         room = max(1, console.height - 1)
-        options = options.update(
-            width=min(options.max_width, WIDEST), height=None, highlight=False, no_wrap=True
-        )
+        options = options.update(height=None, highlight=False, no_wrap=True)
         lines: list[list[Segment]] = []
         for arrangement in self._arrangements(options):
             lines = console.render_lines(arrangement, options, pad=False)
@@ -293,12 +280,7 @@ class LiveView(Watch):
         if not self._works:
             return [Text("working" if self._running else "", "dim"), Text(), Text()]
         work = self._works[-1]
-        rate = work.rate(now)
-        parts = [f"{work.done:,}" if work.total is None else f"{work.done:,} of {work.total:,}"]
-        if rate:
-            parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s")
-        if rate and work.total is not None:
-            parts.append(f"{duration((work.total - work.done) / rate)} left")
+        text = pace(work.done, work.total, work.rate(now))
         bar = ProgressBar(
             total=work.total,
             completed=work.done,
@@ -310,7 +292,7 @@ class LiveView(Watch):
         return [
             Text(work.label, "bold", overflow="ellipsis"),
             _grid([(bar, share)], (width - 5, 5), right=True),
-            Text(", ".join(parts), "dim", overflow="ellipsis"),
+            Text(text, "dim", overflow="ellipsis"),
         ]
 
     def _training(self, width: int, *, plain: bool) -> list[RenderableType]:

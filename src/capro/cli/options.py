@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -21,6 +22,8 @@ from capro.errors import ConfigError
 if TYPE_CHECKING:
     from capro.config import Settings
     from capro.run.directory import Run
+    from capro.stages import Choose
+    from capro.stages.start import Resolve
 
 # the forms that every version of typer reads
 Text = Optional[str]  # noqa: UP045
@@ -32,10 +35,13 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
 RunArgument = Annotated[OptionalPath, typer.Argument(metavar="RUN", help="Run directory.")]
 RunOption = Annotated[OptionalPath, typer.Option("--run", help="Run directory, if not given as RUN.")]
 Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
+ReadingOverrides = Annotated[
+    Texts, typer.Option("--set", help="How the data of --on are read: data.label_column=query")
+]
 Preset = Annotated[
     Text,
     typer.Option(
-        "--preset", help="small, good, small-multi, good-multi, webvision1k, google500, nuswide, demo."
+        "--preset", help="small, good, small-multi, good-multi, paper, webvision1k, google500, nuswide, demo."
     ),
 ]
 Memory = Annotated[
@@ -129,6 +135,33 @@ def new_settings(
     return settings
 
 
+def start_run(
+    path: Path,
+    source: str | None,
+    overrides: list[str] | None,
+    *,
+    file: Path | None = None,
+    preset: str | None = None,
+) -> tuple[Run, Choose | None]:
+    """A run directory, made or reopened, and what chooses a preset after the scan where none was named."""
+    from capro.stages.start import start
+
+    preset = config.named_preset(file, preset)
+    return start(path, resolver(source, overrides, file=file), preset)
+
+
+def resolver(source: str | None, overrides: list[str] | None, *, file: Path | None = None) -> Resolve:
+    """What makes settings of a command's options; a source that is not there is refused."""
+    given = [*(overrides or []), *data_overrides({"source": source})]
+
+    def resolve(base: Mapping[str, Any], preset: str | None) -> Settings:
+        settings = config.load(file, preset_name=preset, overrides=given, base=base)
+        check_source(settings)
+        return settings
+
+    return resolve
+
+
 def check_source(settings: Settings) -> None:
     """Refuse a source that is not there; the hub answers later."""
     from capro.stages.scan import find_sources
@@ -145,8 +178,21 @@ def one_run(path: Path | None, option: Path | None) -> Path:
 
 
 def open_run(path: Path, overrides: list[str] | None = None) -> Run:
-    """An existing run, with overrides written into its settings."""
+    """An existing run, with overrides on its settings; what is done with them decides if they are kept."""
     from capro.run.directory import Run
 
     run = Run.open(path)
     return run.with_settings(config.update(run.settings, overrides)) if overrides else run
+
+
+def reading_settings(run: Run, overrides: list[str] | None, on: str | None) -> Settings:
+    """Settings by which other data are read; those of the run itself do not change."""
+    settings = config.update(run.settings, overrides or [])
+    for name in config.differences(run.settings, settings):
+        if on is None or name.partition(".")[0] not in ("data", "scan"):
+            given = shlex.quote(config.override(settings, name))
+            raise ConfigError(
+                f"--set {name}: `capro evaluate` changes no setting of a run",
+                hint=f"`capro run --run {shlex.quote(str(run.path))} --set {given}` does again what it decides",
+            )
+    return settings

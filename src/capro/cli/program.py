@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from capro.run.progress import Watch
 
 
+# transformers reports and draws bars while it loads; ours is the one progress display
+QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+
+
 class Terminated(BaseException):
     """A launcher ends this process, as it does with all when one has ended."""
 
@@ -58,6 +62,8 @@ app.add_typer(classes_app, name="classes")
 
 def main() -> None:
     """Entry point: errors become messages and exit codes, never tracebacks."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     if not processes.is_main():
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - of several ranks one prints results
     if processes.count() > 1:

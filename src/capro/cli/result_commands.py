@@ -14,15 +14,18 @@ from capro.cli.options import (
     OptionalPath,
     Overrides,
     Preset,
+    ReadingOverrides,
     RunArgument,
     RunOption,
     RunPath,
     Text,
     one_run,
     open_run,
+    reading_settings,
 )
-from capro.cli.program import app, config_app, note, plain_lines, print_result
+from capro.cli.program import app, config_app, fail, note, plain_lines, print_result
 from capro.data.readers import WRITERS
+from capro.stages import PLAN
 
 
 @app.command()
@@ -39,7 +42,7 @@ def evaluate(
     novel: Annotated[
         OptionalPath, typer.Option(help="Class list: the names that may be open, one per line.")
     ] = None,
-    set_: Overrides = None,
+    set_: ReadingOverrides = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare vanilla and CAPro on the test split.
@@ -50,9 +53,11 @@ def evaluate(
     from capro.cli import evaluation_tables
     from capro.stages.assess import assess
 
+    opened = open_run(one_run(path, run))
     found = assess(
-        open_run(one_run(path, run), set_),
+        opened,
         on=on,
+        reading=reading_settings(opened, set_, on),
         truth=truth,
         with_open_set=open_set or novel is not None,
         novel=novel,
@@ -74,7 +79,9 @@ def report(
     """
     from capro.stages.report import report as write_report
 
-    print(write_report(open_run(run), out=out, title=title, force=force, watch=plain_lines()))
+    opened = open_run(run)
+    PLAN.require_current(opened)
+    print(write_report(opened, out=out, title=title, force=force, watch=plain_lines()))
 
 
 @app.command()
@@ -93,8 +100,10 @@ def export(
     """
     from capro.export.cleaned import export_data
 
+    opened = open_run(run)
+    PLAN.require(opened, "clean")
     with plain_lines().bar("writing images", None) as step:
-        found = export_data(open_run(run), out, to=to, images=images, progress=step)
+        found = export_data(opened, out, to=to, images=images, progress=step)
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
     print_result(found, as_json, lambda _: print(text))
     note(f"read it back with `{found['scan']} --run NEW_RUN`")
@@ -111,14 +120,16 @@ def export_model(
 
     Weights, configuration, model card, and ONNX on request.
     """
+    from capro.evaluate.open_set import in_words
     from capro.export.model import export_model as write_model
     from capro.stages.threshold import threshold
 
     opened = open_run(run)
+    PLAN.require(opened, "finetune")
     chosen = threshold(opened, watch=plain_lines())
     found = write_model(opened, out, open_set=chosen, onnx=onnx, say=note)
-    text = f"model of {found['num_labels']} classes in {out}, open-set threshold "
-    print_result(found, as_json, lambda found: print(text + str(found["open_set"]["threshold"])))
+    text = f"model of {found['num_labels']} classes in {out}; {in_words(found['open_set'])}"
+    print_result(found, as_json, lambda _: print(text))
 
 
 @app.command()
@@ -137,14 +148,19 @@ def predict(
 ) -> None:
     """Label images with an exported model.
 
-    An unreadable image gets a row with its error.
+    An unreadable image gets a row with its error; where none could be read, the exit code is 1.
     """
+    from capro.evaluate.open_set import in_words
     from capro.export.predictor import Predictor, find_images, save_rows
 
-    rows = Predictor.load(model, device=device).rows(find_images(images), top=top, open_set=open_set)
-    found = save_rows(rows, out, format)
+    predictor = Predictor.load(model, device=device)
+    if open_set and predictor.threshold is not None:
+        note(in_words(predictor.config["open_set"]))
+    found = save_rows(predictor.rows(find_images(images), top=top, open_set=open_set), out, format)
     shown = {name: count for name, count in found.items() if open_set or name != "open"}
     note(", ".join(f"{count:,} {name}" for name, count in shown.items()))
+    if found["errors"] == found["images"]:
+        fail("no image could be read", "the column `error` says why; check the paths", code=1)
 
 
 @config_app.command("show")

@@ -20,10 +20,13 @@ from capro.cli.options import (
     Texts,
     new_settings,
     open_run,
+    resolver,
+    start_run,
     with_data_options,
     with_memory,
 )
 from capro.cli.program import app, live, note, plain_lines, print_result
+from capro.errors import ConfigError
 
 
 def next_commands(path: Path, *, tested: bool) -> str:
@@ -47,30 +50,65 @@ def run_command(
     run: Annotated[OptionalPath, typer.Option("--run", help="Run directory; runs/NAME if unset.")] = None,
     preset: Preset = None,
     memory: Memory = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done and why, and do nothing.")
+    ] = False,
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
     """Every stage, from scan to evaluation.
 
-    What is fresh is skipped, so the same command resumes; `capro run --run DIR` alone goes on with
-    the settings of that run.
+    What is fresh is skipped, so the same command resumes. An existing run keeps the settings that the
+    command does not change; a new one without a preset gets one that fits the data.
     """
     from capro.cli import tables
-    from capro.run.directory import Run, is_run
     from capro.stages import run_all
 
     set_ = with_memory(set_, memory)
-    if run is not None and not (config or data or preset) and is_run(run):
-        opened = open_run(run, set_)  # its own settings, not the defaults
-    else:
-        settings = new_settings(data, set_, file=config, preset=preset)
-        name = config.stem if config else Path(settings.data.source or "capro").stem
-        opened = Run.create(run or Path("runs") / name, settings)
+    path = run or Path("runs") / _name(config, data, set_)
+    if dry_run:
+        _print_outlook(path, data, set_, config=config, preset=preset, as_json=as_json)
+        return
+    opened, choose = start_run(path, data, set_, file=config, preset=preset)
     with live(f"capro run {opened.path}") as watch:
-        found = run_all(opened, watch=watch)
+        found = run_all(opened, watch=watch, choose=choose)
     print_result(found, as_json, lambda found: tables.run_summary(opened, found))
     if not as_json:
         note(f"results are in {opened.path}\n{next_commands(opened.path, tested=bool(found))}")
+
+
+def _name(file: Path | None, data: str | None, overrides: list[str]) -> str:
+    """The name of a run without --run: that of its file, or of its source."""
+    from capro import config
+
+    if file is not None:
+        return file.stem
+    return Path(data or config.load(overrides=overrides).data.source or "capro").stem
+
+
+def _print_outlook(
+    path: Path,
+    data: str | None,
+    overrides: list[str],
+    *,
+    config: Path | None,
+    preset: str | None,
+    as_json: bool,
+) -> None:
+    """Print what a run would do with each stage."""
+    from dataclasses import asdict
+
+    from capro.cli import tables
+    from capro.config import named_preset
+    from capro.run.directory import Run
+    from capro.stages import PLAN
+    from capro.stages.start import settings_for
+
+    settings = settings_for(path, resolver(data, overrides, file=config), named_preset(config, preset))
+    run = Run(path, settings)
+    found = PLAN.outlook(run)
+    kept = {stage.name: str(run.kept(stage.name)) for stage in PLAN.of(settings) if stage.keep}
+    print_result([asdict(each) for each in found], as_json, lambda _: tables.outlook(found, kept))
 
 
 @app.command()
@@ -160,15 +198,22 @@ def doctor(
 
     from capro.cli import evaluation_tables
     from capro.evaluate.doctor import advice
-    from capro.run.directory import Run, is_run
+    from capro.run.directory import is_run
     from capro.stages import PLAN
 
     if is_run(Path(path)):
+        if preset is not None:
+            raise ConfigError(
+                f"{path}: a run has its settings, and --preset is for data", hint="leave --preset out"
+            )
         found = advice(open_run(Path(path), set_))
     else:
         with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
-            settings = new_settings(path, set_, preset=preset)
-            opened = Run.create(Path(folder) / "run", settings)
-            PLAN.do(opened, "scan", *(["classes"] * bool(settings.data.classes)), watch=plain_lines())
+            watch = plain_lines()
+            opened, choose = start_run(Path(folder) / "run", path, set_, preset=preset)
+            PLAN.do(opened, "scan", watch=watch)
+            opened = choose(opened, watch) if choose else opened
+            if opened.settings.data.classes:
+                PLAN.do(opened, "classes", watch=watch)
             found = advice(opened)
     print_result(found, as_json, evaluation_tables.findings)

@@ -15,8 +15,9 @@ from capro.cli.options import (
     Overrides,
     Preset,
     RunFolder,
-    new_settings,
+    Text,
     open_run,
+    start_run,
     with_data_options,
     with_memory,
 )
@@ -27,8 +28,13 @@ from capro.stages import PLAN
 @app.command()
 @with_data_options
 def scan(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Folder, table, tar shards, or hub:NAME.")],
     run: RunFolder,
+    source: Annotated[
+        Text,
+        typer.Argument(
+            metavar="SOURCE", help="Folder, table, tar shards, or hub:NAME; the run's own if unset."
+        ),
+    ] = None,
     preset: Preset = None,
     set_: Overrides = None,
     force: Force = False,
@@ -40,10 +46,12 @@ def scan(
     """
     from capro.cli import tables
     from capro.run.artefacts import QUARANTINE, SUMMARY
-    from capro.run.directory import Run
 
-    opened = Run.create(run, new_settings(source, set_, preset=preset))
-    PLAN.do(opened, "scan", watch=plain_lines(warnings=False), force=force)  # the table has them
+    opened, choose = start_run(run, source, set_, preset=preset)
+    watch = plain_lines(warnings=False)  # the table has them
+    PLAN.do(opened, "scan", watch=watch, force=force)
+    if choose is not None:
+        choose(opened, watch)
     print_result(
         opened.read(SUMMARY), as_json, lambda found: tables.scan_summary(found, opened.file(QUARANTINE))
     )
@@ -57,12 +65,12 @@ def classes_suggest(
     as_json: AsJson = False,
 ) -> None:
     """Rank the WordNet senses of every label by the class's own texts."""
+    if out is not None and out.exists():  # before anything is imported
+        fail(f"{out}: exists already", "give another file to --out, or delete it")
     from capro.cli import tables
     from capro.stages.classes import suggest
     from capro.text.classes import draft, save_classes
 
-    if out is not None and out.exists():
-        fail(f"{out}: exists already", "give another file to --out, or delete it")
     suggestions = suggest(open_run(run, set_), watch=plain_lines())
     if out is not None:
         save_classes(out, [draft(suggestion) for suggestion in suggestions], suggestions=suggestions)
@@ -86,7 +94,12 @@ def classes_show(run: RunFolder, set_: Overrides = None, as_json: AsJson = False
 @app.command()
 def pretrain(run: RunFolder, set_: Overrides = None) -> None:
     """Step 1: train on the web labels, the vanilla baseline."""
-    PLAN.do(open_run(run, set_), "pretrain", watch=plain_lines())
+    from capro.stages.start import slow
+
+    opened, watch = open_run(run, set_), plain_lines()
+    if text := slow(opened.settings):
+        watch.warn(text)
+    PLAN.do(opened, "pretrain", watch=watch)
 
 
 @app.command()

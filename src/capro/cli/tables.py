@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from rich.table import Table
 from capro.data.summary import explain, scan_problems
 from capro.run.artefacts import QUARANTINE, SUMMARY, VERDICTS
 from capro.run.directory import Run
+from capro.run.freshness import Outlook
 from capro.text.classes import ClassSpec, class_text, classes_of
 from capro.text.senses import Suggestion
 
@@ -174,6 +175,19 @@ def clean_summary(run: Run) -> None:
     parts = ", ".join(f"{count:,} {name} ({count / total:.0%})" for name, count in found.items())
     print_line(f"verdicts: {parts}")
     print_line(f"each with its evidence in {escape(str(run.file(VERDICTS)))}", whole=True)
+
+
+def outlook(found: Sequence[Outlook], kept: Mapping[str, str]) -> None:
+    """What a run would do with each stage, and why."""
+    colours = {"fresh": "green", "stale": "yellow", "to do": "default"}
+    rows = []
+    for each in found:
+        place = kept.get(each.stage, "") if each.state == "stale" else ""
+        why = each.why + (f"; what it left is kept in {place}" if place else "")
+        rows.append((each.stage, f"[{colours[each.state]}]{each.state}[/]", escape(why)))
+    print_table(["stage", "state", "because"], rows)
+    count = sum(each.state != "fresh" for each in found)
+    print_line(f"{count} of {len(found)} stages would be done" if count else "nothing is left to do")
 
 
 def run_summary(run: Run, found: dict[str, dict[str, float]]) -> None:

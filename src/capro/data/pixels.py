@@ -105,9 +105,9 @@ class Pixels:
         write_array(folder / PIXEL_INDEX.file, index)
 
 
-def pixels_of(run: Run, side: int) -> Pixels:
+def pixels_of(run: Run, side: int, *, cached: bool = True) -> Pixels:
     """Decoded images of a run for a network input, or a picture, of this side; cached ones if there are."""
-    cached = run.finished("pixels") is not None and run.file(PIXEL_INDEX).exists()
+    cached = cached and run.finished("pixels") is not None and run.file(PIXEL_INDEX).exists()
     # twice the side: a random crop of a quarter of the area still has every pixel
     return Pixels(
         manifest_of(run), run.settings.scan, min_side=2 * side, cache=run.folder("pixels") if cached else None

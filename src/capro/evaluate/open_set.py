@@ -6,7 +6,7 @@ sort: O(n log n + T C), since a sample leaves its class for the open one at a si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -232,6 +232,22 @@ def held_out(scores: NDArray[np.floating], y: NDArray[np.int64], *, origin: str)
         "open": {"from": "the same without their own classes", "rejected": rejected},
         "rule": RULE,
     }
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """What ``held_out`` found, in one line: what a threshold costs is said wherever it is used.
+
+    >>> known, others = {"from": "val samples", "samples": 50, "kept": 0.66}, {"rejected": 0.9}
+    >>> in_words({"threshold": 0.52, "known": known, "open": others})
+    'open-set threshold 0.52: rejects 34 % of images of known classes and 90 % of others (50 val samples)'
+    """
+    if found["threshold"] is None:
+        return "no open-set threshold: there was nothing to choose it from"
+    known, rejected = found["known"], found["open"]["rejected"]
+    return (
+        f"open-set threshold {found['threshold']:.2f}: rejects {100 * (1 - known['kept']):.0f} % of images "
+        f"of known classes and {100 * rejected:.0f} % of others ({known['samples']:,} {known['from']})"
+    )
 
 
 # --- class lists ----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from capro.export.card import model_card
 from capro.export.folders import new_folder
 from capro.export.predictor import FORMAT, Predictor
 from capro.nets.deployed import Deployed, describe
-from capro.run.artefacts import MODEL_CARD, MODEL_CONFIG, MODEL_WEIGHTS, MODELS, write_json
+from capro.run.artefacts import MODEL_CARD, MODEL_CONFIG, MODEL_WEIGHTS, MODELS, atomic_path, write_json
 from capro.run.directory import Run
 from capro.train.setup import TrainingSet, load_net, new_net, pretrained, training_set
 
@@ -53,7 +53,8 @@ def export_model(
     config = _config(run, net, training, dict(open_set))
     with new_folder(out) as folder:
         state = {name: tensor.contiguous().clone() for name, tensor in net.state_dict().items()}
-        save_file(state, folder / MODEL_WEIGHTS, metadata={"format": "pt"})
+        with atomic_path(folder / MODEL_WEIGHTS) as file:
+            save_file(state, file, metadata={"format": "pt"})
         write_json(folder / MODEL_CONFIG, config)
         if onnx:
             say("writing ONNX and checking it against PyTorch")

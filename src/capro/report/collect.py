@@ -22,8 +22,8 @@ from capro.report import sentences
 from capro.report.galleries import Shown, anchors_protected, class_galleries, embedding, samples, top_matches
 from capro.report.load import Loaded, load
 from capro.run.directory import Run
+from capro.run.plan import Plan
 from capro.run.progress import SILENT, Watch
-from capro.run.stage import Plan
 from capro.wording import plain
 
 FLOW_CLASSES = 18

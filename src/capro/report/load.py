@@ -35,7 +35,7 @@ from capro.run.artefacts import (
     Artefact,
 )
 from capro.run.directory import Run
-from capro.run.stage import Plan
+from capro.run.plan import Plan
 from capro.text.classes import ClassSpec, class_text, classes_of
 
 Matrix = NDArray[np.float32]

@@ -46,7 +46,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
     # the suffix stays last: some writers (np.save) append one otherwise
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
+        temporary.touch()
+        rights = (
+            temporary.stat().st_mode
+        )  # the user's; some writers (safetensors) make a file for its owner alone
         yield temporary
+        temporary.chmod(rights)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path)

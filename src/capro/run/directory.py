@@ -2,24 +2,29 @@
 
 A run directory holds ``run.yaml`` (resolved settings, versions, data fingerprint), one folder per
 stage, and ``events.jsonl``. A stage folder's ``stage.json`` is written last and holds the stage's
-fingerprint: a hash over its settings and over the stages it reads. A stage that returns a hash of what
-it wrote (``content``) is known by that to the stages behind it: a data set that was copied elsewhere
-is scanned again, and nothing else is done again.
+fingerprint, a hash over its settings and over the stages it reads, and the settings it was made with. A
+stage that returns a hash of what it wrote (``content``) is known by that to the stages behind it: a data
+set that was copied elsewhere is scanned again, and nothing else is done again.
+
+A finished stage that is done again is worked on in ``.redo/STAGE``: what is there stays until the new
+result is whole. ``run.yaml`` changes only under the lock (`capro.run.plan` says when).
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import platform
 import shlex
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import yaml
 
@@ -37,11 +42,20 @@ T = TypeVar("T")
 LAYOUT = 1  # of the directory; version 0.1.0 wrote no number and the same files
 VERSIONED = ("torch", "transformers", "accelerate", "faiss-cpu", "kornia", "numpy", "Pillow")
 SETTINGS, FINISHED, EVENTS, LOCK = "run.yaml", "stage.json", "events.jsonl", ".lock"
+REDO = ".redo"  # where a finished stage is done again
+_locked: set[Path] = set()  # folders that this process has locked
 
 
 @contextmanager
 def alone_in(folder: Path, doing: str) -> Iterator[None]:
-    """One process at a time changes a folder; the lock dies with its process."""
+    """One process at a time changes a folder; the lock dies with its process.
+
+    Within a block that has the lock it may be taken again.
+    """
+    at = folder.resolve()
+    if at in _locked:
+        yield
+        return
     with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,7 +63,11 @@ def alone_in(folder: Path, doing: str) -> Iterator[None]:
             raise RunError(
                 f"{folder}: another {doing}", hint="wait for it, or give another folder to --run"
             ) from None
-        yield
+        _locked.add(at)
+        try:
+            yield
+        finally:
+            _locked.discard(at)
 
 
 def is_run(path: Path) -> bool:
@@ -74,6 +92,12 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
+def settings_in(path: Path) -> Settings | None:
+    """The settings in a folder's run.yaml; None if it is absent or damaged."""
+    values = _document(path).get("settings")
+    return None if values is None else validate(values, place=str(path / SETTINGS))
+
+
 @dataclass(frozen=True)
 class Run:
     """A run directory and the settings it was made with."""
@@ -83,16 +107,19 @@ class Run:
 
     @staticmethod
     def create(path: Path, settings: Settings) -> Run:
-        """Make or reopen a run directory with these settings; artefacts of other settings go stale."""
+        """Make a run directory, or reopen one under these settings, which are kept as stages succeed."""
         if not processes.is_main():  # the main rank checks and writes; the others meet it in a stage
             return Run(path, settings)
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file", hint="give a folder to --run")
-        if path.is_dir() and any(path.iterdir()) and not is_run(path):
+        if path.is_dir() and any(file.name != LOCK for file in path.iterdir()) and not is_run(path):
             raise RunError(f"{path}: not empty and not a run directory", hint="give a new folder to --run")
         _document(path)
         run = Run(path, settings)
-        run.write_settings()
+        if not is_run(path):
+            path.mkdir(parents=True, exist_ok=True)
+            with run.alone():
+                run.write_settings()
         return run
 
     @staticmethod
@@ -102,23 +129,32 @@ class Run:
         if not file.exists():
             raise RunError(
                 f"{path}: no {SETTINGS}, so not a run directory",
-                hint="make one with `capro scan SOURCE --run DIR` or `capro run`",
+                hint=f"make one with `capro run --data SOURCE --run {shlex.quote(str(path))}`",
             )
-        document = _document(path)
-        if "settings" not in document:
+        settings = settings_in(path)
+        if settings is None:
             raise RunError(f"{file}: damaged", hint=f"`capro scan SOURCE --run {path}` writes it again")
-        return Run(path, validate(document["settings"], place=str(file)))
+        return Run(path, settings)
 
-    def with_settings(self, settings: Settings) -> Run:
-        """The same directory under changed settings, which are written to run.yaml."""
-        if settings == self.settings:
-            return self
-        run = Run(self.path, settings)
-        run.write_settings()
-        return run
+    def with_settings(self, settings: Settings) -> Self:
+        """The same directory under other settings; nothing is written."""
+        return replace(self, settings=settings)
+
+    def stored(self) -> Settings:
+        """The settings in run.yaml; this run's own where there are none."""
+        return settings_in(self.path) or self.settings
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process changes the directory meanwhile; of several ranks the main one has the lock."""
+        if not processes.is_main():
+            yield
+            return
+        with alone_in(self.path, "capro is working in this run"):
+            yield
 
     def write_settings(self) -> None:
-        """Write run.yaml, where it changes."""
+        """Write run.yaml, where it changes; needs the lock."""
         if not processes.is_main():
             return
         document = {
@@ -205,24 +241,66 @@ class Run:
     def claim(self, stage: str, key: str) -> None:
         """Make the folder in which a stage with this fingerprint is, or will be."""
         del key  # for runs that share stages: bench.store
-        self.folder(stage).mkdir(parents=True, exist_ok=True)
+        folder, redone = self.folder(stage), self.path / REDO / stage
+        if not folder.exists() and (redone / FINISHED).exists():  # killed while the new took the old's place
+            redone.rename(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def workplace(self, stage: str) -> Path:
+        """Where a stage is worked on: its folder, or beside it while that holds a finished result."""
+        return self.path / REDO / stage if self.finished(stage) else self.folder(stage)
 
     @contextmanager
-    def working(self, stage: str, key: str) -> Iterator[dict[str, Any]]:
-        """A stage's work, alone in the directory; what the mapping holds afterwards goes to stage.json."""
-        folder = self.folder(stage)
-        with alone_in(self.path, "capro is working in this run"):
+    def working(
+        self, stage: str, key: str, reads: Sequence[str] = (), *, keep: bool = False
+    ) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """A stage's work, alone in the directory: a folder, and figures that go to stage.json.
+
+        Args:
+            stage: Its name.
+            key: Its fingerprint.
+            reads: The stages that it reads.
+            keep: Keep a finished result that this one replaces, under a number.
+        """
+        with self.alone():
+            folder = self.workplace(stage)
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / FINISHED).unlink(missing_ok=True)
             for left in folder.glob(".*.tmp*"):  # of a process that was killed while writing
                 left.unlink()
             self.event("started", stage=stage, fingerprint=key)
             begin, result = time.monotonic(), dict[str, Any]()
             try:
-                yield result
+                yield folder, result
             except BaseException as error:
                 self.event("stopped", stage=stage, error=type(error).__name__)
                 raise
             seconds = round(time.monotonic() - begin, 2)
-            done = {"stage": stage, "fingerprint": key, "seconds": seconds, "result": result}
+            done = {
+                "stage": stage,
+                "fingerprint": key,
+                "seconds": seconds,
+                "result": result,
+                "settings": self.settings.model_dump(),
+                "reads": {name: self.need(name) for name in reads},
+            }
             write_json(folder / FINISHED, done)
+            if folder != self.folder(stage):
+                self._replace(stage, folder, keep=keep)
             self.event("finished", stage=stage, fingerprint=key, seconds=seconds)
+
+    def kept(self, stage: str) -> Path:
+        """Where a stage's result goes when another one replaces it: the first free number."""
+        numbers = (self.path / f"{stage}.{number}" for number in itertools.count(1))
+        return next(folder for folder in numbers if not folder.exists())
+
+    def _replace(self, stage: str, new: Path, *, keep: bool) -> None:
+        """Put a stage's new result in the place of its old one."""
+        folder = self.folder(stage)
+        old = self.kept(stage) if keep else new.with_name(f"{new.name}.old")
+        if not keep:
+            shutil.rmtree(old, ignore_errors=True)  # of a process that was killed here
+        folder.rename(old)
+        new.rename(folder)
+        if not keep:
+            shutil.rmtree(old)

@@ -8,6 +8,7 @@ library calls stay quiet; the live view of `capro run` is in ``capro.cli.live_vi
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from capro.run import processes
 Step = Callable[..., None]  # step(advance, figures=Figures(...))
 Bar = Callable[[str, int | None], AbstractContextManager[Step]]
 Say = Callable[[str], None]
+
+INTERVAL = 30.0  # seconds between two lines where there is no terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +59,68 @@ def silent(_label: str, _total: int | None) -> Iterator[Step]:
     yield lambda *_args, **_fields: None
 
 
+def duration(seconds: float) -> str:
+    """A time in the two units that matter.
+
+    >>> duration(7.4), duration(135), duration(7260)
+    ('7 s', '2 min 15 s', '2 h 01 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def pace(done: int, total: int | None, rate: float) -> str:
+    """What has been done, how fast it goes, and the time left where the total is known.
+
+    >>> pace(187, 240, 6.8), pace(1200, None, 40.0), pace(0, 240, 0.0)
+    ('187 of 240, 6.8/s, 8 s left', '1,200, 40/s', '0 of 240')
+    """
+    parts = [f"{done:,}" if total is None else f"{done:,} of {total:,}"]
+    if rate:
+        parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s")
+    if rate and total is not None:
+        parts.append(f"{duration(max(0, total - done) / rate)} left")
+    return ", ".join(parts)
+
+
+@contextmanager
+def regular_lines(
+    label: str, total: int | None, *, write: Say, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Step]:
+    """A line every ``INTERVAL`` seconds: for pipes and logs."""
+    done, last = 0, clock()
+    first: tuple[float, int] | None = None  # a training that is resumed begins with a jump
+
+    def step(advance: int = 1, figures: Figures | None = None) -> None:
+        nonlocal done, last, first
+        done, now = done + advance, clock()
+        first = first or (now, done)
+        if now - last < INTERVAL:
+            return
+        last = now
+        since, before = first
+        rate = (done - before) / (now - since) if now > since else 0.0
+        write(f"{label}: {pace(done, total, rate)}{f', {figures}' if figures else ''}")
+
+    yield step
+
+
 @contextmanager
 def terminal(label: str, total: int | None) -> Iterator[Step]:
-    """A bar with count, rate and time left on stderr; nothing where stderr is no terminal.
+    """Progress on stderr: a bar with count, rate and time left; lines where stderr is no terminal.
 
     Of several ranks the main one shows it.
     """
-    if not sys.stderr.isatty() or not processes.is_main():
+    if not processes.is_main():
         with silent(label, total) as step:
+            yield step
+        return
+    if not sys.stderr.isatty():
+        with regular_lines(label, total, write=lambda text: print(text, file=sys.stderr, flush=True)) as step:
             yield step
         return
     from rich import progress as parts
@@ -73,21 +130,18 @@ def terminal(label: str, total: int | None) -> Iterator[Step]:
         parts.SpinnerColumn(),
         "{task.description}",
         parts.BarColumn(bar_width=30),
-        parts.MofNCompleteColumn(),
-        "{task.fields[rate]}",
+        "{task.fields[pace]}",
         parts.TimeElapsedColumn(),
-        "left",
-        parts.TimeRemainingColumn(),
         "[dim]{task.fields[figures]}",
     )
     with parts.Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=total, rate="", figures="")
+        task = progress.add_task(label, total=total, pace="", figures="")
 
         def step(advance: int = 1, figures: Figures | None = None) -> None:
             progress.advance(task, advance)
-            speed = progress.tasks[task].speed
-            rate = f"{speed:,.0f}/s" if speed else ""
-            progress.update(task, rate=rate, figures=figures or progress.tasks[task].fields["figures"])
+            at = progress.tasks[task]
+            text = pace(int(at.completed), total, at.speed or 0.0)
+            progress.update(task, pace=text, figures=figures or at.fields["figures"])
 
         yield step
 

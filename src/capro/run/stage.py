@@ -1,22 +1,20 @@
 """A stage is declared once: its name, what it reads, the settings that decide it, its command, its work.
 
-The plan of a run, freshness, hints, the order of ``--help``, the report's list of stages and the cost
-table are derived from these declarations (``capro.stages`` holds them).
+The plan of a run (``capro.run.plan``), freshness, hints, the order of ``--help``, the report's list of
+stages and the cost table are derived from these declarations (``capro.stages`` holds them).
 """
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from capro.config import Settings
-from capro.errors import RunError
 from capro.run import processes
 from capro.run.artefacts import Artefact
 from capro.run.directory import Run
@@ -38,7 +36,8 @@ class Stage:
         name: Of the stage and of its folder.
         work: Writes the artefacts; what it returns is kept in stage.json. Under ``content`` it may
             return a hash of what it wrote.
-        settings: From the run to everything that decides the result, beside what is read.
+        settings: From the run to the settings that decide the result.
+        files: From the run to what else decides it: the state of files outside the run directory.
         reads: Stages whose artefacts are read, in the order of the fingerprint; by settings where they
             decide it.
         uses: Stages that only make it quicker: done before it, no part of its fingerprint.
@@ -48,6 +47,7 @@ class Stage:
         ranks: Who works where several processes were launched: ``main`` alone, all of them sharing rows
             (``share``), or all of them exchanging tensors (``train``).
         when: Whether a run with these settings goes through it.
+        keep: A result that is replaced is kept beside, under a number.
         after: Called on the main rank once the result is there: what is no longer needed goes.
         check: Called after the stage, done or fresh: returns warnings, may refuse.
     """
@@ -56,12 +56,14 @@ class Stage:
     work: Callable[[Job], Result]
     summary: str = ""
     settings: Callable[[Run], Mapping[str, Any]] = lambda _: {}
+    files: Callable[[Run], Mapping[str, Any]] = lambda _: {}
     reads: Sequence[str] | Callable[[Settings], Sequence[str]] = ()
     uses: Sequence[str] = ()
     implicit: bool = False
     command: str = ""
     ranks: Literal["main", "share", "train"] = "main"
     when: Callable[[Settings], bool] = lambda _: True
+    keep: bool = False
     after: Callable[[Job], None] = lambda _: None
     check: Callable[[Run], Sequence[str]] = lambda _: ()
 
@@ -71,7 +73,8 @@ class Stage:
 
     def key(self, run: Run) -> str:
         """Its fingerprint in a run, as things are now."""
-        return run.key(self.name, self.settings(run), self.inputs(run.settings))
+        decided = {**self.settings(run), **self.files(run)}
+        return run.key(self.name, decided, self.inputs(run.settings))
 
     def is_fresh(self, run: Run) -> bool:
         """Whether it has finished with these settings and these inputs."""
@@ -86,17 +89,13 @@ class Job:
     run: Run
     stage: Stage
     key: str
+    folder: Path
     watch: Watch = SILENT
 
     @property
     def settings(self) -> Settings:
         """Of the run."""
         return self.run.settings
-
-    @property
-    def folder(self) -> Path:
-        """The stage's own folder."""
-        return self.run.folder(self.stage.name)
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -139,26 +138,25 @@ class Job:
 
 def perform(run: Run, stage: Stage, *, watch: Watch = SILENT, force: bool = False) -> bool:
     """Do a stage unless it is fresh; True if it was done."""
-    key = stage.key(run)
-    job = Job(run, stage, key, watch)
+    job = Job(run, stage, stage.key(run), run.folder(stage.name), watch)
     if processes.count() > 1:
         return _with_others(job, force=force)
-    return _alone(job, stage.work, force=force)
+    with run.alone():
+        return _alone(job, stage.work, force=force)
 
 
 def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
-    run, name = job.run, job.stage.name
-    run.claim(name, job.key)
-    done = run.finished(name)
+    run, stage = job.run, job.stage
+    run.claim(stage.name, job.key)
+    done = run.finished(stage.name)
     fresh = done is not None and done["fingerprint"] == job.key and not force
     if fresh:
-        run.event("skipped", stage=name)
+        run.event("skipped", stage=stage.name)
     else:
-        with run.working(name, job.key) as result:
-            result.update(work(job) or {})
-        if name == "scan":
-            run.write_settings()  # run.yaml names the data fingerprint
-    job.stage.after(job)
+        reads = stage.inputs(run.settings)
+        with run.working(stage.name, job.key, reads, keep=stage.keep) as (folder, result):
+            result.update(work(replace(job, folder=folder)) or {})
+    stage.after(job)
     return not fresh
 
 
@@ -175,19 +173,20 @@ def _with_others(job: Job, *, force: bool) -> bool:
         return result
 
     def lead(job: Job) -> Result:
-        here.meet(True)  # under the lock: now the others may begin
+        here.meet(str(job.folder))  # under the lock: now the others may begin
         return work(job)
 
-    with here.together():
+    with here.together(), job.run.alone():
         if here.main:
             done = _alone(job, lead, force=force)
             if not done:
-                here.meet(False)
+                here.meet("")
             here.meet((job.run.finished(stage.name) or {}).get("fingerprint"))
         else:
-            done = bool(here.meet()[0])
+            folder = str(here.meet()[0])
+            done = bool(folder)
             if done and stage.ranks != "main":
-                work(job)
+                work(replace(job, folder=Path(folder)))
             elif done:
                 here.meet()
             _see(job, fingerprint=here.meet()[0])
@@ -203,109 +202,3 @@ def _see(job: Job, *, fingerprint: str | None) -> None:
         return (run.finished(name) or {}).get("fingerprint") == fingerprint
 
     wait_until(seen, f"{run.folder(name)}: rank 0 has finished it, but this rank does not see it")
-
-
-class Plan:
-    """The stages of a run, in order.
-
-    Args:
-        names: Of the stages.
-        load: From a name to the stage's declaration; called when a stage is first needed.
-    """
-
-    def __init__(self, names: Sequence[str], load: Callable[[str], Stage]) -> None:
-        self.names = [*names]
-        self._load = load
-
-    def __iter__(self) -> Iterator[Stage]:
-        return (self[name] for name in self.names)
-
-    def __getitem__(self, name: str) -> Stage:
-        return self._load(name)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.names
-
-    def replacing(self, *stages: Stage) -> Plan:
-        """The same plan with stages of these names done in another way."""
-        others = {stage.name: stage for stage in stages}
-        return Plan(self.names, lambda name: others[name] if name in others else self[name])
-
-    def of(self, settings: Settings) -> list[Stage]:
-        """The stages that a run with these settings goes through."""
-        return [stage for stage in self if stage.when(settings)]
-
-    def command(self, stage: str, path: Path) -> str:
-        """The command that does a stage of a run, ready to be copied; ``run`` is all of them."""
-        name = self[stage].command or stage if stage in self else "run"
-        return f"capro {name} --run {shlex.quote(str(path))}"
-
-    def do(self, run: Run, *names: str, watch: Watch = SILENT, force: bool = False) -> dict[str, Any]:
-        """Do stages, each after the implicit ones that it needs; returns the last one's result."""
-        ready: set[str] = set()
-        for name in names:
-            self.perform(run, self[name], watch=watch, force=force, ready=ready)
-        return run.result(names[-1])
-
-    def announce(
-        self, run: Run, watch: Watch, *, first: Sequence[str] = (), last: Sequence[str] = ()
-    ) -> None:
-        """Name the stages to come; ``first`` and ``last`` are parts that are no stages of the plan."""
-        watch.plan([*first, *(stage.name for stage in self.of(run.settings)), *last])
-
-    def run(self, run: Run, *, watch: Watch = SILENT) -> None:
-        """Do every stage in order; what is fresh is skipped, so this is also how a run resumes."""
-        self.announce(run, watch)
-        self.do(run, *(stage.name for stage in self.of(run.settings)), watch=watch)
-
-    def perform(
-        self,
-        run: Run,
-        stage: Stage,
-        *,
-        watch: Watch = SILENT,
-        force: bool = False,
-        ready: set[str] | None = None,
-        asked: bool = True,
-    ) -> dict[str, Any]:
-        """Do a stage of this plan, or one that reads stages of it; returns its result.
-
-        A stage that is missing is named before any work is done.
-
-        Args:
-            run: The run.
-            stage: The stage.
-            watch: Where progress is shown.
-            force: Do it even if it is fresh.
-            ready: Stages that were done, or seen to be fresh, just now.
-            asked: Mention it even if it is fresh.
-        """
-        ready = set() if ready is None else ready
-        if stage.name in ready:
-            return run.result(stage.name)
-        for missing in self._unfinished(run, stage):
-            own = f"`{self.command(missing, run.path)}` first, or " if missing != "scan" else ""
-            raise RunError(
-                f"{run.path}: the {missing} stage has not finished",
-                hint=f"run {own}`{self.command('run', run.path)}` for all stages",
-            )
-        for needed in (*stage.inputs(run.settings), *stage.uses):
-            if needed in self and self[needed].implicit:
-                self.perform(run, self[needed], watch=watch, ready=ready, asked=False)
-        watch.begin(stage.name)
-        done = perform(run, stage, watch=watch, force=force)
-        ready.add(stage.name)
-        shown = watch if done or asked else SILENT
-        shown.end(stage.name, seconds=(run.finished(stage.name) or {})["seconds"] if done else None)
-        for text in stage.check(run):
-            shown.warn(text)
-        return run.result(stage.name)
-
-    def _unfinished(self, run: Run, stage: Stage) -> Iterator[str]:
-        """Stages that must be done by a command of their own before this one can be, in order."""
-        for needed in (*stage.inputs(run.settings), *stage.uses):
-            implicit = needed in self and self[needed].implicit
-            if needed in self and (implicit or run.finished(needed) is None):
-                yield from self._unfinished(run, self[needed])
-            if not implicit and run.finished(needed) is None:
-                yield needed

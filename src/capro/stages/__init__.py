@@ -10,12 +10,16 @@ A stage's file is imported when it is needed: `capro --help` and `capro scan` do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from capro.run.directory import Run
+from capro.run.plan import Plan
 from capro.run.progress import SILENT, Watch
-from capro.run.stage import Plan, Stage
+from capro.run.stage import Stage
+
+Choose = Callable[[Run, Watch], Run]  # chooses the settings of a run whose scan has finished
 
 
 def _load(name: str) -> Stage:
@@ -43,10 +47,24 @@ PLAN = Plan(
 )
 
 
-def run_all(run: Run, *, watch: Watch = SILENT) -> dict[str, Any]:
-    """Do every stage that is not fresh; returns what evaluate measured, empty without a test split."""
+def run_all(run: Run, *, watch: Watch = SILENT, choose: Choose | None = None) -> dict[str, Any]:
+    """Do every stage that is not fresh; returns what evaluate measured, empty without a test split.
+
+    Args:
+        run: The run.
+        watch: Where progress is shown.
+        choose: Called after the scan; returns the run with the settings for what follows.
+    """
     from capro.run.ranks import check_tracker
+    from capro.stages.start import slow
 
     check_tracker(run.settings)  # now, not hours later when the first training begins
-    PLAN.run(run, watch=watch)
+    PLAN.announce(run, watch)
+    done = set[str]()
+    if choose is not None:
+        PLAN.do(run, "scan", watch=watch)
+        run, done = choose(run, watch), {"scan"}
+    if text := slow(run.settings):
+        watch.warn(text)
+    PLAN.do(run, *(stage.name for stage in PLAN.of(run.settings)), watch=watch, ready=done)
     return run.result("evaluate")

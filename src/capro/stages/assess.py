@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.errors import DataError
 from capro.evaluate import open_set
@@ -25,6 +26,7 @@ def assess(
     run: Run,
     *,
     on: str | None = None,
+    reading: Settings | None = None,
     truth: Path | None = None,
     with_open_set: bool = False,
     novel: Path | None = None,
@@ -35,6 +37,7 @@ def assess(
     Args:
         run: A finished run.
         on: Another source to evaluate on; the run's test split if unset.
+        reading: Settings by which that source is read; the run's if unset.
         truth: Table with true labels of the training samples.
         with_open_set: Add open-set recognition: samples of no known class are the open class.
         novel: Class list; only these names may be open.
@@ -50,7 +53,7 @@ def assess(
     if on is None and truth is not None and not len(manifest.split("test")):
         details = {"on": "no test split", "samples": 0, "open": 0}  # the truth can still be used
     else:
-        found = _test_split(run, watch) if on is None else score_other(run, on, watch)
+        found = _test_split(run, watch) if on is None else score_other(run, on, watch, reading=reading)
         details = _measured(run, found, on=on, with_open_set=with_open_set)
         if with_open_set:
             details["open_set"] = _open_set(run, found, novel, watch)

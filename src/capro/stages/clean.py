@@ -137,4 +137,4 @@ def _reads(settings: Settings) -> list[str]:
     return ["scan", "classes", "embed", "match", *posterior, *step2]
 
 
-STAGE = Stage("clean", _work, summary="offline pass", settings=_settings, reads=_reads)
+STAGE = Stage("clean", _work, summary="offline pass", settings=_settings, reads=_reads, keep=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from capro.config import Settings
 from capro.data.labels import known_labels
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.pixels import Pixels
@@ -21,6 +22,7 @@ from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
 from capro.run.progress import Watch
 from capro.run.stage import Job, Stage, perform
+from capro.stages import PLAN
 from capro.stages.features import embed_images, image_shards
 from capro.stages.scan import listing_fingerprint, scan_into
 from capro.train.batches import PLAIN, FeatureInputs, ImageInputs, Inputs
@@ -74,12 +76,11 @@ def _scores(source: str, manifest: Manifest) -> Stage:
     return Stage(f"{base}/scores", work, reads=reads)
 
 
-def score_other(run: Run, source: str, watch: Watch) -> Evaluated:
-    """Scores of exactly the samples of another source."""
-    for model in MODELS.values():
-        run.need(model.stage)
+def score_other(run: Run, source: str, watch: Watch, *, reading: Settings | None = None) -> Evaluated:
+    """Scores of exactly the samples of another source, which may be read by settings of its own."""
+    PLAN.require(run, *(model.stage for model in MODELS.values()))
     scan = _scan(source)
-    perform(run, scan, watch=watch)
+    perform(run.with_settings(reading or run.settings), scan, watch=watch)
     manifest = Manifest.load(run.file(MANIFEST.of(scan.name)))
     if manifest.task != manifest_of(run).task:
         raise DataError(

@@ -63,8 +63,11 @@ def _settings(run: Run) -> dict[str, Any]:
     return {
         "data": run.settings.data.model_dump(exclude={"classes"}),
         "scan": run.settings.scan.model_dump(exclude={"workers"}),
-        "listing": listing_fingerprint(find_sources(run.settings.data)),
     }
+
+
+def _files(run: Run) -> dict[str, Any]:
+    return {"listing": listing_fingerprint(find_sources(run.settings.data))}
 
 
 STAGE = Stage(
@@ -72,6 +75,6 @@ STAGE = Stage(
     _work,
     summary="reading and checking images",
     settings=_settings,
-    command="scan SOURCE",
+    files=_files,
     check=lambda run: scan_problems(run.read(SUMMARY)),
 )

@@ -1,0 +1,106 @@
+"""Whether a finished stage still fits the settings of its run, and which setting or input changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from capro import config
+from capro.config import Settings
+from capro.errors import CaproError, ConfigError
+from capro.run.directory import Run
+from capro.run.fingerprints import fingerprint
+from capro.run.stage import Stage
+
+UNKNOWN = "its settings, or what it reads, have changed"  # a stage.json of version 0.1.0 does not say what
+FILES = "its files have changed since"
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a run would do with a stage, and why."""
+
+    stage: str
+    state: Literal["fresh", "stale", "to do"]
+    why: str = ""
+
+
+def decides(stage: Stage, run: Run, name: str, new: Settings) -> bool:
+    """Whether the value that ``new`` has for a setting would make another result of a stage."""
+    changed = run.with_settings(config.taking(run.settings, new, [name]))
+    return _decided(stage, run) != _decided(stage, changed)
+
+
+def outdated(stage: Stage, run: Run) -> list[str]:
+    """Why a finished stage does not fit the settings and the stages it reads; empty where it does.
+
+    Files outside the run directory are not looked at: results of a source that has grown, or is gone,
+    still belong together.
+    """
+    done, made = run.finished(stage.name) or {}, _made_with(stage, run)
+    if made is None:
+        return [] if _same_fingerprint(stage, run) else [UNKNOWN]
+    found = [
+        f"{name} was {config.plain_value(config.value_of(made, name))}, "
+        f"is {config.plain_value(config.value_of(run.settings, name))}"
+        for name in _changed(stage, run, made)
+    ]
+    for name in stage.inputs(run.settings):
+        if run.finished(name) is None:
+            found.append(f"{name} has not finished")
+        elif done["reads"].get(name) != run.need(name) and not found:
+            found.append(f"{name} was done again since")
+    return found
+
+
+def outlook(stages: Iterable[Stage], run: Run) -> list[Outlook]:
+    """What a run would do with each of its stages, in order."""
+    found: list[Outlook] = []
+    for stage in stages:
+        before = [each.stage for each in found if each.state != "fresh"]
+        again = [name for name in stage.inputs(run.settings) if name in before]
+        if run.finished(stage.name) is None:
+            found.append(Outlook(stage.name, "to do"))
+        elif why := outdated(stage, run):
+            found.append(Outlook(stage.name, "stale", "; ".join(why)))
+        elif again:
+            found.append(Outlook(stage.name, "stale", f"it reads {', '.join(again)}"))
+        elif not stage.is_fresh(run):
+            found.append(Outlook(stage.name, "stale", FILES))
+        else:
+            found.append(Outlook(stage.name, "fresh"))
+    return found
+
+
+def _decided(stage: Stage, run: Run) -> str:
+    """What the settings of a run say about a stage; a setting that cannot be used says that."""
+    try:
+        return fingerprint([stage.settings(run), stage.inputs(run.settings), stage.when(run.settings)])
+    except CaproError as error:
+        return str(error)
+
+
+def _made_with(stage: Stage, run: Run) -> Settings | None:
+    """The settings that a finished stage was made with, where it says so."""
+    values = (run.finished(stage.name) or {}).get("settings")
+    try:
+        return None if values is None else config.validate(values, place=stage.name)
+    except ConfigError:  # of another version
+        return None
+
+
+def _changed(stage: Stage, run: Run, made: Settings) -> list[str]:
+    """Settings that decide a stage and differ from those it was made with."""
+    before = run.with_settings(made)
+    if _decided(stage, before) == _decided(stage, run):
+        return []
+    names = config.differences(made, run.settings)
+    return [name for name in names if decides(stage, before, name, run.settings)] or names
+
+
+def _same_fingerprint(stage: Stage, run: Run) -> bool:
+    try:
+        return stage.is_fresh(run)
+    except CaproError:  # the source is not there any more
+        return True

@@ -1,0 +1,234 @@
+"""The plan of a run: its stages in order, which of them are fresh, and when settings are kept.
+
+Settings belong to artefacts. A command works with the settings of ``run.yaml`` and its own changes; a
+change is written to ``run.yaml`` when a stage that it decides has been done with it, or when no finished
+stage is decided by it. A stage that would read what other settings have made is refused.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from capro import config
+from capro.config import Settings
+from capro.errors import ConfigError, RunError
+from capro.run import processes
+from capro.run.directory import Run, is_run
+from capro.run.freshness import Outlook, decides, outdated, outlook
+from capro.run.progress import SILENT, Watch
+from capro.run.stage import Stage, perform
+
+
+class Plan:
+    """The stages of a run, in order.
+
+    Args:
+        names: Of the stages.
+        load: From a name to the stage's declaration; called when a stage is first needed.
+    """
+
+    def __init__(self, names: Sequence[str], load: Callable[[str], Stage]) -> None:
+        self.names = [*names]
+        self._load = load
+
+    def __iter__(self) -> Iterator[Stage]:
+        return (self[name] for name in self.names)
+
+    def __getitem__(self, name: str) -> Stage:
+        return self._load(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def replacing(self, *stages: Stage) -> Plan:
+        """The same plan with stages of these names done in another way."""
+        others = {stage.name: stage for stage in stages}
+        return Plan(self.names, lambda name: others[name] if name in others else self[name])
+
+    def of(self, settings: Settings) -> list[Stage]:
+        """The stages that a run with these settings goes through."""
+        return [stage for stage in self if stage.when(settings)]
+
+    def command(self, stage: str, path: Path) -> str:
+        """The command that does a stage of a run, ready to be copied; ``run`` is all of them."""
+        name = self[stage].command or stage if stage in self else "run"
+        return f"capro {name} --run {shlex.quote(str(path))}"
+
+    def do(
+        self, run: Run, *names: str, watch: Watch = SILENT, force: bool = False, ready: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """Do stages, each after the implicit ones that it needs; returns the last one's result.
+
+        What is missing, out of date or set for stages that are not done here is refused before any work.
+
+        Args:
+            run: The run.
+            names: Of the stages.
+            watch: Where progress is shown.
+            force: Do them even if they are fresh.
+            ready: Stages that were done, or seen to be fresh, just now.
+        """
+        ready = set(ready)
+        # of several ranks each stage takes the lock where all hear of a failure
+        with run.alone() if processes.count() == 1 else nullcontext():
+            self._refuse_unused(run, names)
+            self._check(run, self[names[0]], ready)
+            if not any(run.finished(name) for name in self.names):
+                self.keep_settings(run)  # nothing was made with others: a killed run goes on with these
+            self._say_redone(run, names, watch)
+            for name in names:
+                self.perform(run, self[name], watch=watch, force=force, ready=ready)
+            self.keep_settings(run, ready)
+        return run.result(names[-1])
+
+    def announce(
+        self, run: Run, watch: Watch, *, first: Sequence[str] = (), last: Sequence[str] = ()
+    ) -> None:
+        """Name the stages to come; ``first`` and ``last`` are parts that are no stages of the plan."""
+        watch.plan([*first, *(stage.name for stage in self.of(run.settings)), *last])
+
+    def perform(
+        self,
+        run: Run,
+        stage: Stage,
+        *,
+        watch: Watch = SILENT,
+        force: bool = False,
+        ready: set[str] | None = None,
+        asked: bool = True,
+    ) -> dict[str, Any]:
+        """Do a stage of this plan, or one that reads stages of it; returns its result.
+
+        Args:
+            run: The run.
+            stage: The stage.
+            watch: Where progress is shown.
+            force: Do it even if it is fresh.
+            ready: Stages that were done, or seen to be fresh, just now.
+            asked: Mention it even if it is fresh.
+        """
+        ready = set() if ready is None else ready
+        if stage.name in ready:
+            return run.result(stage.name)
+        self._check(run, stage, ready)
+        for needed in (*stage.inputs(run.settings), *stage.uses):
+            if needed in self and self[needed].implicit:
+                self.perform(run, self[needed], watch=watch, ready=ready, asked=False)
+        self._check(run, stage, ready)  # what was just done may be read by a stage that was not
+        watch.begin(stage.name)
+        done = perform(run, stage, watch=watch, force=force)
+        ready.add(stage.name)
+        shown = watch if done or asked else SILENT
+        shown.end(stage.name, seconds=(run.finished(stage.name) or {})["seconds"] if done else None)
+        for text in stage.check(run):
+            shown.warn(text)
+        if done:
+            self.keep_settings(run, ready)
+        return run.result(stage.name)
+
+    # --- what is fresh ----------------------------------------------------------------------------
+
+    def outlook(self, run: Run) -> list[Outlook]:
+        """What ``run`` would do with each stage, and why; nothing is done or written."""
+        return outlook(self.of(run.settings), run)
+
+    def require(self, run: Run, *names: str) -> None:
+        """Refuse a run in which one of these stages, or one before it, is missing or out of date."""
+        wanted = self._before(run, names, uses=False)
+        for name in self.names:
+            if name in wanted:
+                self._refuse(run, name)
+
+    def require_current(self, run: Run) -> None:
+        """Refuse a run in which a finished stage is out of date; stages may be missing."""
+        for stage in self.of(run.settings):
+            if run.finished(stage.name):
+                self._refuse(run, stage.name)
+
+    def _check(self, run: Run, stage: Stage, ready: set[str]) -> None:
+        """Refuse a stage that would read what is missing or out of date and has a command of its own."""
+        for needed in (*stage.inputs(run.settings), *stage.uses):
+            if needed in ready:
+                continue
+            if needed in self:
+                self._check(run, self[needed], ready)
+            if needed not in self or not self[needed].implicit:
+                self._refuse(run, needed)
+
+    def _refuse(self, run: Run, name: str) -> None:
+        """Stop where a stage is missing or out of date."""
+        everything = self.command("run", run.path) + _as_options(run)
+        if run.finished(name) is None:
+            own = f"`{self.command(name, run.path)}` first, or " if name in self and name != "scan" else ""
+            raise RunError(
+                f"{run.path}: the {name} stage has not finished",
+                hint=f"run {own}`{everything}` for all stages",
+            )
+        if name in self and (why := outdated(self[name], run)):
+            raise RunError(
+                f"{run.path}: the {name} stage is out of date: {'; '.join(why)}",
+                hint=f"`{everything}` does it again, with all that follows",
+            )
+
+    def _before(self, run: Run, names: Iterable[str], *, uses: bool = True) -> set[str]:
+        """Stages and all that they read (and use), directly or not."""
+        found: set[str] = set()
+        for name in names:
+            if name in self and name not in found:
+                stage = self[name]
+                needed = [*stage.inputs(run.settings), *(stage.uses if uses else ())]
+                found |= {name} | self._before(run, needed, uses=uses)
+        return found
+
+    def _say_redone(self, run: Run, names: Sequence[str], watch: Watch) -> None:
+        """Name the finished stages that are about to be replaced, and why."""
+        if not processes.is_main():
+            return
+        for each in self.outlook(run):
+            done_here = each.stage in names or self[each.stage].implicit
+            if each.state == "stale" and done_here and each.stage in self._before(run, names):
+                old = f"; what it left is kept in {run.kept(each.stage)}" if self[each.stage].keep else ""
+                watch.say(f"{each.stage} is done again: {each.why}{old}")
+
+    # --- settings ---------------------------------------------------------------------------------
+
+    def _refuse_unused(self, run: Run, names: Sequence[str]) -> None:
+        """Refuse a changed setting that decides a finished stage, but none that is done here."""
+        stored, used = run.stored(), self._before(run, names)
+        for name in config.differences(stored, run.settings):
+            deciding = self._decided_by(run.with_settings(stored), name, run.settings)
+            if deciding and not used.intersection(deciding):
+                raise ConfigError(
+                    f"{config.override(run.settings, name)}: decides the {deciding[0]} stage, "
+                    "which this command does not do",
+                    hint=f"`{self.command('run', run.path)}{_as_options(run)}` does it again",
+                )
+
+    def keep_settings(self, run: Run, ready: Iterable[str] = ()) -> None:
+        """Write the changed settings that decide a stage done just now, or no finished stage at all."""
+        if not processes.is_main():
+            return
+        with run.alone():
+            stored = run.stored()
+            before, kept = run.with_settings(stored), []
+            for name in config.differences(stored, run.settings):
+                deciding = self._decided_by(before, name, run.settings)
+                if not deciding or set(ready).intersection(deciding):
+                    kept.append(name)
+            run.with_settings(config.taking(stored, run.settings, kept)).write_settings()
+
+    def _decided_by(self, run: Run, name: str, new: Settings) -> list[str]:
+        """The finished stages that a changed setting decides."""
+        finished = [self[each] for each in self.names if run.finished(each)]
+        return [each.name for each in finished if each.when(new) and decides(each, run, name, new)]
+
+
+def _as_options(run: Run) -> str:
+    """The settings that a run does not hold yet, as options of a command."""
+    stored = run.stored() if is_run(run.path) else run.settings
+    given = [config.override(run.settings, name) for name in config.differences(stored, run.settings)]
+    return "".join(f" --set {shlex.quote(text)}" for text in given)

@@ -1,0 +1,73 @@
+"""How a run begins: with its own settings where it exists, else with a preset, named or chosen by the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from capro.config import Settings
+from capro.data.manifest import manifest_of
+from capro.run.directory import Run, settings_in
+from capro.run.progress import Watch
+from capro.stages import PLAN, Choose
+
+CHOSEN = {
+    "single": "small",
+    "multi": "small-multi",
+}  # by the labels; pretrained networks that stay as they are
+ABOUT_DATA = {"seed", "data", "scan"}  # what another preset leaves as it is
+LEARNS_FAST = "small"  # the one backbone that a CPU can train
+
+Resolve = Callable[[Mapping[str, Any], str | None], Settings]  # from values below the preset, and the preset
+
+
+def settings_for(path: Path, resolve: Resolve, preset: str | None) -> Settings:
+    """The settings of a command in a run directory that may exist already.
+
+    An existing run keeps what the command does not change; a preset that is named replaces all but the
+    data's settings. A new run without a preset has that of one label until the data are known.
+
+    Args:
+        path: Run directory.
+        resolve: Resolves values that preset, file and overrides are laid upon.
+        preset: As it was named, if it was.
+    """
+    stored = settings_in(path)
+    if stored is None:
+        return resolve({}, preset or CHOSEN["single"])
+    return resolve(stored.model_dump(include=ABOUT_DATA if preset else None), preset)
+
+
+def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose | None]:
+    """Make or reopen a run directory; where no preset was named, also what chooses one after the scan."""
+    new = settings_in(path) is None
+    run = Run.create(path, settings_for(path, resolve, preset))
+
+    def choose(run: Run, watch: Watch) -> Run:
+        task = manifest_of(run).task
+        name, labels = CHOSEN[task], "one label" if task == "single" else "several labels"
+        watch.say(
+            f"no preset was named: {name} is used, for images with {labels} and a pretrained network that "
+            "is not trained further, so that no GPU is needed (`--preset paper` trains a ResNet-50)"
+        )
+        chosen = run.with_settings(resolve({}, name))
+        PLAN.keep_settings(chosen)
+        return chosen
+
+    return run, choose if new and preset is None else None
+
+
+def slow(settings: Settings) -> str:
+    """A warning where a network is to be trained and there is no GPU; empty otherwise."""
+    import torch
+
+    if settings.net.mode == "frozen" or settings.net.backbone == LEARNS_FAST:
+        return ""
+    epochs = settings.pretrain.epochs + settings.train.epochs
+    if torch.accelerator.is_available() or not epochs:
+        return ""
+    return (
+        f"no GPU was found, and {settings.net.backbone} is to be trained for {epochs} epochs: on a CPU this "
+        "takes days or weeks; --preset small (or small-multi) takes a pretrained network as it is"
+    )
