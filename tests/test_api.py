@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import capro
 from capro import CAPro
-from capro.data.readers.columns import records
+from capro.data.readers.table_files import records
 from capro.errors import CaproError, ConfigError
 from capro.run.artefacts import SCORES
 from capro.stages import classes, embed, match

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from capro.errors import ConfigError, did_you_mean
@@ -25,6 +25,14 @@ Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _known_encoding(name: str) -> str:
+    try:
+        "".encode("utf-8" if name == "auto" else name)
+    except LookupError:
+        raise ValueError("no encoding that Python knows, such as cp1252 or utf-16") from None
+    return name
 
 
 def setting(default: Any, description: str) -> Any:
@@ -61,7 +69,14 @@ class DataSettings(Section):
         False,
         "training samples have no labels: those of data.classes are found by texts and pictures (method plus)",
     )
+    without_texts: bool = setting(False, "the samples have no texts on purpose: labels and pictures alone decide")
     label_separator: str | None = setting(None, "splits a label cell: multi-label")
+    join_labels: bool = setting(
+        False, "labels that differ only in case, blanks, hyphens or underscores are one class"
+    )
+    encoding: Annotated[str, AfterValidator(_known_encoding)] = setting(
+        "auto", "encoding of CSV, TSV and JSONL files; auto: UTF-8, UTF-16 or cp1252, by their bytes"
+    )
 
 
 class ScanSettings(Section):

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from capro.data.labels import encode, labels_of
 from capro.data.manifest import Manifest, manifest_of
-from capro.data.readers.columns import header, label_names, records, text_of
+from capro.data.readers.columns import label_names, text_of
+from capro.data.readers.table_files import header, records
 from capro.errors import DataError
 from capro.evaluate.metrics import average_precision, binned, harmonic, mean, shares_by_class
 from capro.run.artefacts import ANCHORS, CLEANED_LABELS, FUSED_SCORES
