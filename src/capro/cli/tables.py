@@ -171,7 +171,7 @@ def class_texts(specs: Sequence[ClassSpec]) -> None:
         (
             class_name(spec.name, ambiguous=bool(spec.ambiguous)),
             spec.sense or "-",
-            escape(short(class_text(spec)[0], 70)),
+            escape(short(class_text(spec), 70)),
         )
         for spec in specs
     ]
@@ -181,6 +181,9 @@ def class_texts(specs: Sequence[ClassSpec]) -> None:
 def match_summary(found: dict[str, Any], anchors: Path) -> None:
     """How many anchors there are."""
     print_line(f"[bold]{found['anchors']:,} anchors[/] in {escape(str(anchors))}", whole=True)
+    by_picture = found.get("chosen_by", {}).get("picture")
+    if by_picture:
+        print_line(f"{by_picture:,} of them have no text and were chosen by their pictures")
     if found["recall"] is not None:
         print_line(f"neighbours searched by IVF with recall {found['recall']:.3f}")
 

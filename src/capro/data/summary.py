@@ -60,7 +60,9 @@ def summarise(
         "duplicates": _duplicates(samples),
         "notes": dict(total),
         "columns": {"read": read, "not_read": [name for name in unused if name not in read.values()]},
-        "encodings": {name: found for intake in intakes for name, found in intake.encodings.items()},
+        "guessed_encodings": {
+            name: found for intake in intakes for name, found in intake.guessed_encodings.items()
+        },
         "ignored_tables": [name for intake in intakes for name in intake.ignored_tables],
     }
 
@@ -130,7 +132,7 @@ def _text_problems(summary: dict[str, Any]) -> list[str]:
     empty, total = summary["without_text"].get("train", 0), summary["splits"].get("train", 0)
     if total and empty / total > FEW_TEXTS:
         found.append(f"{empty:,} of {many(total, 'training sample')} ({share(empty, total)}) have no text.")
-    for name, encoding in summary.get("encodings", {}).items():
+    for name, encoding in summary.get("guessed_encodings", {}).items():
         found.append(f"{name} is not UTF-8 and was read as {encoding}; --encoding NAME names another encoding.")
     for name in summary.get("ignored_tables", []):
         ending = name[name.rindex(".") :].lower()

@@ -27,13 +27,13 @@ class Intake:
     Attributes:
         columns: The columns that were read, by purpose.
         unused: Columns that were not read.
-        encodings: Of text files that are not UTF-8, by name.
+        guessed_encodings: Of text files that are not UTF-8 and do not say what they are, by name.
         ignored_tables: Tables beside the pictures of a folder that were not read.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     unused: Sequence[str] = ()
-    encodings: Mapping[str, str] = field(default_factory=dict)
+    guessed_encodings: Mapping[str, str] = field(default_factory=dict)
     ignored_tables: Sequence[str] = ()
 
 

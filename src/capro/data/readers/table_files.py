@@ -68,11 +68,11 @@ def records(path: Path, encoding: str = "auto") -> Iterator[Record]:
 def file_intake(files: Sequence[Path], names: Sequence[str], columns: Columns, encoding: str) -> Intake:
     """How table files of the same columns were read."""
     used = columns.used()
-    encodings = {file.name: encoding_of(file, encoding) for file in files}
+    found = {file.name: encoding_of(file) for file in files} if encoding == "auto" else {}
     return Intake(
         columns=used,
         unused=[name for name in names if name.strip() and name not in used.values()],
-        encodings={name: found for name, found in encodings.items() if found not in (None, UTF8)},
+        guessed_encodings={name: each for name, each in found.items() if each == WINDOWS},
     )
 
 
