@@ -69,7 +69,9 @@ class DataSettings(Section):
         False,
         "training samples have no labels: those of data.classes are found by texts and pictures (method plus)",
     )
-    without_texts: bool = setting(False, "the samples have no texts on purpose: labels and pictures alone decide")
+    without_texts: bool = setting(
+        False, "the samples have no texts on purpose: labels and pictures alone decide"
+    )
     label_separator: str | None = setting(None, "splits a label cell: multi-label")
     join_labels: bool = setting(
         False, "labels that differ only in case, blanks, hyphens or underscores are one class"

@@ -40,7 +40,15 @@ def test_a_label_outside_the_list_is_refused_or_open() -> None:
 
 
 def test_labels_that_look_alike() -> None:
-    counts = {"Track Pants": 3, "track_pants": 9, "boat": 193, "Boat": 5, "car": 1, "Vögel": 1, "vo\u0308gel": 1}
+    counts = {
+        "Track Pants": 3,
+        "track_pants": 9,
+        "boat": 193,
+        "Boat": 5,
+        "car": 1,
+        "Vögel": 1,
+        "vo\u0308gel": 1,
+    }
     groups = [{"boat": 193, "Boat": 5}, {"track_pants": 9, "Track Pants": 3}, {"Vögel": 1, "vo\u0308gel": 1}]
     assert [*map(sorted, alike(counts))] == [*map(sorted, groups)]
     assert joined_names({"a b": 1, "A-B": 1}) == {"a b": "A-B"}  # of equally many the first by name

@@ -72,7 +72,7 @@ def test_sentences_say_what_decided() -> None:
     assert "0.25" in said["a"]
     assert f"from '{CLASSES[0]}' to '{CLASSES[1]}'" in said["b"]
     assert "is 0.70, above 0.60" in said["b"]
-    assert f"of 2 similar pictures that lent their texts, 0 are '{CLASSES[1]}'" in said["b"]
+    assert f"0 of the 2 similar pictures whose texts were added to it are '{CLASSES[1]}'" in said["b"]
     assert said["c"].startswith(f"Kept as '{CLASSES[0]}'")
     assert "below chance (0.33)" in said["d"]
 
@@ -96,9 +96,19 @@ def test_texts_that_counted_are_named() -> None:
 @pytest.mark.parametrize(
     ("own", "chosen_by", "distance", "reason"),
     [
-        (True, "text", 0.25, "its own text and the texts of 1 similar picture are 0.25 from the class's meaning"),
+        (
+            True,
+            "text",
+            0.25,
+            "its own text and the texts of 1 similar picture are 0.25 from the class's meaning",
+        ),
         (False, "text", 0.25, "it has no text, and the texts of 1 similar picture are 0.25 from"),
-        (False, "picture", np.nan, "there is no text, but its picture is one of the most typical of its class"),
+        (
+            False,
+            "picture",
+            np.nan,
+            "there is no text, but its picture is one of the most typical of its class",
+        ),
         (True, "chance", 0.9, "it was drawn at random from its class"),
     ],
 )

@@ -170,7 +170,9 @@ def test_missing_texts_come_before_those_that_point_away():
 
 
 def test_without_texts_the_most_typical_pictures_are_anchors():
-    pictures = np.array([[0, 1.0], [1, 0.1], [1, 0], [1, 0.2], [0, 0]])  # a is unlike the others, e unreadable
+    pictures = np.array(
+        [[0, 1.0], [1, 0.1], [1, 0], [1, 0.2], [0, 0]]
+    )  # a is unlike the others, e unreadable
     found = match(
         np.zeros((5, 2)), [[1, 0]], [0] * 5, k=1, top_k=3, ids=["a", "b", "c", "d", "e"], pictures=pictures
     )

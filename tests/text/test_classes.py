@@ -146,7 +146,11 @@ def test_class_text():
     assert class_text(both) == f"stripes; {sense}"
     assert class_text(ClassSpec("n02129604")) == sense  # as WebVision names its classes
     assert class_text(ClassSpec("ice_tiger")) == "ice tiger"
-    assert [has_meaning(spec) for spec in (both, ClassSpec("n02129604"), ClassSpec("ice_tiger"))] == [True, True, False]
+    assert [has_meaning(spec) for spec in (both, ClassSpec("n02129604"), ClassSpec("ice_tiger"))] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.shared

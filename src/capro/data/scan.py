@@ -88,7 +88,9 @@ def scan_sources(
 def _joined(manifest: Manifest, classes: Collection[str]) -> dict[str, str]:
     """Which labels become another one; training samples decide how a class is called."""
     samples = manifest.samples
-    training = Counter(name for labels in samples.loc[samples["split"] == "train", "labels"] for name in labels)
+    training = Counter(
+        name for labels in samples.loc[samples["split"] == "train", "labels"] for name in labels
+    )
     everywhere = {name: training[name] for labels in samples["labels"] for name in labels}
     return joined_names(everywhere, classes)
 

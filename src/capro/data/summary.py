@@ -133,10 +133,14 @@ def _text_problems(summary: dict[str, Any]) -> list[str]:
     if total and empty / total > FEW_TEXTS:
         found.append(f"{empty:,} of {many(total, 'training sample')} ({share(empty, total)}) have no text.")
     for name, encoding in summary.get("guessed_encodings", {}).items():
-        found.append(f"{name} is not UTF-8 and was read as {encoding}; --encoding NAME names another encoding.")
+        found.append(
+            f"{name} is not UTF-8 and was read as {encoding}; --encoding NAME names another encoding."
+        )
     for name in summary.get("ignored_tables", []):
         ending = name[name.rindex(".") :].lower()
-        found.append(f"the table {name} was not read: rename it to metadata{ending} if it describes the pictures.")
+        found.append(
+            f"the table {name} was not read: rename it to metadata{ending} if it describes the pictures."
+        )
     lacking, files = (summary["notes"].get(key, 0) for key in ("files_without_metadata", "files"))
     if lacking:
         found.append(

@@ -104,7 +104,9 @@ class Evidence:
         """Probability of each given label by the text (one label only); nan without a text."""
         if self.text is None:
             return np.full(len(self.ids), np.nan)
-        read = self.text.any(axis=1) if self.none is None else self.has_text  # plus: the label counts there too
+        read = (
+            self.text.any(axis=1) if self.none is None else self.has_text
+        )  # plus: the label counts there too
         known = (self.given >= 0) & read
         return np.where(known, self.text[np.arange(len(self.ids)), self.given], np.nan)
 
@@ -156,7 +158,9 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
     if e.none is not None:
         return _posterior_sentence(e, row) + e.aside(row)
     if decision is Decision.ANCHOR:
-        text = f"Anchor of '{label}': {_anchor_reason(e, row, distance)}; belief in '{label}' is {belief:.2f}."
+        text = (
+            f"Anchor of '{label}': {_anchor_reason(e, row, distance)}; belief in '{label}' is {belief:.2f}."
+        )
     elif decision is Decision.RELABEL:
         new = int(e.corrected[row])
         text = (
@@ -235,13 +239,15 @@ def _texts_compared(e: Evidence, row: int, label: int) -> str:
 
 
 def _votes(e: Evidence, row: int, label: int) -> str:
-    """How many of the neighbours that lent their text carry a class in the cleaned set."""
+    """How many of the neighbours whose texts were added have a class in the cleaned set."""
     others = e.lenders[row]
     if not len(others):
         return ""
     agree = int((e.corrected[others] == label).sum())
-    near = many(len(others), "similar picture")
-    return f"; of {near} that lent their texts, {agree} are '{e.classes[label]}' after cleaning"
+    return (
+        f"; {agree} of the {len(others)} similar pictures whose texts were added to it are "
+        f"'{e.classes[label]}' after cleaning"
+    )
 
 
 # --- several labels -------------------------------------------------------------------------------

@@ -104,7 +104,9 @@ def _check(run: Run) -> list[str]:
     if count:
         found += _meaning_problems(run, specs, texts.get("by_class", {}))
     elif not settings.data.classes and not run.find(PUBLISHED_CLASSES):
-        found.append("the senses of the classes were not chosen by texts, since there are none; they decide nothing")
+        found.append(
+            "the senses of the classes were not chosen by texts, since there are none; they decide nothing"
+        )
     return found
 
 

@@ -102,9 +102,9 @@ def _work(job: Job) -> dict[str, Any]:
 
 def _evidence(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged) -> verdicts.Evidence:
     """What the verdict tables are written from."""
-    has_text = np.asarray(job.read(TEXTS)).any(axis=1)
+    has_text = np.asarray(np.asarray(job.read(TEXTS)).any(axis=1))
     anchors = job.read(ANCHORS)
-    chosen_by = np.full(len(has_text), None, dtype=object)
+    chosen_by = np.empty(len(has_text), dtype=np.object_)  # None where it is no anchor
     chosen_by[anchors["row"].to_numpy(dtype=np.int64)] = anchor_choice(anchors)
     with job.scratch() as scratch:
         near = nearest(job.read(VISUAL), NEIGHBORS, **search_options(job, scratch))

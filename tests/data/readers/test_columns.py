@@ -53,7 +53,10 @@ def test_columns_that_were_not_read_are_listed(tmp_path: Path) -> None:
     assert summary["columns"] == {"read": {"image": "file_name"}, "not_read": ["Bildtext", "Quelle"]}
     _, summary = scan_it(tmp_path / "d", tmp_path / "out2", text_column="Bildtext")
     assert summary["columns"]["not_read"] == ["Quelle"]
-    write_tar(tmp_path / "s.tar", [("0.png", png()), ("0.json", b'{"label": "cat", "status": "success", "page": "x"}')])
+    write_tar(
+        tmp_path / "s.tar",
+        [("0.png", png()), ("0.json", b'{"label": "cat", "status": "success", "page": "x"}')],
+    )
     _, summary = scan_it(tmp_path / "s.tar", tmp_path / "out3")
     assert summary["columns"] == {"read": {"label": "label"}, "not_read": ["page"]}
 

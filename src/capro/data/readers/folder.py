@@ -104,8 +104,8 @@ class FolderReader(Reader):
                 )
             return {}, [], None
         if len(found) > 1:
-            names = " and ".join(file.name for file in found)
-            raise DataError(f"{self.root}: has {names}", hint="keep one metadata file")
+            both = " and ".join(file.name for file in found)
+            raise DataError(f"{self.root}: has {both}", hint="keep one metadata file")
         file = found[0]
         encoding = self._settings.encoding
         names = header(file, encoding)

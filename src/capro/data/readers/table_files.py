@@ -35,8 +35,6 @@ MARKS = [  # at the start of a file; the longer ones first
 BYTES_AT_ONCE = 1 << 20
 
 
-
-
 @dataclass(frozen=True)
 class Record:
     """A row of a table file: its number (1 is the first after the header), cells, or a problem."""
