@@ -70,7 +70,7 @@ class DataSettings(Section):
         "training samples have no labels: those of data.classes are found by texts and pictures (method plus)",
     )
     without_texts: bool = setting(
-        False, "the samples have no texts on purpose: labels and pictures alone decide"
+        False, "go on although nearly no sample has a text: labels and pictures decide"
     )
     label_separator: str | None = setting(None, "splits a label cell: multi-label")
     join_labels: bool = setting(
@@ -150,7 +150,7 @@ class MatchSettings(Section):
     enhancer: Literal["none", "knn", "reciprocal"] = setting("reciprocal", "knn: VSGraph; reciprocal: ours")
     k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
     exact_below: Positive = setting(200_000, "more samples are searched by IVF")
-    memory_gb: Weight = setting(0.0, "memory the graph keeps to, the rest on disk; 0: no limit")
+    memory_gb: Weight = setting(0.0, "memory limit of the graph in GB, the rest goes to disk; 0: no limit")
     index: Literal["auto", "exact", "ivf", "pq"] = setting(
         "auto", "kind of search under memory_gb; pq stores codes instead of vectors"
     )
