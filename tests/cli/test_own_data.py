@@ -114,9 +114,22 @@ def test_one_class_without_texts_is_named(tmp_path: Path, capro: Capro) -> None:
     code, _, error = capro("classes", "show", "--run", run, "--set", f"data.classes={data / 'classes.yaml'}")
     assert code == 0
     assert (
-        "warning: no sample of lime has a text: the anchors of this class are its most typical pictures"
+        "warning: no sample of lime has a text: anchors there rest on texts of similar pictures, or are the most"
         in error
     )
+
+
+@pytest.mark.parametrize("texts", [True, False])
+def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path, capro: Capro, texts: bool) -> None:
+    data, run = write_crawl(tmp_path / "data", texts=texts), tmp_path / "run"
+    capro("scan", data, "--run", run, "--classes", data / "classes.yaml")
+    capro("classes", "show", "--run", run)
+    stage = run / "classes" / "stage.json"
+    done = json.loads(stage.read_text())
+    del done["result"]["texts"]  # it was not counted there
+    stage.write_text(json.dumps(done))
+    assert capro("classes", "show", "--run", run)[0] == (0 if texts else 2)
+    assert json.loads(stage.read_text()) == done  # still fresh
 
 
 def test_pictures_without_labels_need_texts(tmp_path: Path, capro: Capro) -> None:

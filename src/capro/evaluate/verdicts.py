@@ -194,8 +194,10 @@ def _anchor_reason(e: Evidence, row: int, distance: float) -> str:
     """What made a sample an anchor: texts that exist, else its picture or chance."""
     if e.chosen_by[row] == "chance":
         return "it was drawn at random from its class"
-    if np.isnan(distance):
+    if e.chosen_by[row] == "picture":
         return "there is no text, but its picture is one of the most typical of its class"
+    if not (e.has_text[row] or len(e.lenders[row])):
+        return "there is no text, neither its own nor of a similar picture"  # chosen by an earlier version
     helpers = many(len(e.lenders[row]), "similar picture")
     if not e.has_text[row]:
         return f"it has no text, and the texts of {helpers} are {distance:.2f} from the class's meaning"

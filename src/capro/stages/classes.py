@@ -93,16 +93,16 @@ def _check(run: Run) -> list[str]:
             f"samples carry several labels, and train.gamma {settings.train.gamma} changes them eagerly: "
             "the paper has 0.9 here (--set train.gamma=0.9; --preset small-multi for frozen features)"
         )
-    texts = run.result("classes").get("texts") or {}  # absent where an earlier version did the stage
-    count = texts.get("samples", 1)
+    texts = _text_counts(run)
+    count = texts["samples"]
     if count < FEWEST_TEXTS * len(manifest.split("train")):
         _refuse_without_texts(run, count)
         found.append(
-            f"{_how_many(count)} of {many(len(manifest.split('train')), 'training sample')} has a text: labels "
-            "and pictures decide, and the anchors of a class are its most typical pictures"
+            f"{_have_text(run, count)}: labels and pictures decide, and the anchors that have none are the most "
+            "typical pictures of their class"
         )
     if count:
-        found += _meaning_problems(run, specs, texts.get("by_class", {}))
+        found += _meaning_problems(run, specs, texts["by_class"])
     elif not settings.data.classes and not run.find(PUBLISHED_CLASSES):
         found.append(
             "the senses of the classes were not chosen by texts, since there are none; they decide nothing"
@@ -110,14 +110,28 @@ def _check(run: Run) -> list[str]:
     return found
 
 
-def _how_many(count: int) -> str:
-    return f"{count:,}" if count else "none"
+def _text_counts(run: Run) -> dict[str, Any]:
+    """How many training samples have a text that can be used, in all and by class."""
+    kept: dict[str, Any] | None = run.result("classes").get("texts")
+    if kept is not None:
+        return kept
+    summary = run.read(SUMMARY)  # the stage was done by an earlier version
+    read = summary["splits"].get("train", 0) - summary["without_text"].get("train", 0)
+    return {"samples": read, "by_class": {}}
+
+
+def _have_text(run: Run, count: int) -> str:
+    total = many(len(manifest_of(run).split("train")), "training sample")
+    return (
+        f"{count:,} of {total} have a text"
+        if count > 1
+        else f"{'one' if count else 'none'} of {total} has a text"
+    )
 
 
 def _refuse_without_texts(run: Run, count: int) -> None:
     """Stop where nearly no training sample has a text, unless that is meant."""
-    manifest, data = manifest_of(run), run.settings.data
-    what = f"{_how_many(count)} of {many(len(manifest.split('train')), 'training sample')} has a text that can be used"
+    data, what = run.settings.data, f"{_have_text(run, count)} that can be used"
     unused = run.read(SUMMARY).get("columns", {}).get("not_read", [])
     columns = f"; columns that were not read: {some(unused, 8)}" if unused else ""
     name = "name the column with texts: --text-column, --description-column or --tags-column"
@@ -136,8 +150,8 @@ def _meaning_problems(run: Run, specs: list[ClassSpec], texts: dict[str, int]) -
     silent = [name for name, count in texts.items() if not count]
     if silent:
         found.append(
-            f"no sample of {some(silent)} has a text: the anchors of "
-            f"{'this class are its' if len(silent) == 1 else 'these classes are their'} most typical pictures"
+            f"no sample of {some(silent)} has a text: anchors there rest on texts of similar pictures, or are the "
+            "most typical pictures of their class"
         )
     suggested = not run.settings.data.classes and not run.find(PUBLISHED_CLASSES)
     edit = f"edit a copy of {run.file(CLASSES_DRAFT)}, then --set data.classes=COPY"

@@ -134,11 +134,17 @@ def _problems(run: Run) -> list[str]:
     ]
 
 
+def _settings(run: Run) -> dict[str, Any]:
+    # earlier versions took the first samples where there was no text: such anchors are chosen again
+    without = {"without_texts": True} if run.settings.data.without_texts else {}
+    return {"match": run.settings.match.model_dump(), "seed": run.settings.seed, **without}
+
+
 STAGE = Stage(
     "match",
     _work,
     summary="text matching",
-    settings=lambda run: {"match": run.settings.match.model_dump(), "seed": run.settings.seed},
+    settings=_settings,
     reads=["scan", "classes", "embed", "graph"],
     check=_problems,
 )
