@@ -52,7 +52,10 @@ def test_a_run_without_texts_stops_and_its_hints_work(tmp_path: Path, capro: Cap
         "columns that were not read: 'Bildtext'; --text-column, --description-column or --tags-column reads one"
         in out
     )
-    assert "warning: 30 of 30 training samples (100\N{NO-BREAK SPACE}%) have no text." in out
+    assert (
+        "warning: 30 of 30 training samples (100\N{NO-BREAK SPACE}%) have no text, so that a run will stop"
+        in out
+    )
     code, _, error = capro("run", "--data", data, "--run", run, *FAST)
     assert code == 2
     assert (

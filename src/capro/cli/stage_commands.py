@@ -45,8 +45,11 @@ def scan(
 
     opened = Run.create(run, new_settings(source, set_, preset=preset))
     PLAN.do(opened, "scan", watch=plain_lines(warnings=False), force=force)  # the table has them
+    quarantine, without_texts = opened.file(QUARANTINE), opened.settings.data.without_texts
     print_result(
-        opened.read(SUMMARY), as_json, lambda found: tables.scan_summary(found, opened.file(QUARANTINE))
+        opened.read(SUMMARY),
+        as_json,
+        lambda found: tables.scan_summary(found, quarantine, without_texts=without_texts),
     )
 
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from capro.data.readers.columns import TEXTS
-from capro.data.summary import explain, scan_problems
+from capro.data.summary import FEW_TEXTS, explain, scan_problems
 from capro.run.artefacts import QUARANTINE, SUMMARY, VERDICTS
 from capro.run.directory import Run
 from capro.text.classes import ClassSpec, class_text, classes_of
@@ -77,7 +77,7 @@ def class_name(name: str, *, ambiguous: bool) -> str:
 # --- a scan ---------------------------------------------------------------------------------------
 
 
-def scan_summary(summary: dict[str, Any], quarantine: Path) -> None:
+def scan_summary(summary: dict[str, Any], quarantine: Path, *, without_texts: bool = False) -> None:
     """What came in, by class; what was quarantined and why; duplicates."""
     counts, notes = summary["splits"], summary["notes"]
     splits = [split for split in ("train", "val", "test") if split in counts]
@@ -104,7 +104,8 @@ def scan_summary(summary: dict[str, Any], quarantine: Path) -> None:
     for name, other in summary["joined_labels"].items():
         print_line(f"label '{escape(name)}' was joined to '{escape(other)}'")
     for split in splits:
-        if count := summary["without_text"].get(split):
+        count = summary["without_text"].get(split, 0)
+        if count and (split != "train" or count <= FEW_TEXTS * counts[split]):  # more is a warning
             needless = "" if split == "train" else "; only training uses texts"
             print_line(f"{count:,} {split} samples ({count / counts[split]:.0%}) have no text{needless}")
     if summary["quarantined"]:
@@ -112,7 +113,9 @@ def scan_summary(summary: dict[str, Any], quarantine: Path) -> None:
         rows = [(escape(reason), f"{count:,}", explain(reason)) for reason, count in reasons]
         print_table(["quarantined because", ">rows", "meaning"], rows)
         print_line(f"each with its reason in {escape(str(quarantine))}", whole=True)
-    for problem in scan_problems(summary | {"quarantined": 0}):  # those are in the table
+    for problem in scan_problems(
+        summary | {"quarantined": 0}, without_texts=without_texts
+    ):  # those are above
         print_line(f"[bold yellow]warning[/]: {escape(problem)}")
     for train, held in summary["duplicates"]["examples"][:3]:
         print_line(f"  {escape(held)} = {escape(train)}", whole=True)

@@ -17,6 +17,7 @@ from capro.wording import listed, many, share
 
 EXAMPLES = 10  # examples kept in the summary
 SHOWN = 5  # names in a sentence
+FEWEST_TEXTS = 0.05  # share of the training samples; with less a run stops unless data.without_texts is set
 FEW_TEXTS = 0.5  # share without text above which most anchors rest on the texts of similar pictures
 
 
@@ -106,8 +107,8 @@ def _duplicates(samples: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def scan_problems(summary: dict[str, Any]) -> list[str]:
-    """What was wrong with the files."""
+def scan_problems(summary: dict[str, Any], *, without_texts: bool = False) -> list[str]:
+    """What was wrong with the files; ``without_texts``: that there are no texts is meant."""
     found = []
     if summary["quarantined"]:
         reasons = sorted(summary["quarantined_by"].items(), key=lambda item: -item[1])[:3]
@@ -123,15 +124,18 @@ def scan_problems(summary: dict[str, Any]) -> list[str]:
             f"{many(copies['held_out_also_in_train'], 'held-out image')} are in the training set "
             "as well: figures measured on them look better than they are."
         )
-    return [*found, *_text_problems(summary), *_label_problems(summary)]
+    return [*found, *_text_problems(summary, without_texts), *_label_problems(summary)]
 
 
-def _text_problems(summary: dict[str, Any]) -> list[str]:
+def _text_problems(summary: dict[str, Any], without_texts: bool) -> list[str]:
     """Texts that are missing, or were not read as they are."""
     found = []
     empty, total = summary["without_text"].get("train", 0), summary["splits"].get("train", 0)
     if total and empty / total > FEW_TEXTS:
-        found.append(f"{empty:,} of {many(total, 'training sample')} ({share(empty, total)}) have no text.")
+        text = f"{empty:,} of {many(total, 'training sample')} ({share(empty, total)}) have no text"
+        stops = empty / total > 1 - FEWEST_TEXTS and not without_texts
+        how = "name the column that has them (--text-column), or --without-texts says that there are none"
+        found.append(f"{text}, so that a run will stop: {how}." if stops else f"{text}.")
     for name, encoding in summary.get("guessed_encodings", {}).items():
         found.append(
             f"{name} is not UTF-8 and was read as {encoding}; --encoding NAME names another encoding."

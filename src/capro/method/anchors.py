@@ -32,7 +32,6 @@ from capro.graph.ondisk import Floats, Ints
 from capro.graph.rerank import encoding, jaccard_distance
 
 Mode = Literal["text", "random"]
-By = Literal["text", "picture", "chance"]
 DECIMALS = 6
 UNKNOWN = 1.0  # where a sample without a text stands in the order of distances
 
@@ -130,8 +129,12 @@ def match(
     ends = np.searchsorted(whole.label, np.arange(len(s_c) + 1))
     chosen = []
     for c, (a, b) in enumerate(pairwise(ends)):
-        order = _order(whole.distance[a:b], None if pictures is None else pictures[whole.sample[a:b]])
+        unknown = np.isnan(whole.distance[a:b]).any()
+        v = pictures[whole.sample[a:b]] if unknown and pictures is not None else None
+        order = _order(whole.distance[a:b], v)
         chosen.append(_choose(order, top_k, random_share, mode, np.random.default_rng([seed, c])))
+    if pictures is not None:
+        release(pictures)
     at = _flat([begin + places for begin, (places, _) in zip(ends, chosen, strict=False)], np.int64)
     columns: dict[str, Any] = {name: values[at] for name, values in vars(whole).items()}
     by_chance = _flat([drawn for _, drawn in chosen], np.bool_)
@@ -267,7 +270,7 @@ def _order(d_star: Floats, pictures: NDArray[Any] | None) -> NDArray[np.int64]:
     known = ~np.isnan(d_star)
     distance = np.where(known, np.round(d_star.astype(np.float64), DECIMALS), UNKNOWN)
     likeness = np.zeros(len(d_star))
-    if pictures is not None and not known.all():
+    if pictures is not None:
         v = unit_rows(pictures, "pictures")
         mean = v.mean(axis=0, dtype=np.float64)
         likeness = np.where(known, 0.0, np.round(v @ mean, DECIMALS))

@@ -208,7 +208,8 @@ def findings(found: Loaded, shown: Shown) -> list[dict[str, Any]]:
 def summary(found: Loaded, data: dict[str, Any]) -> list[dict[str, str]]:
     """The four parts of the summary, in plain sentences."""
     total = data["noise"]["total"] if data["noise"] else None
-    problems = [text[:1].upper() + text[1:] for text in scan_problems(found.summary)]
+    without = found.run.settings.data.without_texts
+    problems = [text[:1].upper() + text[1:] for text in scan_problems(found.summary, without_texts=without)]
     if total:
         worst = [(data["classes"][row["label"]], float(row["share"])) for row in data["noise"]["classes"]]
         problems.insert(0, sentences.was_wrong(total, worst[:WORST], multi=found.multi))

@@ -8,6 +8,7 @@ from typing import Any
 
 from capro.data.labels import labels_of
 from capro.data.manifest import Manifest, manifest_of
+from capro.data.summary import FEWEST_TEXTS
 from capro.errors import ConfigError, DataError
 from capro.run.artefacts import CLASSES, CLASSES_DRAFT, PUBLISHED_CLASSES, SUMMARY
 from capro.run.directory import Run
@@ -20,7 +21,6 @@ from capro.text.encoders import load_text_encoder
 from capro.text.senses import Suggestion, rank_senses
 from capro.wording import many, some
 
-FEWEST_TEXTS = 0.05  # share of the training samples; with less a run stops unless data.without_texts is set
 EAGER = 0.8  # with a lower gamma the rule per class adds labels that it half believes
 
 

@@ -77,11 +77,15 @@ def _settings(run: Run) -> dict[str, Any]:
     }
 
 
+def _problems(run: Run) -> list[str]:
+    return scan_problems(run.read(SUMMARY), without_texts=run.settings.data.without_texts)
+
+
 STAGE = Stage(
     "scan",
     _work,
     summary="reading and checking images",
     settings=_settings,
     command="scan SOURCE",
-    check=lambda run: scan_problems(run.read(SUMMARY)),
+    check=_problems,
 )

@@ -67,3 +67,9 @@ def test_a_named_encoding_wins(tmp_path: Path) -> None:
     manifest, summary = scan_it(tmp_path / "d", tmp_path / "named", encoding="mac_roman")
     assert manifest.samples["title"].tolist() == ["schön"]
     assert summary["guessed_encodings"] == {}
+
+
+def test_a_mark_at_the_start_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(TEXT.encode("utf-8-sig"))
+    assert header(path, "UTF8") == header(path) == ["Datei", "Größe"]

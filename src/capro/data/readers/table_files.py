@@ -84,7 +84,7 @@ def encoding_of(path: Path, chosen: str = "auto") -> str | None:
     if path.suffix.lower() == ".parquet":
         return None
     if chosen != "auto":
-        return chosen
+        return UTF8 if codecs.lookup(chosen).name == "utf-8" else chosen
     try:
         stat = path.stat()
         return _detected(path, stat.st_size, stat.st_mtime_ns)
