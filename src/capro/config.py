@@ -361,7 +361,7 @@ def _read(file: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "not YAML"
-        raise ConfigError(f"{file}{line}: {problem}", hint="mend the YAML syntax") from None
+        raise ConfigError(f"{file}{line}: {problem}", hint="correct the YAML syntax") from None
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -258,7 +258,7 @@ def recommended_gamma(facts: Facts) -> tuple[float, str]:
     if facts.task == "multi" and (ratio or 0) > 0.5:
         return (
             0.6,
-            f"positives are frequent ({ratio:.2f} per negative), so that they are in no danger of being drowned",
+            f"positives are frequent ({ratio:.2f} per negative), so that the many negatives do not outweigh them",
         )
     if facts.task == "multi":
         return 0.9, (
@@ -374,7 +374,7 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     Rule(
         "warning", "small classes", lambda f, _: _small(f),
         f"fewer than {SMALL_CLASS} training samples in {{found}}: too few for anchors "
-        "and a rest that could be mended",
+        "and other samples to correct",
         "fetch more images of them, or merge classes",
     ),
     Rule(

@@ -90,7 +90,7 @@ def _check(run: Run) -> list[str]:
         found.append(f"{many(len(empty), 'class', 'classes')} without any training sample: {some(empty)}")
     if manifest.task == "multi" and settings.train.gamma < EAGER:
         found.append(
-            f"samples carry several labels, and train.gamma {settings.train.gamma} changes them eagerly: "
+            f"samples carry several labels, and train.gamma {settings.train.gamma} changes many of them: "
             "the paper has 0.9 here (--set train.gamma=0.9; --preset small-multi for frozen features)"
         )
     texts = _text_counts(run)
