@@ -131,6 +131,12 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path, capro: Capro, texts
     done = json.loads(stage.read_text())
     del done["result"]["texts"]  # it was not counted there
     stage.write_text(json.dumps(done))
+    summary = json.loads((run / "scan" / "summary.json").read_text())
+    for newer in ("columns", "joined_labels", "alike_labels", "guessed_encodings", "ignored_tables"):
+        del summary[newer]
+    (run / "scan" / "summary.json").write_text(json.dumps(summary))
+    code, out, _ = capro("scan", data, "--run", run, "--classes", data / "classes.yaml")
+    assert (code, "30 train" in out) == (0, True)
     assert capro("classes", "show", "--run", run)[0] == (0 if texts else 2)
     assert json.loads(stage.read_text()) == done  # still fresh
 

@@ -99,9 +99,9 @@ def scan_summary(summary: dict[str, Any], quarantine: Path, *, without_texts: bo
     for key, text in NOTES.items():
         if notes.get(key):
             print_line(f"{notes[key]:,} {text}")
-    _columns(summary["columns"])
+    _columns(summary.get("columns", {"read": {}, "not_read": []}))  # scans of 0.1.0 have none
     _classes(summary["classes"], splits)
-    for name, other in summary["joined_labels"].items():
+    for name, other in summary.get("joined_labels", {}).items():
         print_line(f"label '{escape(name)}' was joined to '{escape(other)}'")
     for split in splits:
         count = summary["without_text"].get(split, 0)
@@ -113,9 +113,8 @@ def scan_summary(summary: dict[str, Any], quarantine: Path, *, without_texts: bo
         rows = [(escape(reason), f"{count:,}", explain(reason)) for reason, count in reasons]
         print_table(["quarantined because", ">rows", "meaning"], rows)
         print_line(f"each with its reason in {escape(str(quarantine))}", whole=True)
-    for problem in scan_problems(
-        summary | {"quarantined": 0}, without_texts=without_texts
-    ):  # those are above
+    besides = summary | {"quarantined": 0}  # those are in the table
+    for problem in scan_problems(besides, without_texts=without_texts):
         print_line(f"[bold yellow]warning[/]: {escape(problem)}")
     for train, held in summary["duplicates"]["examples"][:3]:
         print_line(f"  {escape(held)} = {escape(train)}", whole=True)
