@@ -118,7 +118,8 @@ def make_evidence(training: setup.TrainingSet, seed: int = 0) -> verdicts.Eviden
         decisions=decisions.numpy(), anchored=anchored.numpy(), fused=o.numpy(), classifier=p,
         similarity=r, text_distance=distances,
         pictures=neighbourhood(nearest(features, 4)),
-        lenders=[np.array([(row + 1) % n, (row + 2) % n]) for row in range(n)], gamma=0.6,
+        lenders=[np.array([(row + 1) % n, (row + 2) % n]) for row in range(n)],
+        has_text=np.ones(n, dtype=bool), chosen_by=np.full(n, "text", dtype=object), gamma=0.6,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,8 @@ from sklearn.utils.validation import check_is_fitted
 
 import capro
 from capro import CAPro
-from capro.data.readers.columns import records
-from capro.errors import CaproError, ConfigError
+from capro.data.readers.table_files import records
+from capro.errors import CaproError, ConfigError, DataError
 from capro.run.artefacts import SCORES
 from capro.stages import classes, embed, match
 from tests.made_up import CLASSES, HashedWords, write_source
@@ -121,6 +122,26 @@ def test_a_data_frame_with_paths_texts_and_test_rows(source: Path, tmp_path: Pat
     assert (tmp_path / "run" / "events.jsonl").read_text().count("finished") == events.count(
         "finished"
     )  # the same data again: nothing was done twice
+
+
+def test_a_test_folder_needs_no_column_of_the_crawl(source: Path, tmp_path: Path) -> None:
+    rows = records(source / "test" / "metadata.csv")
+    for number, record in enumerate(rows):
+        target = tmp_path / "test" / record.cells["label"].replace("/", "_") / f"{number}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source / "test" / record.cells["file_name"], target)
+    estimator = model(run=tmp_path / "run", data__text_column="tags", data__tags_column="title")
+    estimator.fit(source / "train", test=tmp_path / "test", classes=source.parent / "classes.yaml")
+    assert set(estimator.results_) == {"vanilla", "capro"}
+
+
+def test_data_without_texts(source: Path, tmp_path: Path) -> None:
+    bare = frame(source).drop(columns=["title", "tags"])
+    with pytest.raises(DataError, match="none of 18 training samples has a text that can be used"):
+        model(run=tmp_path / "stopped").fit(bare, classes=source.parent / "classes.yaml")
+    found = model(run=tmp_path / "run", data__without_texts=True)
+    found.fit(bare, classes=source.parent / "classes.yaml")
+    assert not found.issues()["evidence"].str.contains("text").any()
 
 
 def test_a_hugging_face_data_set_with_class_labels(source: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from capro.errors import ConfigError, did_you_mean
@@ -27,6 +27,14 @@ Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _known_encoding(name: str) -> str:
+    try:
+        "".encode("utf-8" if name == "auto" else name)
+    except LookupError:
+        raise ValueError("no encoding that Python knows, such as cp1252 or utf-16") from None
+    return name
 
 
 def setting(default: Any, description: str) -> Any:
@@ -63,7 +71,16 @@ class DataSettings(Section):
         False,
         "training samples have no labels: those of data.classes are found by texts and pictures (method plus)",
     )
+    without_texts: bool = setting(
+        False, "go on although nearly no sample has a text: labels and pictures decide"
+    )
     label_separator: str | None = setting(None, "splits a label cell: multi-label")
+    join_labels: bool = setting(
+        False, "labels that differ only in case, blanks, hyphens or underscores are one class"
+    )
+    encoding: Annotated[str, AfterValidator(_known_encoding)] = setting(
+        "auto", "encoding of CSV, TSV and JSONL files; auto: UTF-8, UTF-16 or cp1252, by their bytes"
+    )
 
 
 class ScanSettings(Section):
@@ -138,7 +155,7 @@ class MatchSettings(Section):
     enhancer: Literal["none", "knn", "reciprocal"] = setting("reciprocal", "knn: VSGraph; reciprocal: ours")
     k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
     exact_below: Positive = setting(200_000, "more samples are searched by IVF")
-    memory_gb: Weight = setting(0.0, "most memory that the graph may use, the rest goes to disk; 0: no limit")
+    memory_gb: Weight = setting(0.0, "memory limit of the graph in GB, the rest goes to disk; 0: no limit")
     index: Literal["auto", "exact", "ivf", "pq"] = setting(
         "auto", "kind of search under memory_gb; pq stores codes instead of vectors"
     )
@@ -409,7 +426,7 @@ def _read(file: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "not YAML"
-        raise ConfigError(f"{file}{line}: {problem}", hint="mend the YAML syntax") from None
+        raise ConfigError(f"{file}{line}: {problem}", hint="correct the YAML syntax") from None
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -171,8 +171,8 @@ def test_a_run_shows_its_stages_figures_and_warnings(run: Run) -> None:
     last = text[text.rindex("✓ scan") :]
     names = [stage.name for stage in PLAN.of(run.settings)]
     assert [word for word in last.split() if word.isalpha() and len(word) > 3] == names
-    assert "warning: 1 classes have no training sample: nobody" in text
-    assert "warning: 1 classes have no sample and so no anchor: nobody" in text
+    assert "warning: 1 class without any training sample: nobody" in text
+    assert "warning: 1 class without any sample, and so without anchors: nobody" in text
     trained = [f for f in seen if f.shares() and f.shares()[-1]]
     assert {"anchor", "keep", "relabel", "drop"} == set(trained[-1].shares()[-1])
     assert trained[-1].epochs == run.settings.train.epochs
@@ -184,7 +184,7 @@ def test_a_run_shows_its_stages_figures_and_warnings(run: Run) -> None:
 
     run_all(run, watch=Lines(said.append))
     assert [line for line in said if line.startswith("[")][-1] == f"[{len(names)}/{len(names)}] evaluate"
-    assert "warning: 1 classes have no training sample: nobody" in said
+    assert "warning: 1 class without any training sample: nobody" in said
 
 
 def test_an_error_leaves_the_warnings_and_no_list_of_stages() -> None:

@@ -16,7 +16,8 @@ from capro.config import DataSettings
 
 COMMANDS: Any = get_command(app).commands  # type: ignore[attr-defined]
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in DataSettings.model_fields if name != "source"}
-VALUES = {"subset": "mini", "format": "table"}  # those that are not free text
+VALUES = {"subset": "mini", "format": "table", "encoding": "cp1252"}  # those that are not free text
+FLAGS = [name for name, field in DataSettings.model_fields.items() if field.annotation is bool]
 
 
 @pytest.mark.parametrize("command", ["scan", "run", "bench", "doctor"])
@@ -45,11 +46,11 @@ def test_every_option_of_scan_reaches_its_setting(monkeypatch: pytest.MonkeyPatc
     words = [
         part
         for name, option in OPTIONS.items()
-        for part in ([option] if name == "unlabelled" else [option, VALUES.get(name, f"[{name}: 1")])
+        for part in ([option] if name in FLAGS else [option, VALUES.get(name, f"[{name}: 1")])
     ]
     with pytest.raises(Stop):
         app(["scan", "a b", "--run", "r", "--set", "data.test=x", *words], standalone_mode=False)
-    wanted = {name: VALUES.get(name, f"[{name}: 1") for name in OPTIONS} | {"unlabelled": True}
+    wanted = {name: VALUES.get(name, f"[{name}: 1") for name in OPTIONS} | dict.fromkeys(FLAGS, True)
     assert seen[0].model_dump() == {"source": "a b", **wanted}  # an option wins over --set
 
 

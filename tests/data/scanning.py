@@ -11,17 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capro.config import DataSettings, ScanSettings
-from capro.data import readers
 from capro.data.image_bytes import ImageStore
 from capro.data.images import REASONS
 from capro.data.manifest import ROW_REASONS, Manifest
 from capro.data.scan import scan_sources
+from capro.stages.scan import find_sources
 from tests.data.corpus import png
 
 
 def scan_it(source: Path | str, out: Path, **data: Any) -> tuple[Manifest, dict[str, Any]]:
-    found = readers.find(DataSettings(**data), source=str(source))
-    summary = scan_sources(found, out, ScanSettings(workers=2))
+    settings = DataSettings(source=str(source), **data)
+    found = find_sources(settings)
+    summary = scan_sources(found, out, ScanSettings(workers=2), join_labels=settings.join_labels)
     manifest = Manifest.load(out / "manifest.parquet")
     quarantine = pq.read_table(out / "quarantine.parquet")
     assert summary["samples"] + summary["quarantined"] == summary["rows"] == len(manifest.frame)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from capro.data.labels import encode, known_labels, labels_of
+from capro.data.labels import alike, encode, joined_names, known_labels, labels_of
 from capro.data.manifest import Manifest, Task, schema
 from capro.errors import DataError
 
@@ -37,3 +37,20 @@ def test_a_label_outside_the_list_is_refused_or_open() -> None:
     assert known_labels(found, np.arange(2), ["a"]).tolist() == [0, -1]
     with pytest.raises(DataError, match="not in the class list"):
         known_labels(manifest("multi", [["z"]]), np.arange(1), ["a"])
+
+
+def test_labels_that_look_alike() -> None:
+    counts = {
+        "Track Pants": 3,
+        "track_pants": 9,
+        "boat": 193,
+        "Boat": 5,
+        "car": 1,
+        "Vögel": 1,
+        "vo\u0308gel": 1,
+    }
+    groups = [{"boat": 193, "Boat": 5}, {"track_pants": 9, "Track Pants": 3}, {"Vögel": 1, "vo\u0308gel": 1}]
+    assert [*map(sorted, alike(counts))] == [*map(sorted, groups)]
+    assert joined_names({"a b": 1, "A-B": 1}) == {"a b": "A-B"}  # of equally many the first by name
+    assert joined_names(counts, known=["Boat", "car"])["boat"] == "Boat"
+    assert joined_names({"-": 1, "_": 1}) == {}  # nothing would be left of them

@@ -10,6 +10,7 @@ import pytest
 from capro.config import DataSettings, ScanSettings
 from capro.data import readers
 from capro.data.scan import scan_sources
+from capro.data.summary import scan_problems
 from tests.data.corpus import png
 from tests.data.scanning import put, scan_it
 
@@ -45,3 +46,22 @@ def test_real_data_sets(shared: Path, tmp_path: Path, name: str, rows: int, clas
     assert summary["quarantined"] == 0
     assert len(summary["classes"]) == classes
     assert summary["splits"]["train"] == {10_000: 8000}.get(rows, rows)
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_labels_are_joined_where_that_is_asked_for(tmp_path: Path, multi: bool) -> None:
+    names = ["boat", "boat", "Boat", "BOAT"]
+    for number in range(4):
+        put(tmp_path / "d" / f"{number}.png", png(number))
+    cells = ["boat;BOAT" if multi and not number else name for number, name in enumerate(names)]
+    lines = [f"{number}.png,{cell},{'test' if number == 3 else 'train'}" for number, cell in enumerate(cells)]
+    (tmp_path / "d" / "metadata.csv").write_text("\n".join(["file_name,label,split", *lines]) + "\n")
+    settings = {"label_separator": ";"} if multi else {}
+    _, summary = scan_it(tmp_path / "d", tmp_path / "out", **settings)
+    assert len(summary["classes"]) == 3
+    assert [sorted(group) for group in summary["alike_labels"]] == [["BOAT", "Boat", "boat"]]
+    assert any("--join-labels" in text for text in scan_problems(summary))
+    manifest, summary = scan_it(tmp_path / "d", tmp_path / "joined", join_labels=True, **settings)
+    assert manifest.samples["labels"].tolist() == [("boat",)] * 4
+    assert summary["joined_labels"] == {"Boat": "boat", "BOAT": "boat"}
+    assert summary["alike_labels"] == []

@@ -89,6 +89,10 @@ def test_warnings() -> None:
     assert "tiny" in found["small classes"].text
     assert "test/1 = train/1" in found["duplicates across splits"].text
     assert "texts missing" in topics(replace(FACTS, no_text=0.7), "warning")
+    bare = replace(FACTS, no_text=1.0, undefined=["a"])
+    assert {"no texts"} == {name for name in topics(bare, "warning") if "text" in name}
+    assert "no texts" in topics(bare, "advice", "data.without_texts=true")
+    assert "classes without meaning" not in topics(bare, "warning")  # nothing is compared with their names
     advice = topics(replace(facts, harmed=["a"], compared=2, ambiguous=["a"]), "advice")
     assert {"classes made worse", "ambiguous names"} <= set(advice)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 from sklearn import metrics as theirs
 from sklearn.calibration import calibration_curve
 
@@ -173,3 +174,14 @@ def test_reliability_equals_scikit_learn(seed: int) -> None:
     accuracy, confidence = calibration_curve(right, scores.max(axis=1), n_bins=10)
     np.testing.assert_allclose(found.accuracy[found.sizes > 0], accuracy)
     np.testing.assert_allclose(found.confidence[found.sizes > 0], confidence)
+
+
+@given(st.integers(1, 300), st.floats(0, 1))
+def test_the_interval_is_wilsons(samples: int, share: float) -> None:
+    hits = round(share * samples)
+    slow = binomtest(hits, samples).proportion_ci(0.95, method="wilson")
+    assert ours.wilson(hits / samples, samples) == pytest.approx((slow.low, slow.high), abs=1e-6)
+
+
+def test_nothing_has_no_interval() -> None:
+    assert np.isnan(ours.wilson(float("nan"), 0)).all()

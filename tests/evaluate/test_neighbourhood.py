@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from capro.evaluate.neighbourhood import neighbourhood, text_lenders
+from capro.evaluate.neighbourhood import lenders_of, neighbourhood, text_lenders
 from capro.graph.neighbors import nearest
 
 
@@ -35,5 +35,10 @@ def test_a_set_without_neighbours_is_all_outliers() -> None:
 def test_the_closest_lenders_come_first() -> None:
     parts = np.array([0.1, 0.9, 0.5]), np.array([7, 8, 9]), np.array([0, 3, 3])
     graph = csr_array(parts, shape=(2, 10))
-    assert [rows.tolist() for rows in text_lenders(graph, 2)] == [[8, 9, 7], []]
-    assert [rows.tolist() for rows in text_lenders(None, 2)] == [[], []]
+    everybody = np.ones(10, bool)
+    assert [lenders_of(graph, row, everybody).tolist() for row in (0, 1)] == [[8, 9, 7], []]
+    without_eight = np.arange(10) != 8  # who has no text adds none
+    assert lenders_of(graph, 0, without_eight).tolist() == [9, 7]
+    square = csr_array(np.array([[0, 0.5], [0.5, 0]]))
+    assert [rows.tolist() for rows in text_lenders(square, np.array([True, False]))] == [[], [0]]
+    assert [rows.tolist() for rows in text_lenders(None, np.ones(2, bool))] == [[], []]

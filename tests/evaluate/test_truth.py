@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, precision_score, recall_score
 
-from capro.evaluate.truth import noise_detection
+from capro.evaluate.metrics import wilson
+from capro.evaluate.truth import noise_detection, true_labels
 
 
 def test_one_label_by_hand() -> None:
@@ -64,3 +65,11 @@ def test_noise_detection_equals_scikit_learn(seed: int, several: bool) -> None:
         assert found["precision"] == pytest.approx(precision_score(wrong, called))
         assert found["recall"] == pytest.approx(recall_score(wrong, called))
         assert found["f1"] == pytest.approx(f1_score(wrong, called, zero_division=0))
+
+
+def test_an_interval_of_pairs_counts_samples() -> None:
+    member = np.array([[1, 0, 1, 0], [0, 1, 0, 0]], dtype=bool)
+    labels = np.array([[1, 0, 1, 1], [0, 1, 0, 0]])
+    found = true_labels(labels, member)
+    assert found.share == 7 / 8
+    assert found.interval == wilson(7 / 8, 2)  # eight decisions about two samples

@@ -42,6 +42,7 @@ def evidence(**changes: Any) -> verdicts.Evidence:
         "text_distance": pd.DataFrame({"id": ["a"], "class": CLASSES[:1], "distance": [0.25]}),
         "pictures": neighbourhood(near),
         "lenders": [np.array([2]), np.array([0, 2]), np.array([], int), np.array([], int)],
+        "has_text": np.ones(4, bool), "chosen_by": np.array(["text", None, None, None], dtype=object),
         "gamma": 0.6,
     }  # fmt: skip
     return verdicts.Evidence(**(values | changes))
@@ -66,12 +67,12 @@ def test_columns_and_values_by_hand() -> None:
 def test_sentences_say_what_decided() -> None:
     said = verdicts.single_label(evidence()).set_index("id")["evidence"]
     assert said["a"].startswith(
-        f"Anchor of '{CLASSES[0]}': its own text and the texts of 1 similar picture lie "
+        f"Anchor of '{CLASSES[0]}': its own text and the texts of 1 similar picture are "
     )
     assert "0.25" in said["a"]
     assert f"from '{CLASSES[0]}' to '{CLASSES[1]}'" in said["b"]
     assert "is 0.70, above 0.60" in said["b"]
-    assert f"of 2 similar pictures that lent their texts, 0 are '{CLASSES[1]}'" in said["b"]
+    assert f"0 of the 2 similar pictures whose texts were added to it are '{CLASSES[1]}'" in said["b"]
     assert said["c"].startswith(f"Kept as '{CLASSES[0]}'")
     assert "below chance (0.33)" in said["d"]
 
@@ -92,10 +93,56 @@ def test_texts_that_counted_are_named() -> None:
     assert verdicts.single_label(evidence())["text_probability"].isna().all()
 
 
+@pytest.mark.parametrize(
+    ("own", "chosen_by", "distance", "reason"),
+    [
+        (
+            True,
+            "text",
+            0.25,
+            "its own text and the texts of 1 similar picture are 0.25 from the class's meaning",
+        ),
+        (False, "text", 0.25, "it has no text, and the texts of 1 similar picture are 0.25 from"),
+        (
+            False,
+            "picture",
+            np.nan,
+            "there is no text, but its picture is one of the most typical of its class",
+        ),
+        (True, "chance", 0.9, "it was drawn at random from its class"),
+    ],
+)
+def test_an_anchor_names_only_evidence_that_exists(
+    own: bool, chosen_by: str, distance: float, reason: str
+) -> None:
+    found = evidence(
+        has_text=np.full(4, own),
+        chosen_by=np.array([chosen_by, None, None, None], dtype=object),
+        text_distance=pd.DataFrame({"id": ["a"], "class": CLASSES[:1], "distance": [distance]}),
+    )
+    assert f"Anchor of '{CLASSES[0]}': {reason}" in verdicts.single_label(found)["evidence"][0]
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "part"),
+    [(True, 0, "(label and texts 0.70, picture"), (False, 0, "(label 0.70, picture"), (True, -1, "(texts 0.70, "),
+     (False, -1, "has a probability of 0.80 (picture 0.80)")],
+)  # fmt: skip
+def test_a_posterior_names_only_evidence_that_exists(own: bool, given: int, part: str) -> None:
+    found = evidence(
+        none=np.zeros(4), ask=np.zeros(4, bool), text=np.full((4, 3), 0.7, np.float32),
+        has_text=np.full(4, own), given=np.full(4, given),
+        decisions=np.full(4, int(Decision.KEEP if given == 0 else Decision.RELABEL)), corrected=np.zeros(4, int),
+    )  # fmt: skip
+    table = verdicts.single_label(found)
+    assert part in table["evidence"][0]
+    assert np.isnan(table["text_probability"][0]) == (not own or given < 0)
+
+
 def test_keep_without_proof_says_so() -> None:
     p = np.array([[0.4, 0.5, 0.1]] * 4, np.float32)
     changed = evidence(fused=p, decisions=np.full(4, int(Decision.KEEP)), corrected=np.zeros(4, int))
-    assert "for want of proof" in verdicts.single_label(changed)["evidence"][0]
+    assert "since nothing is sure" in verdicts.single_label(changed)["evidence"][0]
 
 
 def test_multi_label_has_a_row_per_sample_with_lists_and_one_per_pair() -> None:
@@ -161,7 +208,8 @@ def both() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
             anchored=np.zeros(n, bool), fused=p, classifier=p, similarity=p,
             text_distance=pd.DataFrame({"id": ["0"], "class": ["a"], "distance": [0.5]}),
             pictures=neighbourhood(nearest(features, NEIGHBORS)),
-            lenders=[np.zeros(0, np.int64)] * n, gamma=0.6,
+            lenders=[np.zeros(0, np.int64)] * n, has_text=np.zeros(n, bool),
+            chosen_by=np.full(n, None, dtype=object), gamma=0.6,
         )
     )  # fmt: skip
     parts = {name: lab.get_issues(name) for name in ("label", "outlier", "near_duplicate")}

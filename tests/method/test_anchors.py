@@ -165,7 +165,33 @@ def test_missing_texts_come_before_those_that_point_away():
     texts = [[-1, 0.1], [0, 0], [1, 0.1]]
     found = match(texts, [[1, 0]], [0, 0, 0], k=1, top_k=3, ids=["a", "b", "c"])
     assert found.sample.tolist() == [2, 1, 0]
-    assert found.distance[1] == found.cosine[1] == 1
+    assert np.isnan([found.distance[1], found.cosine[1]]).all()  # no text, no distance
+    assert found.by.tolist() == ["text", "picture", "text"]
+
+
+def test_without_texts_the_most_typical_pictures_are_anchors():
+    pictures = np.array(
+        [[0, 1.0], [1, 0.1], [1, 0], [1, 0.2], [0, 0]]
+    )  # a is unlike the others, e unreadable
+    found = match(
+        np.zeros((5, 2)), [[1, 0]], [0] * 5, k=1, top_k=3, ids=["a", "b", "c", "d", "e"], pictures=pictures
+    )
+    unit = pictures / np.linalg.norm(pictures, axis=1, keepdims=True).clip(min=1e-9)
+    likeness = [float(row @ unit.mean(axis=0)) for row in unit]
+    assert found.sample.tolist() == sorted(range(5), key=lambda row: -likeness[row])[:3]
+    assert 0 not in found.sample
+    assert found.by.tolist() == ["picture"] * 3
+    assert np.isnan(found.gallery.distance).all()
+
+
+def test_one_class_without_texts_changes_nothing_for_the_others():
+    rng = np.random.default_rng(0)
+    texts, labels, pictures = rng.normal(size=(20, 4)), np.arange(20) % 2, rng.normal(size=(20, 3))
+    options = {"k": 2, "top_k": 4, "ids": names(20), "pictures": pictures}
+    before = match(texts, np.eye(2, 4), labels, **options)
+    after = match(texts * (labels == 0)[:, None], np.eye(2, 4), labels, **options)
+    assert after.sample[after.label == 0].tolist() == before.sample[before.label == 0].tolist()
+    assert after.by.tolist() == ["text"] * 4 + ["picture"] * 4
 
 
 def test_empty_class_one_sample_no_sample():

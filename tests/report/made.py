@@ -118,6 +118,7 @@ def _writer(
                     "id": [ids[row] for row in anchors],
                     "row": anchors,
                     "class_index": first[anchors],
+                    "chosen_by": "text",
                     "words": [[HOSTILE[1], "cat"] for _ in anchors],
                     "neighbors": [ids[-2:] for _ in anchors],
                 }

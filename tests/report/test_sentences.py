@@ -12,3 +12,11 @@ def test_harm_is_said() -> None:
     text = sentences.brought(results, changes, NAMES, tests=10, interval=(-0.2, 0.0))
     assert "fell from 50.0 to 40.0" in text
     assert "0 classes got better, 1 worse (most of all cat, \N{MINUS SIGN}10.0 points)" in text
+
+
+def test_anchors_are_said_by_what_chose_them() -> None:
+    text = sentences.was_done(None, {"text": 3, "picture": 1, "chance": 2}, multi=False)
+    assert text.startswith("3 images became anchors: their texts, helped by")
+    assert "1 image became anchors without a text: their pictures are the most typical" in text
+    assert text.endswith("2 images were drawn at random as anchors.")
+    assert sentences.was_done(None, {}, multi=False) == ""

@@ -100,8 +100,13 @@ def test_verdicts_show_the_posterior_and_what_it_is_made_of(single):
     assert frame["needs_review"].dtype == bool
     moved = frame[frame["decision"] == "relabel"].iloc[0]
     assert f"Relabelled from '{moved['given_label']}' to '{moved['corrected_label']}'" in moved["evidence"]
-    assert "words" in moved["evidence"]
-    assert "picture" in moved["evidence"]
+    has_text = (
+        manifest_of(single).samples["title"].iloc[manifest_of(single).split("train")] != ""
+    ).to_numpy()
+    assert 0 < has_text.sum() < len(has_text)
+    assert (frame["evidence"].str.contains("(label and texts ", regex=False) == has_text).all()
+    assert (frame["evidence"].str.contains("(label 0", regex=False) == ~has_text).all()
+    assert frame["evidence"].str.contains("picture").all()
 
 
 def test_a_doubtful_sample_is_a_question(single, tmp_path):
@@ -139,7 +144,7 @@ def test_several_labels_are_mended_pair_by_pair(several):
 
 
 def test_no_text_at_all(tmp_path):
-    run = made(tmp_path)
+    run = made(tmp_path, "data.without_texts=true")
     for part in ("train", "test"):
         table = tmp_path / "data" / part / "metadata.csv"
         lines = table.read_text().splitlines()
@@ -149,7 +154,10 @@ def test_no_text_at_all(tmp_path):
     run_all(run)
     assert run.result("embed")["fields"] == []
     assert run.result("posterior")["field_weights"] == {}
-    assert set(run.issues()["decision"]) <= {"anchor", "keep", "relabel", "drop"}
+    issues = run.issues()
+    assert set(issues["decision"]) <= {"anchor", "keep", "relabel", "drop"}
+    assert not issues["evidence"].str.contains("text").any()
+    assert issues[["text_probability", "text_distance"]].isna().all(axis=None)
 
 
 def test_the_paper_is_untouched_by_the_other_method(tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from capro.errors import ConfigError
 from capro.text import wordnet
-from capro.text.classes import ClassSpec, class_text, draft, load_classes, save_classes
+from capro.text.classes import ClassSpec, class_text, draft, has_meaning, load_classes, save_classes
 from capro.text.senses import Candidate, Suggestion
 
 TIGER = wordnet.resolve("n02129604")
@@ -140,14 +140,17 @@ def test_the_draft_lists_the_other_senses(tmp_path):
 
 def test_class_text():
     sense = wordnet.sense_text(TIGER)
-    assert class_text(ClassSpec("x", sense="tiger.n.02")) == (sense, None)
-    assert class_text(ClassSpec("x", definition="stripes")) == ("stripes", None)
+    assert class_text(ClassSpec("x", sense="tiger.n.02")) == sense
+    assert class_text(ClassSpec("x", definition="stripes")) == "stripes"
     both = ClassSpec("x", sense="n02129604", definition="stripes")
-    assert class_text(both) == (f"stripes; {sense}", None)
-    assert class_text(ClassSpec("n02129604")) == (sense, None)  # as WebVision names its classes
-    text, warning = class_text(ClassSpec("ice_tiger"))
-    assert text == "ice tiger"
-    assert "'ice_tiger' has neither a sense nor a definition" in warning
+    assert class_text(both) == f"stripes; {sense}"
+    assert class_text(ClassSpec("n02129604")) == sense  # as WebVision names its classes
+    assert class_text(ClassSpec("ice_tiger")) == "ice tiger"
+    assert [has_meaning(spec) for spec in (both, ClassSpec("n02129604"), ClassSpec("ice_tiger"))] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.shared
@@ -155,4 +158,4 @@ def test_class_text():
 def test_the_shared_files_load(shared, name, count):
     specs = load_classes(shared / name / "classes.yaml")
     assert len(specs) == count
-    assert all(class_text(spec)[1] is None for spec in specs)
+    assert all(has_meaning(spec) for spec in specs)

@@ -129,23 +129,61 @@ def _open_set(found: Mapping[str, Any]) -> None:
 
 
 def _truth(found: Mapping[str, Any]) -> None:
-    noise = found["noise_detection"]
+    noise, intervals = found["noise_detection"], found["intervals"]
+    _truth_notes(found)
     # several labels: a decision for every class, nearly all of them "no"
     what = "decisions per class that are right" if "found" in noise else "labels that are true"
-    figures = {
-        "anchors whose label is true": found["anchor_purity"],
-        "the same in ambiguous classes": found["anchor_purity_ambiguous"],
-        f"web {what}": found["web_label_accuracy"],
-        f"cleaned {what}": found["cleaned_label_accuracy"],
-        "samples kept": found["kept"],
-        "labels called noise": noise["called"],
-        "... that are wrong (precision)": noise["precision"],
-        "wrong labels called noise (recall)": noise["recall"],
-        "new labels that are true": noise["corrected"],
-    }
+    anchors = (
+        # of some checked samples a class has few anchors: they are counted together
+        [("checked anchors whose label is true", found["anchor_share"], "anchor_share")]
+        if intervals
+        else [
+            ("anchors whose label is true", found["anchor_purity"], ""),
+            ("the same in ambiguous classes", found["anchor_purity_ambiguous"], ""),
+        ]
+    )
+    figures = [
+        *anchors,
+        (f"web {what}", found["web_label_accuracy"], "web_label_accuracy"),
+        (f"cleaned {what}", found["cleaned_label_accuracy"], "cleaned_label_accuracy"),
+        ("samples kept", found["kept"], ""),
+        ("labels called noise", noise["called"], "called"),
+        ("... that are wrong (precision)", noise["precision"], "precision"),
+        ("wrong labels called noise (recall)", noise["recall"], "recall"),
+        ("new labels that are true", noise["corrected"], "corrected"),
+    ]
     if "found" in noise:
-        figures["missing labels that were added"] = noise["found"]
-    print_table(["measured on the truth", ">%"], [(name, percent(each)) for name, each in figures.items()])
+        figures.append(("missing labels that were added", noise["found"], "found"))
+    rows = [(name, percent(value), _between(intervals.get(key))) for name, value, key in figures]
+    if intervals:
+        print_table(["estimated from the truth", ">%", ">95 % interval"], rows)
+    else:
+        print_table(["measured on the truth", ">%"], [row[:2] for row in rows])
+
+
+def _between(interval: Sequence[float | None] | None) -> str:
+    if interval is None or interval[0] is None:
+        return ""
+    return f"{percent(interval[0])} to {percent(interval[1])}"
+
+
+def _truth_notes(found: Mapping[str, Any]) -> None:
+    """How much of the truth is known, and what in its file may be a mistake."""
+    if found["checked"] < found["of"]:
+        print_line(
+            f"{found['checked']:,} of {found['of']:,} training samples have a true label: the figures are estimates "
+            "for all of them, if the checked ones were drawn at random"
+        )
+    if found["of_no_class"]:
+        print_line(
+            f"{found['of_no_class']:,} of the true labels are empty and count as showing none of the classes; "
+            "leave out rows that nobody has checked"
+        )
+    if found["unmatched"]:
+        print_line(f"{found['unmatched']:,} names in the file are no training sample")
+    if found["unknown_labels"]:
+        names = ", ".join(f"'{escape(name)}' ({count:,})" for name, count in found["unknown_labels"].items())
+        print_line(f"true labels that are no class of the run, so that no label is true there: {names}")
 
 
 def findings(found: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from capro.cli.options import (
 )
 from capro.cli.program import app, classes_app, fail, note, plain_lines, print_result
 from capro.stages import PLAN
+from capro.wording import some
 
 
 @app.command()
@@ -52,8 +53,11 @@ def scan(
     PLAN.do(opened, "scan", watch=watch, force=force)
     if choose is not None:
         choose(opened, watch)
+    quarantine, without_texts = opened.file(QUARANTINE), opened.settings.data.without_texts
     print_result(
-        opened.read(SUMMARY), as_json, lambda found: tables.scan_summary(found, opened.file(QUARANTINE))
+        opened.read(SUMMARY),
+        as_json,
+        lambda found: tables.scan_summary(found, quarantine, without_texts=without_texts),
     )
 
 
@@ -75,6 +79,12 @@ def classes_suggest(
     if out is not None:
         save_classes(out, [draft(suggestion) for suggestion in suggestions], suggestions=suggestions)
         note(f"wrote {out}: check the ambiguous classes, then use it with --set data.classes={out}")
+    bare = [each.name for each in suggestions if each.best is None]
+    if bare:
+        where = f"in {out}" if out else "in a classes.yaml (--out writes one)"
+        note(f"WordNet has no sense of {some(bare)}: write a definition of each {where}")
+    if not any(each.texts for each in suggestions):
+        note("no text was compared: the senses are in WordNet's order, what a picture can show first")
     plain = [each.as_dict() for each in suggestions]
     print_result(plain, as_json, lambda _: tables.suggestions(suggestions))
 

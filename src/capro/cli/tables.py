@@ -13,24 +13,29 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from capro.data.summary import explain, scan_problems
+from capro.data.readers.columns import TEXTS
+from capro.data.summary import FEW_TEXTS, explain, scan_problems
 from capro.run.artefacts import QUARANTINE, SUMMARY, VERDICTS
 from capro.run.directory import Run
 from capro.run.freshness import Outlook
 from capro.text.classes import ClassSpec, class_text, classes_of
 from capro.text.senses import Suggestion
+from capro.wording import listed, some
 
 if TYPE_CHECKING:
     from capro.demo.run import DemoRun
 
 SHOWN_CLASSES = 40
 SHOWN_SENSES = 4
+SHOWN_COLUMNS = 8
+READ_AS = {"image": "image", "label": "label", "text": "title", "description": "description", "tags": "tags",
+           "id": "id", "split": "split"}  # what a column is read as, by its purpose  # fmt: skip
 NOTES = {  # of a reader, by what it counted
     "other_files_ignored": "files are no pictures and were ignored",
     "other_members_ignored": "tar members are neither image nor text and were ignored",
     "truncated_shards": "shards end too early: their whole members were kept",
-    "metadata_replaced": "metadata rows are not UTF-8 and were read with replacement characters",
-    "replaced": "texts are not UTF-8 and were read with replacement characters",
+    "metadata_replaced": "metadata rows have bytes outside the file's encoding, read as replacement characters",
+    "replaced": "texts have bytes outside their encoding, read as replacement characters",
 }
 
 
@@ -73,7 +78,7 @@ def class_name(name: str, *, ambiguous: bool) -> str:
 # --- a scan ---------------------------------------------------------------------------------------
 
 
-def scan_summary(summary: dict[str, Any], quarantine: Path) -> None:
+def scan_summary(summary: dict[str, Any], quarantine: Path, *, without_texts: bool = False) -> None:
     """What came in, by class; what was quarantined and why; duplicates."""
     counts, notes = summary["splits"], summary["notes"]
     splits = [split for split in ("train", "val", "test") if split in counts]
@@ -95,20 +100,38 @@ def scan_summary(summary: dict[str, Any], quarantine: Path) -> None:
     for key, text in NOTES.items():
         if notes.get(key):
             print_line(f"{notes[key]:,} {text}")
+    _columns(summary.get("columns", {"read": {}, "not_read": []}))  # scans of 0.1.0 have none
     _classes(summary["classes"], splits)
+    for name, other in summary.get("joined_labels", {}).items():
+        print_line(f"label '{escape(name)}' was joined to '{escape(other)}'")
     for split in splits:
-        if count := summary["without_text"].get(split):
-            needless = "" if split == "train" else "; only training uses it"
+        count = summary["without_text"].get(split, 0)
+        if count and (split != "train" or count <= FEW_TEXTS * counts[split]):  # more is a warning
+            needless = "" if split == "train" else "; only training uses texts"
             print_line(f"{count:,} {split} samples ({count / counts[split]:.0%}) have no text{needless}")
     if summary["quarantined"]:
         reasons = summary["quarantined_by"].items()
         rows = [(escape(reason), f"{count:,}", explain(reason)) for reason, count in reasons]
         print_table(["quarantined because", ">rows", "meaning"], rows)
         print_line(f"each with its reason in {escape(str(quarantine))}", whole=True)
-    for problem in scan_problems(summary | {"quarantined": 0}):  # those are in the table
+    besides = summary | {"quarantined": 0}  # those are in the table
+    for problem in scan_problems(besides, without_texts=without_texts):
         print_line(f"[bold yellow]warning[/]: {escape(problem)}")
     for train, held in summary["duplicates"]["examples"][:3]:
         print_line(f"  {escape(held)} = {escape(train)}", whole=True)
+
+
+def _columns(columns: dict[str, Any]) -> None:
+    """Which column was read as what, which was not, and the options that would read it."""
+    read, others = columns["read"], columns["not_read"]
+    if read:
+        parts = ", ".join(f"{READ_AS[purpose]} from '{escape(name)}'" for purpose, name in read.items())
+        print_line(f"columns: {parts}")
+    if others:
+        names = some([f"'{escape(name)}'" for name in others], SHOWN_COLUMNS)
+        free = [f"--{purpose}-column" for purpose in ("label", *TEXTS) if purpose not in read]
+        options = f"; {listed(free, 'or')} reads one" if free else ""
+        print_line(f"columns that were not read: {names}{options}")
 
 
 def _classes(classes: dict[str, dict[str, int]], splits: Sequence[str]) -> None:
@@ -151,7 +174,7 @@ def class_texts(specs: Sequence[ClassSpec]) -> None:
         (
             class_name(spec.name, ambiguous=bool(spec.ambiguous)),
             spec.sense or "-",
-            escape(short(class_text(spec)[0], 70)),
+            escape(short(class_text(spec), 70)),
         )
         for spec in specs
     ]
@@ -161,6 +184,9 @@ def class_texts(specs: Sequence[ClassSpec]) -> None:
 def match_summary(found: dict[str, Any], anchors: Path) -> None:
     """How many anchors there are."""
     print_line(f"[bold]{found['anchors']:,} anchors[/] in {escape(str(anchors))}", whole=True)
+    by_picture = found.get("chosen_by", {}).get("picture")
+    if by_picture:
+        print_line(f"{by_picture:,} of them have no text and were chosen by their pictures")
     if found["recall"] is not None:
         print_line(f"neighbours searched by IVF with recall {found['recall']:.3f}")
 

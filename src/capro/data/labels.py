@@ -6,7 +6,9 @@ Several: membership, (n, C) int64 in {0, 1}.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -18,6 +20,43 @@ from capro.errors import DataError
 NO_CLASS = -1
 Labels = NDArray[np.int64]  # (n,) or (n, C)
 Names = Sequence[Sequence[str]]  # the label names of each sample
+
+
+def plain_label(name: str) -> str:
+    """A label without case, blanks, hyphens and underscores: what labels that look alike share.
+
+    >>> plain_label("Track Pants") == plain_label("track_pants "), plain_label("C++") == plain_label("C")
+    (True, False)
+    """
+    return re.sub(r"[\s_-]+", "", unicodedata.normalize("NFC", name)).casefold() or name
+
+
+def alike(counts: Mapping[str, int]) -> list[dict[str, int]]:
+    """Groups of labels that differ only in case, blanks, hyphens or underscores, most frequent first.
+
+    >>> alike({"boat": 193, "Boat": 5, "car": 7})
+    [{'boat': 193, 'Boat': 5}]
+    """
+    groups: dict[str, dict[str, int]] = {}
+    for name in sorted(counts, key=lambda name: (-counts[name], name)):
+        groups.setdefault(plain_label(name), {})[name] = counts[name]
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def joined_names(counts: Mapping[str, int], known: Collection[str] = ()) -> dict[str, str]:
+    """The name that each label gets where labels that look alike are one class; without those that keep theirs.
+
+    A group is called by its member among the known names, else by its most frequent one.
+
+    >>> joined_names({"boat": 193, "Boat": 5, "car": 7})
+    {'Boat': 'boat'}
+    >>> joined_names({"boat": 2}, known=["Boat"])
+    {'boat': 'Boat'}
+    """
+    places = {plain_label(name): name for name in reversed([*known])}
+    for name in sorted(counts, key=lambda name: (-counts[name], name)):
+        places.setdefault(plain_label(name), name)
+    return {name: places[plain_label(name)] for name in counts if places[plain_label(name)] != name}
 
 
 def encode(names: Names, classes: Sequence[str], *, several: bool) -> Labels:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capro.config import ScanSettings
 from capro.data.image_bytes import row_bytes
 from capro.data.images import ImageProblem, decode
+from capro.data.labels import joined_names
 from capro.data.manifest import SPLITS, Manifest, Row, Source, Task, write_manifest
 from capro.data.readers.base import Reader
 from capro.data.summary import summarise
@@ -33,6 +35,8 @@ def scan_sources(
     settings: ScanSettings,
     *,
     unlabelled: bool = False,
+    join_labels: bool = False,
+    classes: Collection[str] = (),
     progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Read every row, check every image, write manifest, quarantine and summary.
@@ -42,6 +46,8 @@ def scan_sources(
         folder: Where ``manifest.parquet``, ``quarantine.parquet`` and ``summary.json`` go.
         settings: Limits of images.
         unlabelled: Training rows have no labels: what a source has as such is left out.
+        join_labels: Labels that differ only in case, blanks, hyphens or underscores become one.
+        classes: Names that joined labels take where they are among them.
         progress: Called with the number of rows done in each step.
 
     Returns:
@@ -55,10 +61,20 @@ def scan_sources(
         records = _record_all(checked, task, progress, unlabelled=unlabelled)
         write_manifest(path, records, task=task, sources=sources)
     manifest = Manifest.load(path)
+    joined = _joined(manifest, classes) if join_labels else {}
+    if joined:
+        manifest = Manifest(_renamed(manifest, joined))
+        with atomic_path(path) as temporary:
+            pq.write_table(manifest.table, temporary)
     bad = manifest.table.filter(pc.field("status") != "ok")
     with atomic_path(folder / QUARANTINE.file) as temporary:
         pq.write_table(bad, temporary)
-    summary = summarise(manifest, notes=[reader.notes for reader in readers])
+    summary = summarise(
+        manifest,
+        notes=[reader.notes for reader in readers],
+        intakes=[reader.intake() for reader in readers],
+        joined=joined,
+    )
     if not summary["samples"]:
         reasons = ", ".join(f"{name} ({n})" for name, n in summary["quarantined_by"].items())
         raise DataError(
@@ -67,6 +83,30 @@ def scan_sources(
         )
     write_json(folder / SUMMARY.file, summary)
     return summary
+
+
+def _joined(manifest: Manifest, classes: Collection[str]) -> dict[str, str]:
+    """Which labels become another one; training samples decide how a class is called."""
+    samples = manifest.samples
+    training = Counter(
+        name for labels in samples.loc[samples["split"] == "train", "labels"] for name in labels
+    )
+    everywhere = {name: training[name] for labels in samples["labels"] for name in labels}
+    return joined_names(everywhere, classes)
+
+
+def _renamed(manifest: Manifest, names: Mapping[str, str]) -> pa.Table:
+    """The table with other labels; of several labels that became one, one stays."""
+    single = manifest.task == "single"
+    column = "label" if single else "labels"
+    cells = manifest.table[column].to_pylist()
+    if single:
+        cells = [names.get(name, name) for name in cells]
+    else:
+        cells = [labels and [*dict.fromkeys(names.get(name, name) for name in labels)] for labels in cells]
+    place = manifest.table.schema.get_field_index(column)
+    kind = manifest.table.schema.field(place)
+    return manifest.table.set_column(place, kind, pa.array(cells, type=kind.type))
 
 
 def _peek(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:

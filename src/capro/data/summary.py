@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from capro.data.images import REASONS
+from capro.data.labels import alike
 from capro.data.manifest import ROW_REASONS, Manifest
-from capro.wording import many
+from capro.data.readers.base import Intake
+from capro.wording import listed, many, share
 
 EXAMPLES = 10  # examples kept in the summary
+SHOWN = 5  # names in a sentence
+FEWEST_TEXTS = 0.05  # share of the training samples; with less a run stops unless data.without_texts is set
+FEW_TEXTS = 0.5  # share without text above which most anchors rest on the texts of similar pictures
 
 
-def summarise(manifest: Manifest, *, notes: Sequence[dict[str, int]] = ()) -> dict[str, Any]:
-    """What is in a manifest, as plain data: counts, classes, texts, quarantine, duplicates."""
+def summarise(
+    manifest: Manifest,
+    *,
+    notes: Sequence[dict[str, int]] = (),
+    intakes: Sequence[Intake] = (),
+    joined: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What is in a manifest, as plain data: counts, classes, texts, quarantine, duplicates.
+
+    Args:
+        manifest: The manifest.
+        notes: What each reader counted.
+        intakes: How each reader read its columns and files.
+        joined: Labels that became another one, by their name in the source.
+    """
     frame, samples = manifest.frame, manifest.samples
     total = Counter[str]()
     for note in notes:
@@ -25,18 +43,28 @@ def summarise(manifest: Manifest, *, notes: Sequence[dict[str, int]] = ()) -> di
     text = samples["title"] + samples["description"] + samples["tags"]
     empty = text.str.strip().str.len() == 0
     reasons = frame.loc[frame["status"] != "ok", "reason"].value_counts()
+    classes = _per_class(samples)
+    read = {purpose: name for intake in reversed(intakes) for purpose, name in intake.columns.items()}
+    unused = dict.fromkeys(name for intake in intakes for name in intake.unused)
     return {
         "task": manifest.task,
         "rows": len(frame),
         "samples": len(samples),
         "quarantined": int((frame["status"] != "ok").sum()),
         "splits": _counts(samples["split"].value_counts()),
-        "classes": _per_class(samples),
+        "classes": classes,
+        "alike_labels": alike({name: sum(counts.values()) for name, counts in classes.items()}),
+        "joined_labels": dict(joined or {}),
         "unlabelled": int(sum(not labels for labels in samples["labels"])),
         "without_text": _counts(empty.groupby(samples["split"]).sum()),
         "quarantined_by": _counts(reasons),
         "duplicates": _duplicates(samples),
         "notes": dict(total),
+        "columns": {"read": read, "not_read": [name for name in unused if name not in read.values()]},
+        "guessed_encodings": {
+            name: found for intake in intakes for name, found in intake.guessed_encodings.items()
+        },
+        "ignored_tables": [name for intake in intakes for name in intake.ignored_tables],
     }
 
 
@@ -79,8 +107,8 @@ def _duplicates(samples: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def scan_problems(summary: dict[str, Any]) -> list[str]:
-    """What was wrong with the files."""
+def scan_problems(summary: dict[str, Any], *, without_texts: bool = False) -> list[str]:
+    """What was wrong with the files; ``without_texts``: that there are no texts is meant."""
     found = []
     if summary["quarantined"]:
         reasons = sorted(summary["quarantined_by"].items(), key=lambda item: -item[1])[:3]
@@ -94,6 +122,46 @@ def scan_problems(summary: dict[str, Any]) -> list[str]:
     if copies["held_out_also_in_train"]:
         found.append(
             f"{many(copies['held_out_also_in_train'], 'held-out image')} are in the training set "
-            "as well: figures measured on them flatter."
+            "as well: figures measured on them look better than they are."
+        )
+    return [*found, *_text_problems(summary, without_texts), *_label_problems(summary)]
+
+
+def _text_problems(summary: dict[str, Any], without_texts: bool) -> list[str]:
+    """Texts that are missing, or were not read as they are."""
+    found = []
+    empty, total = summary["without_text"].get("train", 0), summary["splits"].get("train", 0)
+    if total and empty / total > FEW_TEXTS:
+        text = f"{empty:,} of {many(total, 'training sample')} ({share(empty, total)}) have no text"
+        stops = empty / total > 1 - FEWEST_TEXTS and not without_texts
+        how = "name the column that has them (--text-column), or --without-texts says that there are none"
+        found.append(f"{text}, so that a run will stop: {how}." if stops else f"{text}.")
+    for name, encoding in summary.get("guessed_encodings", {}).items():
+        found.append(
+            f"{name} is not UTF-8 and was read as {encoding}; --encoding NAME names another encoding."
+        )
+    for name in summary.get("ignored_tables", []):
+        ending = name[name.rindex(".") :].lower()
+        found.append(
+            f"the table {name} was not read: rename it to metadata{ending} if it describes the pictures."
+        )
+    lacking, files = (summary["notes"].get(key, 0) for key in ("files_without_metadata", "files"))
+    if lacking:
+        found.append(
+            f"{lacking:,} of {many(files, 'file')} have no row in the metadata: they have no text, "
+            "and the name of their folder is their label."
         )
     return found
+
+
+def _label_problems(summary: dict[str, Any]) -> list[str]:
+    """Labels that may be one class."""
+    groups = summary.get("alike_labels", [])
+    if not groups:
+        return []
+    named = [listed([f"'{name}' ({count:,})" for name, count in group.items()]) for group in groups[:SHOWN]]
+    more = f"; and {len(groups) - SHOWN} more groups" if len(groups) > SHOWN else ""
+    return [
+        f"labels that differ only in case, blanks, hyphens or underscores are separate classes: "
+        f"{'; '.join(named)}{more}. --join-labels makes one class of each group."
+    ]

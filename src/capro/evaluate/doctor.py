@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 from capro.config import Settings
 from capro.data.labels import labels_of
 from capro.data.manifest import manifest_of
+from capro.data.summary import FEW_TEXTS
 from capro.evaluate.class_findings import class_findings, finding_text
 from capro.evaluate.metrics import class_sizes
 from capro.evaluate.noise import noise_from_anchors
 from capro.run.artefacts import ANCHORS, CLEANED_LABELS, DETAILS, SUMMARY, VISUAL
 from capro.run.directory import Run
-from capro.text.classes import classes_of
+from capro.text.classes import classes_of, has_meaning
+from capro.train.setup import anchor_choice
 
 SMALL_CLASS = 20  # samples; fewer give no prototype worth the name
-FEW_TEXTS = 0.5  # share without text above which anchors rest on neighbours' texts
 SHOWN = 5
 UNEVEN = 3  # the largest class over the smallest from which balance is advised
 Level = Literal["warning", "advice", "fine"]
@@ -86,7 +87,7 @@ def examine(run: Run) -> Facts:
         known = {
             "classes_known": True,
             "ambiguous": [spec.name for spec in specs if spec.ambiguous],
-            "undefined": [spec.name for spec in specs if not spec.sense and not spec.definition],
+            "undefined": [spec.name for spec in specs if not has_meaning(spec)],
         }
         sizes = {spec.name: sizes.get(spec.name, 0) for spec in specs}
         bare = {name: bare[name] for name, size in sizes.items() if size}
@@ -122,7 +123,8 @@ def _noise(run: Run) -> tuple[float | None, str]:
     visual, anchors, after = run.find(VISUAL), run.find(ANCHORS), run.find(CLEANED_LABELS)
     # an image of several things is like many others: with several labels neighbours have no vote
     if visual is not None and anchors is not None and manifest_of(run).task == "single":
-        chosen = ~anchors["random"].to_numpy(dtype=bool)  # drawn ones are as noisy as the rest
+        # drawn ones are as noisy as the rest, and typical pictures agree with their class by choice
+        chosen = anchor_choice(anchors) == "text"
         found = noise_from_anchors(
             np.asarray(visual),
             _labels(run),
@@ -256,7 +258,7 @@ def recommended_gamma(facts: Facts) -> tuple[float, str]:
     if facts.task == "multi" and (ratio or 0) > 0.5:
         return (
             0.6,
-            f"positives are frequent ({ratio:.2f} per negative), so that they are in no danger of being drowned",
+            f"positives are frequent ({ratio:.2f} per negative), so that the many negatives do not outweigh them",
         )
     if facts.task == "multi":
         return 0.9, (
@@ -322,7 +324,7 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
         "warning", "duplicates across splits",
         lambda f, _: _leaked(f),
         "{found[0]:,} held-out images are in the training set as well ({found[1]}): figures "
-        "measured on them flatter",
+        "measured on them look better than they are",
         "remove them from the training data",
     ),
     Rule(
@@ -336,9 +338,19 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
         "give one: --set data.test=PATH, or a column with --split-column",
     ),
     Rule(
-        "warning", "texts missing", lambda f, _: f.no_text > FEW_TEXTS,
-        "{f.no_text:.0%} of the training samples have no text: anchors rest on the texts of neighbours",
-        "check --text-column, or read captions and tags as well",
+        "warning", "texts missing", lambda f, _: FEW_TEXTS < f.no_text < 1,
+        "{f.no_text:.0%} of the training samples have no text: anchors rest on the texts of similar pictures",
+        "name the columns with texts: --text-column, --description-column, --tags-column",
+    ),
+    Rule(
+        "warning", "no texts", lambda f, s: f.no_text == 1 and not s.data.without_texts,
+        "no training sample has a text: nothing but labels and pictures can decide, and a run stops",
+        "name the columns with texts: --text-column, --description-column, --tags-column; or go on without: "
+        "--set data.without_texts=true",
+    ),
+    Rule(
+        "advice", "no texts", lambda f, s: f.no_text == 1 and s.data.without_texts,
+        "no training sample has a text: labels and pictures decide, and anchors are the most typical pictures",
     ),
     Rule(
         "warning", "texts missing in classes", lambda f, _: _without_text(f),
@@ -362,16 +374,16 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     Rule(
         "warning", "small classes", lambda f, _: _small(f),
         f"fewer than {SMALL_CLASS} training samples in {{found}}: too few for anchors "
-        "and a rest that could be mended",
+        "and other samples to correct",
         "fetch more images of them, or merge classes",
     ),
     Rule(
-        "warning", "classes without meaning", lambda f, _: f.undefined,
-        "neither sense nor definition: {found}; their bare names are matched, whatever they mean",
+        "warning", "classes without meaning", lambda f, _: f.no_text < 1 and f.undefined,
+        "neither sense nor definition: {found}; texts are compared with their bare names",
         "add a sense or a definition in classes.yaml",
     ),
     Rule(
-        "advice", "ambiguous names", lambda f, _: f.ambiguous,
+        "advice", "ambiguous names", lambda f, _: f.no_text < 1 and f.ambiguous,
         "several senses: {found}; the text of the class alone decides which of them becomes its anchors",
         "look at `capro classes show --run RUN` and at match/anchors.png",
     ),

@@ -14,6 +14,7 @@ from capro.data.labels import Labels
 from capro.errors import DataError
 
 Scores = NDArray[np.floating]
+NORMAL_95 = 1.959964  # of a normal distribution 95 % lie within so many standard deviations
 
 
 def class_sizes(y: Labels, n_classes: int) -> Labels:
@@ -293,6 +294,22 @@ def _ratio(a: NDArray[Any], b: NDArray[Any], empty: float = 0.0) -> NDArray[np.f
 def mean(values: NDArray[Any]) -> float:
     """The mean; nan of nothing."""
     return float(values.mean()) if values.size else float("nan")
+
+
+def wilson(share: float, samples: int) -> tuple[float, float]:
+    """95 % interval of a share that was measured on some samples of many (Wilson); nan of nothing.
+
+    It stays within 0 and 1, and none right of ten is not "0 exactly".
+
+    >>> [round(bound, 3) for bound in wilson(0.0, 10)], [round(bound, 3) for bound in wilson(0.8, 200)]
+    ([0.0, 0.278], [0.739, 0.85])
+    """
+    if not samples:
+        return float("nan"), float("nan")
+    z2 = NORMAL_95**2 / samples
+    middle = (share + z2 / 2) / (1 + z2)
+    half = float(np.sqrt(z2 * (share * (1 - share) + z2 / 4))) / (1 + z2)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _mean_known(values: NDArray[np.float64]) -> float:

@@ -77,20 +77,21 @@ def _mutual(index: NDArray[np.int32], close: NDArray[np.bool_]) -> list[NDArray[
     return [np.array(sorted(others), dtype=np.int64) for others in found]
 
 
-def text_lenders(graph: csr_array | None, count: int) -> list[NDArray[np.int64]]:
+def text_lenders(graph: csr_array | None, has_text: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
     """Rows of the neighbours whose texts were added to each sample's, most similar first, at most LENDERS.
 
     Args:
         graph: Adjacency of the text enhancement, (n, n); or None.
-        count: n.
+        has_text: Who has a text of its own to give, (n,).
     """
     if graph is None:
-        return [np.zeros(0, np.int64) for _ in range(count)]
-    return [lenders_of(graph, row) for row in range(count)]
+        return [np.zeros(0, np.int64) for _ in has_text]
+    return [lenders_of(graph, row, has_text) for row in range(len(has_text))]
 
 
-def lenders_of(graph: csr_array, row: int) -> NDArray[np.int64]:
+def lenders_of(graph: csr_array, row: int, has_text: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The neighbours whose texts were added to one sample's."""
     part = slice(int(graph.indptr[row]), int(graph.indptr[row + 1]))
-    order = np.argsort(-graph.data[part], kind="stable")[:LENDERS]
-    return np.asarray(graph.indices[part][order], dtype=np.int64)
+    order = np.argsort(-graph.data[part], kind="stable")
+    others = np.asarray(graph.indices[part][order], dtype=np.int64)
+    return others[has_text[others]][:LENDERS]

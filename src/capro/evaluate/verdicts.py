@@ -47,7 +47,9 @@ class Evidence:
     similarity: Floats  # r, (n, C)
     text_distance: pd.DataFrame  # id, class, distance: d* of each sample to its web classes
     pictures: Neighbourhood
-    lenders: list[NDArray[np.int64]]
+    lenders: list[NDArray[np.int64]]  # neighbours whose texts were added to the sample's
+    has_text: NDArray[np.bool_]  # of its own, (n,)
+    chosen_by: NDArray[np.object_]  # of an anchor: text, picture or chance, (n,)
     gamma: float
     text: Floats | None = None  # t, (n, C), where texts count in the rule; method plus: P(c | words)
     none: Floats | None = None  # method plus, one label: posterior of none of these, (n,)
@@ -102,7 +104,10 @@ class Evidence:
         """Probability of each given label by the text (one label only); nan without a text."""
         if self.text is None:
             return np.full(len(self.ids), np.nan)
-        known = (self.given >= 0) & self.text.any(axis=1)
+        read = (
+            self.text.any(axis=1) if self.none is None else self.has_text
+        )  # plus: the label counts there too
+        known = (self.given >= 0) & read
         return np.where(known, self.text[np.arange(len(self.ids)), self.given], np.nan)
 
     def aside(self, row: int) -> str:
@@ -153,11 +158,8 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
     if e.none is not None:
         return _posterior_sentence(e, row) + e.aside(row)
     if decision is Decision.ANCHOR:
-        helpers = len(e.lenders[row])
-        texts = f" and the texts of {many(helpers, 'similar picture')} lie" if helpers else " lies"
         text = (
-            f"Anchor of '{label}': its own text{texts} {distance:.2f} from the class's meaning; "
-            f"belief in '{label}' is {belief:.2f}."
+            f"Anchor of '{label}': {_anchor_reason(e, row, distance)}; belief in '{label}' is {belief:.2f}."
         )
     elif decision is Decision.RELABEL:
         new = int(e.corrected[row])
@@ -182,19 +184,36 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
         )
     else:
         text = (
-            f"Kept as '{label}' for want of proof: '{e.classes[best]}' is believed more, with "
+            f"Kept as '{label}', since nothing is sure: '{e.classes[best]}' is believed more, with "
             f"{top:.2f}, but not above {e.gamma:.2f}; '{label}' has {belief:.2f}."
         )
     return text + e.aside(row)
 
 
+def _anchor_reason(e: Evidence, row: int, distance: float) -> str:
+    """What made a sample an anchor: texts that exist, else its picture or chance."""
+    if e.chosen_by[row] == "chance":
+        return "it was drawn at random from its class"
+    if e.chosen_by[row] == "picture":
+        return "there is no text, but its picture is one of the most typical of its class"
+    if not (e.has_text[row] or len(e.lenders[row])):
+        return "there is no text, neither its own nor of a similar picture"  # chosen by an earlier version
+    helpers = many(len(e.lenders[row]), "similar picture")
+    if not e.has_text[row]:
+        return f"it has no text, and the texts of {helpers} are {distance:.2f} from the class's meaning"
+    texts = f"its own text and the texts of {helpers} are" if len(e.lenders[row]) else "its own text is"
+    return f"{texts} {distance:.2f} from the class's meaning"
+
+
 def _posterior_sentence(e: Evidence, row: int) -> str:
-    """Method plus: the posterior, and what words (label and texts) and picture say alone."""
+    """Method plus: the posterior, and the probabilities by label and texts alone and by the picture alone."""
     given, decision = int(e.given[row]), Decision(int(e.decisions[row]))
     best = int(e.corrected[row]) if e.corrected[row] >= 0 else int(e.fused[row].argmax())
 
     def weighed(c: int) -> str:
-        words = "" if e.text is None else f"words {e.text[row, c]:.2f}, "
+        known = "label and texts" if e.has_text[row] else "label"
+        known = known if given >= 0 else "texts" if e.has_text[row] else ""
+        words = f"{known} {e.text[row, c]:.2f}, " if e.text is not None and known else ""
         return f"{e.fused[row, c]:.2f} ({words}picture {e.classifier[row, c]:.2f})"
 
     before = f"'{e.classes[given]}'" if given >= 0 else "no label"
@@ -217,17 +236,20 @@ def _posterior_sentence(e: Evidence, row: int) -> str:
 def _texts_compared(e: Evidence, row: int, label: int) -> str:
     if e.text is None or not e.text[row].any() or e.given[row] < 0:
         return ""
-    return f" (its text gives {e.text[row, label]:.2f} and {e.text[row, e.given[row]]:.2f})"
+    whose = "its text gives" if e.has_text[row] else "texts of similar pictures give"
+    return f" ({whose} {e.text[row, label]:.2f} and {e.text[row, e.given[row]]:.2f})"
 
 
 def _votes(e: Evidence, row: int, label: int) -> str:
-    """How many of the neighbours that lent their text carry a class in the cleaned set."""
+    """How many of the neighbours whose texts were added have a class in the cleaned set."""
     others = e.lenders[row]
     if not len(others):
         return ""
     agree = int((e.corrected[others] == label).sum())
-    near = many(len(others), "similar picture")
-    return f"; of {near} that lent their texts, {agree} are '{e.classes[label]}' after cleaning"
+    return (
+        f"; {agree} of the {len(others)} similar pictures whose texts were added to it are "
+        f"'{e.classes[label]}' after cleaning"
+    )
 
 
 # --- several labels -------------------------------------------------------------------------------

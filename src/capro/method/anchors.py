@@ -7,7 +7,9 @@ textual prototype as one more node. Decided here, beyond method.md:
   depends on the order of the samples.
 - Distances that agree to six decimals are ties: what is beyond is rounding of float32.
 - Far from the prototype no neighbour is shared: d_J is 1, d* = (d + 1) / 2 keeps the order of d.
-- A missing text (zero vector) is at distance 1 from everything: before texts that point away.
+- A missing text (zero vector) has no distance (nan). In the order of a class such samples stand where distance 1
+  would be, before texts that point away, and among themselves by how typical their picture is of the class:
+  the cosine to the mean picture of the gallery. What was chosen so says it (`Anchors.by`).
 
 Cost per class with m samples: a k-NN search, O(m^2 d) when exact; then O(m (k + d)).
 """
@@ -31,6 +33,7 @@ from capro.graph.rerank import encoding, jaccard_distance
 
 Mode = Literal["text", "random"]
 DECIMALS = 6
+UNKNOWN = 1.0  # where a sample without a text stands in the order of distances
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class Distances:
     Attributes:
         label: class, (m,).
         sample: row of the sample, (m,).
-        distance: d*, (m,); d itself without re-ranking; plus the contrast, where there is one.
-        cosine: d, the cosine distance in [0, 2], (m,).
+        distance: d*, (m,); d itself without re-ranking; plus the contrast, where there is one; nan without a text.
+        cosine: d, the cosine distance in [0, 2], (m,); nan without a text.
     """
 
     label: Ints
@@ -60,13 +63,18 @@ class Anchors(Distances):
         distance: d*, (a,).
         cosine: d, (a,).
         rank: place within the class, from 0, (a,); randomly drawn anchors come last, as drawn.
-        random: whether an anchor was drawn at random, (a,).
+        by: what chose an anchor, (a,): its text, its picture where it has no text, or chance.
         gallery: the same distances for all samples, anchors or not.
     """
 
     rank: Ints
-    random: NDArray[np.bool_]
+    by: NDArray[np.object_]
     gallery: Distances
+
+    @property
+    def random(self) -> NDArray[np.bool_]:
+        """Whether an anchor was drawn at random, (a,)."""
+        return np.asarray(self.by == "chance")
 
 
 def match(
@@ -77,6 +85,7 @@ def match(
     k: int,
     top_k: int,
     ids: Sequence[str],
+    pictures: NDArray[Any] | None = None,
     random_share: float = 0.0,
     mode: Mode = "text",
     seed: int = 0,
@@ -93,6 +102,7 @@ def match(
         k: neighbourhood size of Eq. 3.
         top_k: K; a class with fewer samples gives them all, a class without samples none.
         ids: (n,) sample ids, which break ties.
+        pictures: v, (n, d), visual features, which order samples without a text; by their ids if None.
         random_share: share of a class's anchors drawn at random from the rest of its gallery.
         mode: `text`, or `random` for the ablation's baseline.
         seed: of the random draws; each class has its own stream.
@@ -105,7 +115,7 @@ def match(
     >>> found.sample.tolist(), found.rank.tolist()
     ([1, 0], [0, 1])
     >>> found.gallery.cosine.round(2).tolist()
-    [0.019999999552965164, 0.0, 0.800000011920929, 1.0]
+    [0.019999999552965164, 0.0, 0.800000011920929, nan]
     """
     _check_settings(top_k, random_share, mode)
     s, s_c = np.asanyarray(texts), unit_rows(prototypes, "prototypes")
@@ -117,16 +127,22 @@ def match(
     members = galleries(labels, ids, len(s), len(s_c))
     whole = _measured(s, s_c, members, k=k, rerank=rerank, contrast=contrast, exact_below=exact_below)
     ends = np.searchsorted(whole.label, np.arange(len(s_c) + 1))
-    chosen = [
-        _choose(whole.distance[a:b], top_k, random_share, mode, np.random.default_rng([seed, c]))
-        for c, (a, b) in enumerate(pairwise(ends))
-    ]
+    chosen = []
+    for c, (a, b) in enumerate(pairwise(ends)):
+        unknown = np.isnan(whole.distance[a:b]).any()
+        v = pictures[whole.sample[a:b]] if unknown and pictures is not None else None
+        order = _order(whole.distance[a:b], v)
+        chosen.append(_choose(order, top_k, random_share, mode, np.random.default_rng([seed, c])))
+    if pictures is not None:
+        release(pictures)
     at = _flat([begin + places for begin, (places, _) in zip(ends, chosen, strict=False)], np.int64)
     columns: dict[str, Any] = {name: values[at] for name, values in vars(whole).items()}
+    by_chance = _flat([drawn for _, drawn in chosen], np.bool_)
+    by_text = ~np.isnan(columns["distance"])
     return Anchors(
         **columns,
         rank=_flat([np.arange(len(places)) for places, _ in chosen], np.int32),
-        random=_flat([by_chance for _, by_chance in chosen], np.bool_),
+        by=np.select([by_chance, by_text], ["chance", "text"], "picture").astype(object),
         gallery=whole,
     )
 
@@ -139,8 +155,10 @@ def _measured(
     for c, gallery in enumerate(members):
         s_i = unit_rows(s[gallery], f"texts of class {c}")
         d_star, d = text_distances(s_i, s_c[c], **options)
-        stars.append(d_star + contrast * rivalry(s_i, s_c, c) if contrast else d_star)
-        cosines.append(d)
+        has_text = s_i.any(axis=1)
+        star = d_star + contrast * rivalry(s_i, s_c, c) if contrast else d_star
+        stars.append(np.where(has_text, star, np.nan))
+        cosines.append(np.where(has_text, d, np.nan))
         if c % 16 == 15:  # scattered rows of mapped texts stay resident otherwise
             release(s)
     label = np.repeat(np.arange(len(members), dtype=np.int32), [len(gallery) for gallery in members])
@@ -247,13 +265,24 @@ def galleries(labels: Any, ids: Sequence[str], samples: int, classes: int) -> li
     return [ordered[a:b] for a, b in pairwise(ends)]
 
 
+def _order(d_star: Floats, pictures: NDArray[Any] | None) -> NDArray[np.int64]:
+    """Places of a gallery from the nearest text to the farthest, (m,); without a text by the picture."""
+    known = ~np.isnan(d_star)
+    distance = np.where(known, np.round(d_star.astype(np.float64), DECIMALS), UNKNOWN)
+    likeness = np.zeros(len(d_star))
+    if pictures is not None:
+        v = unit_rows(pictures, "pictures")
+        mean = v.mean(axis=0, dtype=np.float64)
+        likeness = np.where(known, 0.0, np.round(v @ mean, DECIMALS))
+    return np.lexsort((-likeness, distance))
+
+
 def _choose(
-    d_star: Floats, top_k: int, share: float, mode: Mode, rng: np.random.Generator
+    order: NDArray[np.int64], top_k: int, share: float, mode: Mode, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Places of the anchors in a gallery, and which of them were drawn at random."""
-    size = min(top_k, len(d_star))
+    size = min(top_k, len(order))
     drawn = size if mode == "random" else int(share * size + 0.5)
-    order = np.argsort(np.round(d_star.astype(np.float64), DECIMALS), kind="stable")
     top, rest = order[: size - drawn], order[size - drawn :]
     by_chance = rng.permutation(np.sort(rest))[:drawn]  # sorted: the draw does not depend on distances
     return np.concatenate([top, by_chance]), np.arange(size) >= len(top)

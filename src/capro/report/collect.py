@@ -7,6 +7,7 @@ matches; a few thousand thumbnails.
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,7 @@ from capro.report.load import Loaded, load
 from capro.run.directory import Run
 from capro.run.plan import Plan
 from capro.run.progress import SILENT, Watch
+from capro.train.setup import anchor_choice
 from capro.wording import plain
 
 FLOW_CLASSES = 18
@@ -53,7 +55,8 @@ def collect(run: Run, plan: Plan, *, held_out: str, title: str | None = None, wa
         **measured(found),
     }
     data["findings"] = findings(found, shown)
-    data["matches"] = top_matches(found, shown, watch)
+    data["no_texts"] = found.texts is not None and not np.asarray(found.texts).any()
+    data["matches"] = None if data["no_texts"] else top_matches(found, shown, watch)
     data["map"] = embedding(found, shown, watch)
     data["summary"] = summary(found, data)
     data["samples"], data["sheets"] = samples(found, shown, watch)
@@ -205,13 +208,14 @@ def findings(found: Loaded, shown: Shown) -> list[dict[str, Any]]:
 def summary(found: Loaded, data: dict[str, Any]) -> list[dict[str, str]]:
     """The four parts of the summary, in plain sentences."""
     total = data["noise"]["total"] if data["noise"] else None
-    problems = scan_problems(found.summary)
+    without = found.run.settings.data.without_texts
+    problems = [text[:1].upper() + text[1:] for text in scan_problems(found.summary, without_texts=without)]
     if total:
         worst = [(data["classes"][row["label"]], float(row["share"])) for row in data["noise"]["classes"]]
         problems.insert(0, sentences.was_wrong(total, worst[:WORST], multi=found.multi))
     else:
         problems.append(found.missing.get("clean", "There are no verdicts on the labels yet."))
-    anchors = None if found.anchors is None else len(found.anchors)
+    anchors = {} if found.anchors is None else dict(Counter(anchor_choice(found.anchors).tolist()))
     done = sentences.was_done(total, anchors, multi=found.multi)
     results = data["comparison"]
     if results is None:

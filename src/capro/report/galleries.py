@@ -153,10 +153,11 @@ def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | N
                 continue
             columns.append(name)
             for c in order.tolist():
-                distance, _ = text_distances(np.asarray(texts[members[c]]), found.prototypes[c], k=settings.k)
+                with_text = members[c][np.asarray(texts[members[c]]).any(axis=1)]
+                distance, _ = text_distances(np.asarray(texts[with_text]), found.prototypes[c], k=settings.k)
                 best = np.argsort(np.round(distance, 6), kind="stable")[:TOP]
-                rows[c][name] = shown.add(members[c][best].tolist(), large=True)
-                rows[c][f"{name}_anchor"] = [(int(row), c) in protected for row in members[c][best]]
+                rows[c][name] = shown.add(with_text[best].tolist(), large=True)
+                rows[c][f"{name}_anchor"] = [(int(row), c) in protected for row in with_text[best]]
                 rows[c][f"{name}_distance"] = [round(float(d), 3) for d in distance[best]]
                 step(1)
     return {
@@ -164,7 +165,7 @@ def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | N
         "left_out": [name for name in COLUMNS if name not in columns],
         "limit": GRAPH_LIMIT,
         "top": TOP,
-        "classes": list(rows.values()),
+        "classes": [row for row in rows.values() if any(row[name] for name in columns)],
     }
 
 

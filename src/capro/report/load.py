@@ -36,7 +36,7 @@ from capro.run.artefacts import (
 )
 from capro.run.directory import Run
 from capro.run.plan import Plan
-from capro.text.classes import ClassSpec, class_text, classes_of
+from capro.text.classes import ClassSpec, class_text, classes_of, has_meaning
 
 Matrix = NDArray[np.float32]
 T = TypeVar("T")
@@ -89,8 +89,7 @@ class Loaded:
     @property
     def meanings(self) -> list[str]:
         """The text that stands for each class, (C,); empty where only its name is known."""
-        texts = [class_text(spec) for spec in self.classes]
-        return ["" if warning else text for text, warning in texts]
+        return [class_text(spec) if has_meaning(spec) else "" for spec in self.classes]
 
     @property
     def multi(self) -> bool:

@@ -63,14 +63,17 @@ def was_wrong(counts: dict[str, int], worst: Sequence[tuple[str, float]], *, mul
     return text + (f" The noisiest classes are {listed(named)}." if named else "")
 
 
-def was_done(counts: dict[str, int] | None, anchors: int | None, *, multi: bool) -> str:
-    """What was done to the data."""
-    text = ""
-    if anchors is not None:
-        text = (
-            f"{many(anchors, 'image')} became anchors: their texts, helped by the texts of images "
-            "that look alike, are nearest to what the class means. "
-        )
+ANCHORS = {  # by what chose them, see `capro.train.setup.anchor_choice`
+    "text": "became anchors: their texts, helped by the texts of images that look alike, are nearest to what "
+    "the class means",
+    "picture": "became anchors without a text: their pictures are the most typical of their class",
+    "chance": "were drawn at random as anchors",
+}
+
+
+def was_done(counts: dict[str, int] | None, anchors: dict[str, int], *, multi: bool) -> str:
+    """What was done to the data; anchors are counted by what chose them."""
+    text = "".join(f"{many(n, 'image')} {ANCHORS[by]}. " for by, n in anchors.items())
     if counts is not None:
         kept = counts["anchor"] + counts["keep"]
         noun = "label" if multi else "image"

@@ -7,33 +7,40 @@ from pathlib import Path
 from typing import Any
 
 from capro.data.labels import labels_of
-from capro.data.manifest import manifest_of
-from capro.errors import ConfigError
-from capro.run.artefacts import CLASSES, CLASSES_DRAFT, PUBLISHED_CLASSES
+from capro.data.manifest import Manifest, manifest_of
+from capro.data.summary import FEWEST_TEXTS
+from capro.errors import ConfigError, DataError
+from capro.run.artefacts import CLASSES, CLASSES_DRAFT, PUBLISHED_CLASSES, SUMMARY
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Job, Stage
 from capro.text import classes as class_texts
-from capro.text.classes import ClassSpec, classes_of
+from capro.text.classes import ClassSpec, classes_of, has_meaning
 from capro.text.cleaning import training_texts
 from capro.text.encoders import load_text_encoder
 from capro.text.senses import Suggestion, rank_senses
+from capro.wording import many, some
 
-SHOWN = 5  # names in a warning
 EAGER = 0.8  # with a lower gamma the rule per class adds labels that it half believes
 
 
 def suggest(run: Run, *, watch: Watch = SILENT) -> list[Suggestion]:
     """All noun senses of every label in the manifest, ranked by the class's own texts."""
     settings, manifest = run.settings.embed, manifest_of(run)
-    texts: dict[str, list[str]] = {name: [] for name in manifest.label_names("train")}
-    names = manifest.samples["labels"].iloc[manifest.split("train")]
-    for text, labels in zip(training_texts(manifest), names, strict=True):
-        for label in labels:
-            texts[label].append(text)
+    texts = _by_class(manifest, training_texts(manifest))
     encoder = load_text_encoder(settings.text_encoder, max_tokens=settings.max_tokens)
     with watch.bar("ranking senses", None) as step:
         return rank_senses(texts, lambda batch: encoder.encode(batch, progress=step))
+
+
+def _by_class(manifest: Manifest, texts: list[str]) -> dict[str, list[str]]:
+    """The texts of the training samples of each label; empty ones are left out."""
+    found: dict[str, list[str]] = {name: [] for name in manifest.label_names("train")}
+    names = manifest.samples["labels"].iloc[manifest.split("train")]
+    for text, labels in zip(texts, names, strict=True):
+        for label in labels if text else ():
+            found[label].append(text)
+    return found
 
 
 def _given(run: Run) -> list[ClassSpec]:
@@ -42,8 +49,8 @@ def _given(run: Run) -> list[ClassSpec]:
     return class_texts.load_classes(Path(path)) if path else []
 
 
-def _work(job: Job) -> None:
-    specs = _given(job.run)
+def _work(job: Job) -> dict[str, Any]:
+    specs, manifest = _given(job.run), manifest_of(job.run)
     if not specs and job.settings.data.unlabelled:
         raise ConfigError(
             "data.unlabelled: no label names the classes", hint="list them: --set data.classes=classes.yaml"
@@ -56,6 +63,9 @@ def _work(job: Job) -> None:
             specs = [class_texts.draft(suggestion) for suggestion in suggestions]
         class_texts.save_classes(job.file(CLASSES_DRAFT), specs, suggestions=suggestions)
     job.write(CLASSES, [asdict(spec) for spec in specs])
+    texts = training_texts(manifest)
+    by_class = {name: len(found) for name, found in _by_class(manifest, texts).items()}
+    return {"texts": {"samples": sum(map(bool, texts)), "by_class": by_class}}
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -68,7 +78,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _check(run: Run) -> list[str]:
-    """Refuse labels outside the list; warn of classes without samples and of senses to look at."""
+    """Refuse labels outside the list, and data without texts; warn of what decides badly."""
     settings, manifest, specs = run.settings, manifest_of(run), classes_of(run)
     if settings.data.unlabelled and settings.method != "plus":
         raise ConfigError("data.unlabelled: CAPro as published needs labels", hint="--set method=plus")
@@ -77,18 +87,89 @@ def _check(run: Run) -> list[str]:
     found = []
     empty = sorted(set(names) - set(manifest.label_names("train")))
     if empty and not settings.data.unlabelled:
-        found.append(f"{len(empty)} classes have no training sample: {', '.join(empty[:SHOWN])}")
+        found.append(f"{many(len(empty), 'class', 'classes')} without any training sample: {some(empty)}")
     if manifest.task == "multi" and settings.train.gamma < EAGER:
         found.append(
-            f"samples carry several labels, and train.gamma {settings.train.gamma} changes them eagerly: "
+            f"samples carry several labels, and train.gamma {settings.train.gamma} changes many of them: "
             "the paper has 0.9 here (--set train.gamma=0.9; --preset small-multi for frozen features)"
         )
-    if not settings.data.classes and not run.find(PUBLISHED_CLASSES):
-        unsure = [spec.name for spec in specs if spec.ambiguous or not spec.sense]
+    texts = _text_counts(run)
+    count = texts["samples"]
+    if count < FEWEST_TEXTS * len(manifest.split("train")):
+        _refuse_without_texts(run, count)
         found.append(
-            f"the senses of the classes were chosen by the texts; check {len(unsure)} of {len(specs)} "
-            f"({', '.join(unsure[:SHOWN])}): edit a copy of {run.file(CLASSES_DRAFT)}, then "
-            "--set data.classes=COPY"
+            f"{_have_text(run, count)}: labels and pictures decide, and the anchors that have none are the most "
+            "typical pictures of their class"
+        )
+    if count:
+        found += _meaning_problems(run, specs, texts["by_class"])
+    elif not settings.data.classes and not run.find(PUBLISHED_CLASSES):
+        found.append(
+            "the senses of the classes were not chosen by texts, since there are none; they decide nothing"
+        )
+    return found
+
+
+def _text_counts(run: Run) -> dict[str, Any]:
+    """How many training samples have a text that can be used, in all and by class."""
+    kept: dict[str, Any] | None = run.result("classes").get("texts")
+    if kept is not None:
+        return kept
+    summary = run.read(SUMMARY)  # the stage was done by an earlier version
+    read = summary["splits"].get("train", 0) - summary["without_text"].get("train", 0)
+    return {"samples": read, "by_class": {}}
+
+
+def _have_text(run: Run, count: int) -> str:
+    total = many(len(manifest_of(run).split("train")), "training sample")
+    return (
+        f"{count:,} of {total} have a text"
+        if count > 1
+        else f"{'one' if count else 'none'} of {total} has a text"
+    )
+
+
+def _refuse_without_texts(run: Run, count: int) -> None:
+    """Stop where nearly no training sample has a text, unless that is meant."""
+    data, what = run.settings.data, f"{_have_text(run, count)} that can be used"
+    unused = run.read(SUMMARY).get("columns", {}).get("not_read", [])
+    columns = f"; columns that were not read: {some(unused, 8)}" if unused else ""
+    name = "name the column with texts: --text-column, --description-column or --tags-column"
+    if data.unlabelled:
+        raise DataError(f"{what}, and data.unlabelled leaves no labels either{columns}", hint=name)
+    if not data.without_texts:
+        raise DataError(
+            f"{what}{columns}",
+            hint=f"{name}; to go on with labels and pictures alone, --set data.without_texts=true",
+        )
+
+
+def _meaning_problems(run: Run, specs: list[ClassSpec], texts: dict[str, int]) -> list[str]:
+    """Classes that their texts or their meaning cannot describe."""
+    found = []
+    silent = [name for name, count in texts.items() if not count]
+    if silent:
+        found.append(
+            f"no sample of {some(silent)} has a text: anchors there rest on texts of similar pictures, or are the "
+            "most typical pictures of their class"
+        )
+    suggested = not run.settings.data.classes and not run.find(PUBLISHED_CLASSES)
+    edit = f"edit a copy of {run.file(CLASSES_DRAFT)}, then --set data.classes=COPY"
+    ambiguous = [spec.name for spec in specs if spec.ambiguous]
+    if suggested and ambiguous:
+        found.append(
+            "the senses of the classes were chosen by the texts; check "
+            f"{len(ambiguous)} of {len(specs)} with several meanings ({some(ambiguous)}): {edit}"
+        )
+    elif suggested:
+        found.append(f"the senses of the classes were chosen by the texts: to change one, {edit}")
+    bare = [spec.name for spec in specs if not has_meaning(spec)]
+    if bare:
+        given = run.settings.data.classes
+        how = f"write a definition in {given}" if given else f"to write a definition, {edit}"
+        found.append(
+            f"{many(len(bare), 'class', 'classes')} with neither a sense nor a definition, so that texts are "
+            f"compared with the bare name: {some(bare)}; {how}"
         )
     return found
 

@@ -15,6 +15,7 @@ from capro.graph.neighbors import nearest
 from capro.method import plus
 from capro.run.artefacts import (
     ADJACENCY,
+    ANCHORS,
     CLEANED_LABELS,
     CLEANED_WORDS,
     DISTANCES,
@@ -23,6 +24,7 @@ from capro.run.artefacts import (
     POSTERIOR,
     SAMPLE_VERDICTS,
     STEP2,
+    TEXTS,
     VERDICTS,
     VISUAL,
     WORD_EVIDENCE,
@@ -35,7 +37,7 @@ from capro.stages.train import has_step2, judge_of
 from capro.stages.training import Parts, parts_of
 from capro.train.batches import forward_plain
 from capro.train.judgement import Judged, judge_all
-from capro.train.setup import TrainingSet, anchored_of, load_net
+from capro.train.setup import TrainingSet, anchor_choice, anchored_of, load_net
 
 
 def _by_rule(job: Job, parts: Parts, anchored: Tensor) -> Judged:
@@ -103,6 +105,10 @@ def _work(job: Job) -> dict[str, Any]:
 
 def _evidence(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged) -> verdicts.Evidence:
     """What the verdict tables are written from."""
+    has_text = np.asarray(np.asarray(job.read(TEXTS)).any(axis=1))
+    anchors = job.read(ANCHORS)
+    chosen_by = np.empty(len(has_text), dtype=np.object_)  # None where it is no anchor
+    chosen_by[anchors["row"].to_numpy(dtype=np.int64)] = anchor_choice(anchors)
     with job.scratch() as scratch:
         near = nearest(job.read(VISUAL), NEIGHBORS, **search_options(job, scratch))
     return verdicts.Evidence(
@@ -120,7 +126,9 @@ def _evidence(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged)
         ask=judged.ask,
         text_distance=job.read(DISTANCES)[["id", "class", "distance"]],
         pictures=neighbourhood(near),
-        lenders=text_lenders(job.run.find(ADJACENCY), len(training.positions)),
+        lenders=text_lenders(job.run.find(ADJACENCY), has_text),
+        has_text=has_text,
+        chosen_by=chosen_by,
         gamma=job.settings.train.gamma,
     )
 

@@ -64,15 +64,13 @@ def _work(job: Job) -> dict[str, Any]:
     arrays = {TEXTS: texts} | {FIELD_TEXTS[name]: field for name, field in fields.items()}
     _write_texts(job, arrays, unique, encoded, encoder.dim)
     specs = classes_of(job.run)
-    described = [class_text(spec) for spec in specs]
-    job.write(CLASS_TEXTS, encoder.encode([text for text, _ in described]))
+    job.write(CLASS_TEXTS, encoder.encode([class_text(spec) for spec in specs]))
     if job.settings.method == "plus":
         found |= {"fields": [*fields], "sense_owners": _write_senses(job, specs, encoder)}
     write_rows(job.file(VISUAL), visual.shape, visual.blocks())
     for name in SHARDS:
         shutil.rmtree(job.folder / name, ignore_errors=True)
-    warnings = [warning for _, warning in described if warning]
-    return {"text_encoder": cost, **found, "warnings": warnings}
+    return {"text_encoder": cost, **found}
 
 
 def _embed_texts(job: Job, unique: list[str], encoder: TextEncoder) -> Shards:

@@ -33,8 +33,9 @@ from capro.run.stage import Job, Stage
 from capro.text.cleaning import training_texts
 from capro.text.encoders import load_text_encoder
 from capro.train.setup import TrainingSet, training_set
+from capro.wording import many, some
 
-SHOWN = 5  # words named as evidence, classes in a warning
+SHOWN = 5  # words named as evidence
 
 
 def _match(run: Run, training: TrainingSet, texts: NDArray[Any], **changed: Any) -> Anchors:
@@ -50,8 +51,8 @@ def _match(run: Run, training: TrainingSet, texts: NDArray[Any], **changed: Any)
         "exact_below": chosen.exact_below,
     }
     labels = training.labels.numpy()
-    prototypes = run.read(CLASS_TEXTS)
-    return match(texts, prototypes, labels, ids=training.row_ids, **(options | changed))
+    prototypes, pictures = run.read(CLASS_TEXTS), run.read(VISUAL)
+    return match(texts, prototypes, labels, ids=training.row_ids, pictures=pictures, **(options | changed))
 
 
 def _work(job: Job) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def _work(job: Job) -> dict[str, Any]:
         "distance": anchors.distance,
         "cosine_distance": anchors.cosine,
         "random": anchors.random,
+        "chosen_by": anchors.by,
     }
     found = pd.DataFrame(chosen)
     found["words"], found["neighbors"] = _evidence(job.run, found, ids)
@@ -85,6 +87,7 @@ def _work(job: Job) -> dict[str, Any]:
     short = (counts > 0) & (counts < job.settings.match.top_k)
     return {
         "anchors": len(found),
+        "chosen_by": {str(name): int(n) for name, n in found["chosen_by"].value_counts().items()},
         "recall": job.run.result("graph")["recall"],
         "classes_below_k": classes[short].tolist(),
         "classes_without_anchor": sorted(classes[counts == 0].tolist()),
@@ -96,7 +99,10 @@ def _evidence(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """For each anchor the words nearest to its class's text, and the neighbours whose texts were added."""
     texts, graph = training_texts(manifest_of(run)), run.find(ADJACENCY)
-    lenders = [[] if graph is None else lenders_of(graph, row).tolist() for row in anchors["row"].tolist()]
+    has_text = np.array([bool(text) for text in texts])
+    lenders = [
+        [] if graph is None else lenders_of(graph, row, has_text).tolist() for row in anchors["row"].tolist()
+    ]
     words = [
         list(dict.fromkeys(" ".join([texts[row], *(texts[n] for n in others)]).split()))
         for row, others in zip(anchors["row"], lenders, strict=True)
@@ -118,21 +124,27 @@ def _problems(run: Run) -> list[str]:
     """Classes with few anchors or none."""
     found = run.result("match")
     texts = {
-        "classes_below_k": "classes have fewer than K samples and give them all",
-        "classes_without_anchor": "classes have no sample and so no anchor",
+        "classes_below_k": "with fewer than K samples, which are all anchors",
+        "classes_without_anchor": "without any sample, and so without anchors",
     }
     return [
-        f"{len(found[key])} {text}: {', '.join(found[key][:SHOWN])}"
+        f"{many(len(found[key]), 'class', 'classes')} {text}: {some(found[key])}"
         for key, text in texts.items()
         if found[key]
     ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    # earlier versions took the first samples where there was no text: such anchors are chosen again
+    without = {"without_texts": True} if run.settings.data.without_texts else {}
+    return {"match": run.settings.match.model_dump(), "seed": run.settings.seed, **without}
 
 
 STAGE = Stage(
     "match",
     _work,
     summary="text matching",
-    settings=lambda run: {"match": run.settings.match.model_dump(), "seed": run.settings.seed},
+    settings=_settings,
     reads=["scan", "classes", "embed", "graph"],
     check=_problems,
 )

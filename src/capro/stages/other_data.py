@@ -24,7 +24,8 @@ from capro.run.progress import Watch
 from capro.run.stage import Job, Stage, perform
 from capro.stages import PLAN
 from capro.stages.features import embed_images, image_shards
-from capro.stages.scan import listing_fingerprint, scan_into
+from capro.stages.scan import listing_fingerprint, reading_settings, scan_into
+from capro.text.classes import classes_of
 from capro.train.batches import PLAIN, FeatureInputs, ImageInputs, Inputs
 from capro.train.setup import pretrained, training_set
 
@@ -47,17 +48,22 @@ def readers_to_evaluate(run: Run, source: str) -> list[Reader]:
     return find_to_evaluate(run.settings.data.model_copy(update=changed), source)
 
 
+def _class_names(run: Run) -> list[str]:
+    return [spec.name for spec in classes_of(run)]
+
+
 def _scan(source: str) -> Stage:
     def settings(run: Run) -> dict[str, Any]:
         return {
-            "data": run.settings.data.model_dump(exclude={"classes", "source", "test"}),
+            "data": reading_settings(run.settings.data, leave_out=("source", "test")),
             "scan": run.settings.scan.model_dump(exclude={"workers"}),
             "source": source,
+            **({"classes": _class_names(run)} if run.settings.data.join_labels else {}),
             "listing": listing_fingerprint(readers_to_evaluate(run, source)),
         }
 
     def work(job: Job) -> None:
-        scan_into(job, readers_to_evaluate(job.run, source))
+        scan_into(job, readers_to_evaluate(job.run, source), classes=_class_names(job.run))
 
     return Stage(f"{folder_of(source)}/scan", work, settings=settings)
 

@@ -23,7 +23,7 @@ from capro.run.artefacts import (
 )
 from capro.run.directory import Run
 from capro.run.stage import Job, Stage
-from capro.train.setup import TrainingSet, anchored_of, training_set
+from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
 
 
 def _tensor(run: Run, artefact: Artefact[Any]) -> Tensor:
@@ -71,7 +71,7 @@ def _findings(run: Run, training: TrainingSet, found: plus.Posterior) -> list[di
     if found.several:
         return []
     texts = [_tensor(run, FIELD_TEXTS[name]) for name in run.result("embed")["fields"]]
-    anchors = anchored_of(run, training).cpu()
+    anchors = text_anchors(run, training).cpu()
     listed = plus.diagnose(found, training.labels.cpu(), texts, _tensor(run, CLASS_TEXTS), anchors=anchors)
     ids = training.row_ids
     return [

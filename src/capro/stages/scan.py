@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -41,13 +41,23 @@ def listing_fingerprint(sources: Sequence[Reader]) -> str:
     return fingerprint(listing)
 
 
-def scan_into(job: Job, sources: Sequence[Reader]) -> None:
-    """Read sources into this stage's folder."""
+def scan_into(job: Job, sources: Sequence[Reader], *, classes: Collection[str] = ()) -> None:
+    """Read sources into this stage's folder; joined labels are called as the classes are."""
     counts = [reader.count() for reader in sources]
     total = None if None in counts else sum(count or 0 for count in counts)
     with job.bar("reading images", total) as step:
-        unlabelled = job.settings.data.unlabelled
-        scan_sources(sources, job.folder, job.settings.scan, unlabelled=unlabelled, progress=step)
+        data = job.settings.data
+        scan_sources(
+            sources, job.folder, job.settings.scan, unlabelled=data.unlabelled,
+            join_labels=data.join_labels, classes=classes, progress=step,
+        )  # fmt: skip
+
+
+def reading_settings(settings: DataSettings, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
+    """The settings of the data that decide what a scan reads; newer ones only where they are not the default."""
+    newer = {"join_labels", "encoding"}
+    found = settings.model_dump(exclude={"classes", "without_texts", *newer, *leave_out})
+    return found | settings.model_dump(include=newer, exclude_defaults=True)
 
 
 def _work(job: Job) -> dict[str, str]:
@@ -61,7 +71,7 @@ def _work(job: Job) -> dict[str, str]:
 
 def _settings(run: Run) -> dict[str, Any]:
     return {
-        "data": run.settings.data.model_dump(exclude={"classes"}),
+        "data": reading_settings(run.settings.data),
         "scan": run.settings.scan.model_dump(exclude={"workers"}),
     }
 
@@ -70,11 +80,15 @@ def _files(run: Run) -> dict[str, Any]:
     return {"listing": listing_fingerprint(find_sources(run.settings.data))}
 
 
+def _problems(run: Run) -> list[str]:
+    return scan_problems(run.read(SUMMARY), without_texts=run.settings.data.without_texts)
+
+
 STAGE = Stage(
     "scan",
     _work,
     summary="reading and checking images",
     settings=_settings,
     files=_files,
-    check=lambda run: scan_problems(run.read(SUMMARY)),
+    check=_problems,
 )

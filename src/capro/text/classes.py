@@ -44,27 +44,29 @@ class ClassSpec:
 _KEYS = [each.name for each in fields(ClassSpec)]
 
 
-def class_text(spec: ClassSpec) -> tuple[str, str | None]:
-    """Text t^c of a class, and a warning where only its name is known.
+def has_meaning(spec: ClassSpec) -> bool:
+    """Whether more than the name of a class is known: a sense, a definition, or a name that is a WordNet id.
+
+    >>> has_meaning(ClassSpec("boots", definition="high shoes")), has_meaning(ClassSpec("ice_boots"))
+    (True, False)
+    """
+    return bool(spec.sense or spec.definition or wordnet.is_wnid(spec.name))
+
+
+def class_text(spec: ClassSpec) -> str:
+    """Text t^c of a class; its bare name where nothing else is known.
 
     A definition stands before the text of the sense. A name that is an id of WordNet, as in
     WebVision, is its own sense.
 
-    >>> class_text(ClassSpec("boots", definition="high shoes"))
-    ('high shoes', None)
-    >>> class_text(ClassSpec("ice_boots"))[0]
-    'ice boots'
+    >>> class_text(ClassSpec("boots", definition="high shoes")), class_text(ClassSpec("ice_boots"))
+    ('high shoes', 'ice boots')
     """
     sense = spec.sense or (spec.name if wordnet.is_wnid(spec.name) else None)
     parts = [spec.definition] if spec.definition else []
     if sense:
         parts.append(wordnet.sense_text(wordnet.resolve(sense)))
-    if parts:
-        return "; ".join(parts), None
-    return (
-        " ".join(spec.name.replace("_", " ").split()),
-        f"class '{spec.name}' has neither a sense nor a definition: its bare name stands for it",
-    )
+    return "; ".join(parts) or " ".join(spec.name.replace("_", " ").split())
 
 
 def classes_of(run: Run) -> list[ClassSpec]:

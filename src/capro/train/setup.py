@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -70,7 +71,10 @@ def training_set(run: Run, device: torch.device | str = "cpu") -> TrainingSet:
 
 def anchored_of(run: Run, training: TrainingSet) -> Tensor:
     """Who is an anchor (of which class), in the shape of the labels."""
-    frame = run.read(ANCHORS)
+    return _marked(run.read(ANCHORS), training)
+
+
+def _marked(frame: pd.DataFrame, training: TrainingSet) -> Tensor:
     anchored = torch.zeros_like(training.labels, dtype=torch.bool)
     rows, columns = (
         torch.from_numpy(frame[name].to_numpy(dtype=np.int64)).to(anchored.device)
@@ -78,6 +82,19 @@ def anchored_of(run: Run, training: TrainingSet) -> Tensor:
     )
     anchored[(rows, columns) if training.multi_label else (rows,)] = True
     return anchored
+
+
+def anchor_choice(anchors: pd.DataFrame) -> NDArray[np.object_]:
+    """What chose each anchor: `text`, `picture` (it has no text) or `chance`; runs before 0.2.0 chose by texts."""
+    if "chosen_by" in anchors:
+        return anchors["chosen_by"].to_numpy(dtype=object)
+    return np.where(anchors["random"].to_numpy(dtype=bool), "chance", "text").astype(object)
+
+
+def text_anchors(run: Run, training: TrainingSet) -> Tensor:
+    """Who is an anchor by its text, in the shape of the labels: only these say something about the class's meaning."""
+    frame = run.read(ANCHORS)
+    return _marked(frame[anchor_choice(frame) == "text"], training)
 
 
 # --- inputs ---------------------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from capro.data.summary import scan_problems
 from tests.data.corpus import BAD_IMAGES, png
 from tests.data.scanning import put, reasons, scan_it
 
@@ -82,10 +84,43 @@ def test_paths_that_leave_the_folder_are_refused(tmp_path: Path, kind: str) -> N
     assert summary["quarantined_by"] == expected
 
 
-def test_non_utf8_metadata_is_read_and_counted(tmp_path: Path) -> None:
+def test_damaged_utf8_is_read_and_counted(tmp_path: Path) -> None:
     data = tmp_path / "data"
     put(data / "1.png", png())
-    put(data / "metadata.csv", b"file_name,title,label\n1.png,caf\xe9 \xff,cat\n")
+    put(data / "metadata.csv", "file_name,title,label\n1.png,café über ".encode() + b"\xff,cat\n")
     manifest, summary = scan_it(data, tmp_path / "out")
-    assert "caf\ufffd" in manifest.samples["title"][0]
+    assert manifest.samples["title"][0] == "café über \ufffd"
     assert summary["notes"]["metadata_replaced"] == 1
+    assert summary["guessed_encodings"] == {}
+
+
+def test_accents_match_in_either_form_of_unicode(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    put(data / unicodedata.normalize("NFD", "Vögel") / "1.png", png())  # as macOS unpacks it
+    put(data / "metadata.csv", "file_name,title,label\nVögel/1.png,ein Vogel,bird\n".encode())
+    manifest, summary = scan_it(data, tmp_path / "out")
+    assert manifest.samples["title"].tolist() == ["ein Vogel"]
+    assert summary["notes"]["metadata_unmatched"] == 0
+
+
+def test_another_table_in_the_folder_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "data" / "cat" / "1.png", png())
+    put(tmp_path / "data" / "pages.csv", b"file_name,title\ncat/1.png,a cat\n")
+    _, summary = scan_it(tmp_path / "data", tmp_path / "out")
+    assert summary["ignored_tables"] == ["pages.csv"]
+    assert any("rename it to metadata.csv" in text for text in scan_problems(summary))
+    (tmp_path / "data" / "pages.csv").rename(tmp_path / "data" / "Metadata.CSV")  # in any case
+    manifest, summary = scan_it(tmp_path / "data", tmp_path / "out2")
+    assert manifest.samples["title"].tolist() == ["a cat"]
+    assert summary["ignored_tables"] == []
+
+
+def test_files_without_a_row_are_warned_of(tmp_path: Path) -> None:
+    put(tmp_path / "data" / "Boat" / "1.png", png(1))
+    put(tmp_path / "data" / "Boat" / "2.png", png(2))
+    put(tmp_path / "data" / "metadata.csv", b"file_name,label,title\nBoat/1.png,boat,a boat\n")
+    _, summary = scan_it(tmp_path / "data", tmp_path / "out")
+    assert summary["classes"] == {"Boat": {"train": 1}, "boat": {"train": 1}}
+    text = " ".join(scan_problems(summary))
+    assert "1 of 2 files have no row in the metadata" in text
+    assert "'Boat' (1) and 'boat' (1). --join-labels makes one class" in text

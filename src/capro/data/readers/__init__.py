@@ -134,9 +134,9 @@ def _unreadable(path: Path, name: str, named: Format | None) -> DataError:
     if named and path.is_dir():
         return DataError(f"{path}: not laid out as {name}", hint=named.layout)
     compressed = path.name.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst"))
-    hint = (
-        "unpack it once to a plain .tar: shards are read in place by offset"
-        if compressed
-        else "give a folder, a .csv, .tsv, .jsonl or .parquet table, or .tar shards"
-    )
+    hint = "give a folder, a .csv, .tsv, .jsonl or .parquet table, or .tar shards"
+    if compressed:
+        hint = "unpack it once to a plain .tar: shards are read in place by offset"
+    if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
+        hint = "save the sheet as CSV, and give the .csv file"
     return DataError(f"{path}: not a source that capro can read", hint=hint)

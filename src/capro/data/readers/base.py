@@ -20,6 +20,23 @@ class ClassHint:
     query: str | None = None
 
 
+@dataclass(frozen=True)
+class Intake:
+    """How the columns and files of a source were read.
+
+    Attributes:
+        columns: The columns that were read, by purpose.
+        unused: Columns that were not read.
+        guessed_encodings: Of text files that are not UTF-8 and do not say what they are, by name.
+        ignored_tables: Tables beside the pictures of a folder that were not read.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    unused: Sequence[str] = ()
+    guessed_encodings: Mapping[str, str] = field(default_factory=dict)
+    ignored_tables: Sequence[str] = ()
+
+
 class Reader:
     """A source that gives rows, in a stable order.
 
@@ -42,6 +59,10 @@ class Reader:
     def classes(self) -> list[ClassHint]:
         """The classes that a published data set brings with it; empty for any other source."""
         return []
+
+    def intake(self) -> Intake:
+        """How its columns and files were read, complete after ``rows``; nothing for a fixed layout."""
+        return Intake()
 
     def listing(self) -> list[Path]:
         """The files whose names, sizes and times decide whether the source is scanned again."""

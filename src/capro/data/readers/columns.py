@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, TextIO
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Any, Literal
 
 from capro.config import DataSettings
 from capro.data.manifest import Row
-from capro.errors import DataError, did_you_mean, first_line
+from capro.errors import DataError, did_you_mean
 
+# Compared without case, blanks, underscores and hyphens. A column is read for one kind of text only.
 GUESSES = {
     "image": ("image", "file_name", "filename", "path", "image_path", "filepath", "file", "img", "jpg"),
     "label": ("label", "labels", "class", "category", "target", "cls"),
-    "text": ("title", "caption", "text", "txt", "alt", "alt_text"),
-    "description": ("description", "desc"),
+    "text": ("title", "caption", "text", "txt", "alt", "alt_text", "page_title"),
+    "description": ("description", "desc", "page_title", "alt_text", "alt"),
     "tags": ("tags", "keywords", "hashtags"),
     "id": ("capro_id",),  # of our own exports; no other column is taken for an id without being named
     "split": ("split",),
 }
-REPLACED = "\N{REPLACEMENT CHARACTER}"  # for bytes that are not UTF-8
-MAX_CELL = 2**31 - 1  # captions of megabytes are fine; csv's default stops at 128 kB
+TEXTS = ("text", "description", "tags")  # purposes that give a sample its text
+REPLACED = "\N{REPLACEMENT CHARACTER}"  # for bytes that are not in the file's encoding
+Missing = Literal["refuse", "guess", "leave out"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,10 @@ class Columns:
     id: str | None = None
     split: str | None = None
     separator: str | None = None  # splits a label cell
+
+    def used(self) -> dict[str, str]:
+        """The columns that are read, by purpose."""
+        return {purpose: name for purpose, name in asdict(self).items() if purpose in GUESSES and name}
 
     def row(self, cells: Mapping[Any, Any], **known: Any) -> Row:
         """Cells as a row: the one way from a source's columns to labels, texts, id and split.
@@ -73,8 +75,19 @@ def named_columns(settings: DataSettings) -> dict[str, str]:
     return {purpose: column for purpose, column in named.items() if column is not None}
 
 
+def if_missing(split: str) -> Missing:
+    """What becomes of a column that the settings name and a source lacks: only training data must have it.
+
+    Test data needs pictures and labels, not the texts of the crawl.
+
+    >>> if_missing("train"), if_missing("test")
+    ('refuse', 'guess')
+    """
+    return "refuse" if split == "train" else "guess"
+
+
 def choose_columns(
-    names: Sequence[str], settings: DataSettings, *, place: str, strict: bool = True
+    names: Sequence[str], settings: DataSettings, *, place: str, missing: Missing = "refuse"
 ) -> Columns:
     """Match column names to purposes: as the settings name them, else by common names.
 
@@ -82,23 +95,46 @@ def choose_columns(
         names: Of the columns.
         settings: Which columns were named.
         place: Where the columns are, for the message.
-        strict: Refuse a column that was named and is not there.
+        missing: What becomes of a column that was named and is not there: an error, a guess like one that
+            was not named, or nothing (a row of a source whose rows differ).
 
-    >>> choose_columns(["file_name", "title", "label"], DataSettings(), place="metadata.csv").text
-    'title'
+    >>> choose_columns(["File-Name", "Alt Text", "label"], DataSettings(), place="metadata.csv").text
+    'Alt Text'
     """
     named = named_columns(settings)
     for purpose, column in named.items():
-        if strict and column not in names:
+        if missing == "refuse" and column not in names:
             raise DataError(
                 f"{place}: no column '{column}' for --{purpose}-column", hint=did_you_mean(column, names)
             )
-    lowered = {name.lower(): name for name in reversed(names)}
-    guessed = {
-        purpose: next((lowered[guess] for guess in guesses if guess in lowered), None)
-        for purpose, guesses in GUESSES.items()
-    }
-    return Columns(**guessed | named, separator=settings.label_separator)
+    if missing == "guess":
+        named = {purpose: column for purpose, column in named.items() if column in names}
+    return Columns(**guess_columns(names, named) | named, separator=settings.label_separator)
+
+
+def guess_columns(names: Sequence[str], named: Mapping[str, str]) -> dict[str, str | None]:
+    """The columns for purposes that are not named yet, by common names; of equal names the first.
+
+    >>> found = guess_columns(["page title", "ALT_TEXT", "Path"], {})
+    >>> found["image"], found["text"], found["description"]
+    ('Path', 'ALT_TEXT', 'page title')
+    """
+    known = {_plain_name(name): name for name in reversed(names)}
+    found: dict[str, str | None] = {}
+    texts = {named[purpose] for purpose in TEXTS if purpose in named}
+    for purpose, guesses in GUESSES.items():
+        if purpose in named:
+            continue
+        candidates = [known[_plain_name(guess)] for guess in guesses if _plain_name(guess) in known]
+        if purpose in TEXTS:
+            candidates = [name for name in candidates if name not in texts]
+            texts.update(candidates[:1])
+        found[purpose] = candidates[0] if candidates else None
+    return found
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name).casefold()
 
 
 def image_column(columns: Columns, names: Sequence[str], *, place: str) -> str:
@@ -201,86 +237,12 @@ def file_below(root: Path, name: str) -> dict[str, Any]:
     relative = safe_relative(name)
     if relative is None or not is_inside(root, root / relative):
         return {"path": "", "problem": "outside-folder", "detail": name}
-    if not (root / relative).is_file():
+    # a name with accents has two forms in Unicode: macOS writes one, tables mostly have the other
+    forms = [relative, *(unicodedata.normalize(form, relative) for form in ("NFC", "NFD"))]
+    found = next((form for form in forms if (root / form).is_file()), None)
+    if found is None:
         return {"path": relative, "problem": "missing-file", "detail": name}
-    return {"path": relative}
-
-
-# --- table files ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Record:
-    """A row of a table file: its number (1 is the first after the header), cells, or a problem."""
-
-    number: int
-    cells: Mapping[str, Any]
-    problem: str = ""
-    replaced: bool = False  # not UTF-8: read with replacement characters
-
-
-def header(path: Path) -> list[str]:
-    """The column names of a table file."""
-    if path.suffix == ".parquet":
-        return list(_parquet(path).schema_arrow.names)
-    if path.suffix == ".jsonl":
-        return next((list(record.cells) for record in _jsonl(path) if not record.problem), [])
-    return next(_csv_rows(path), [])
-
-
-def records(path: Path) -> Iterator[Record]:
-    """Every row of a CSV, TSV, JSONL or Parquet file (by its ending), bad ones with their problem."""
-    if path.suffix == ".parquet":
-        return _parquet_records(path)
-    return _jsonl(path) if path.suffix == ".jsonl" else _csv(path)
-
-
-def _parquet(path: Path) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(
-            f"{path}: not a Parquet file: {first_line(error)}", hint="check that the file is whole"
-        ) from None
-
-
-def _parquet_records(path: Path) -> Iterator[Record]:
-    file = _parquet(path)
-    names = _class_labels(file.schema_arrow)
-    number = 0
-    try:
-        for batch in file.iter_batches(batch_size=256):
-            for cells in batch.to_pylist():
-                number += 1
-                numbered = {column: class_name(cells.get(column), known) for column, known in names.items()}
-                yield Record(number, cells | numbered)
-    except (pa.ArrowInvalid, OSError) as error:
-        # what follows cannot be read: one record per row, since the footer has their number
-        for missing in range(number + 1, file.metadata.num_rows + 1):
-            yield Record(missing, {}, problem=first_line(error))
-
-
-def _class_labels(columns: pa.Schema) -> dict[str, list[str]]:
-    """Names behind integer labels where Hugging Face's ClassLabel wrote them into the schema."""
-    try:
-        features = json.loads((columns.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError):
-        return {}
-    found = {}
-    for column, feature in features.items():
-        inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
-        if isinstance(inner, dict) and isinstance(inner.get("names"), list):
-            found[column] = inner["names"]
-    return found
-
-
-def _jsonl(path: Path) -> Iterator[Record]:
-    with _open(path) as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            cells, problem = json_object(line)
-            yield Record(number, cells, problem and f"line {number}: {problem}", REPLACED in line)
+    return {"path": found}
 
 
 def json_object(text: str) -> tuple[dict[str, Any], str]:
@@ -290,40 +252,3 @@ def json_object(text: str) -> tuple[dict[str, Any], str]:
     except (ValueError, RecursionError) as error:
         return {}, str(error)
     return (found, "") if isinstance(found, dict) else ({}, "not an object")
-
-
-def _csv(path: Path) -> Iterator[Record]:
-    rows = _csv_rows(path)
-    names = next(rows, [])
-    for number, cells in enumerate(rows, start=1):
-        fits = len(cells) == len(names)
-        problem = "" if fits else f"row {number}: {len(cells)} cells under {len(names)} column names"
-        replaced = any(REPLACED in cell for cell in cells)
-        yield Record(number, dict(zip(names, cells, strict=False)), problem, replaced)
-
-
-def _csv_rows(path: Path) -> Iterator[list[str]]:
-    """Cells of each row, header first."""
-    csv.field_size_limit(min(MAX_CELL, sys.maxsize))
-    with _open(path) as file:
-        head = file.readline()
-        file.seek(0)
-        tab = path.suffix == ".tsv" or (head.count("\t") > head.count(","))
-        delimiter = "\t" if tab else ";" if head.count(";") > head.count(",") else ","
-        reader = csv.reader(file, delimiter=delimiter)
-        while True:
-            try:
-                cells = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                cells = [f"csv: {error}"]
-            if cells:
-                yield cells
-
-
-def _open(path: Path) -> TextIO:
-    try:
-        return path.open(encoding="utf-8-sig", errors="replace", newline="\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}", hint="check the file") from None

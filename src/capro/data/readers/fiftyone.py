@@ -79,7 +79,7 @@ class FiftyOneReader(Reader):
         attributes = next((one.get("attributes") for one in found if isinstance(one, dict)), None)
         known = (part for part in (attributes, self._whole.get(key)) if isinstance(part, dict))
         cells = {name: value for part in known for name, value in part.items()}
-        columns = choose_columns(list(cells), self._settings, place=str(self._file), strict=False)
+        columns = choose_columns(list(cells), self._settings, place=str(self._file), missing="leave out")
         return columns.row(
             cells,
             id=f"{self._split}/{key}",

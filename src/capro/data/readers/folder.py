@@ -7,6 +7,7 @@ folder, and its columns win over the folder's name. Files are taken by content, 
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,18 +18,17 @@ import pandas as pd
 from capro.config import DataSettings
 from capro.data.images import has_known_header
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Reader
+from capro.data.readers.base import Format, Intake, Reader
 from capro.data.readers.columns import (
     Columns,
-    Record,
     choose_columns,
-    header,
+    if_missing,
     is_inside,
     named_columns,
-    records,
     safe_relative,
     text_of,
 )
+from capro.data.readers.table_files import TABLES, Record, file_intake, header, records
 from capro.data.readers.writing import Pictures, Writer, write_csv
 from capro.errors import DataError
 
@@ -42,17 +42,22 @@ class FolderReader(Reader):
     def __init__(self, root: Path, settings: DataSettings, split: str) -> None:
         self.root, self._settings, self._split, self.notes = root, settings, split, {}
         self.source = Source("files", str(root.resolve()))
+        self._intake = Intake()
 
     def count(self) -> int | None:
         """Files that look like pictures, plus metadata rows without a file (found on the way)."""
         return len(self._pictures)
+
+    def intake(self) -> Intake:
+        """Of the metadata file."""
+        return self._intake
 
     def rows(self) -> Iterator[Row]:
         """Every picture in path order, then metadata rows that match no picture."""
         metadata, bad, columns = self._metadata()
         known, pictures = len(metadata), self._pictures
         for name in pictures:
-            yield self._row(name, metadata.pop(name, None), columns)
+            yield self._row(name, metadata.pop(_composed(name), None), columns)
         self.notes |= {"files": len(pictures)}
         if columns is not None:
             matched = known - len(metadata)
@@ -84,26 +89,35 @@ class FolderReader(Reader):
 
     def _metadata(self) -> tuple[dict[str, dict[str, Any]], list[Row], Columns | None]:
         """Cells by file name; rows that cannot be used; the columns' purposes."""
-        found = [self.root / name for name in METADATA if (self.root / name).is_file()]
+        here = sorted(path for path in self.root.iterdir() if path.is_file())
+        found = [path for path in here if path.name.lower() in METADATA]
         if not found:
-            for purpose, column in named_columns(self._settings).items():
+            tables = [path.name for path in here if path.suffix.lower() in TABLES]
+            self._intake = Intake(ignored_tables=tables)
+            named = named_columns(self._settings) if if_missing(self._split) == "refuse" else {}
+            for purpose, column in named.items():
                 raise DataError(
                     f"{self.root}: --{purpose}-column {column} given, but there is no metadata file",
-                    hint="put a metadata.csv with a file_name column into the folder",
+                    hint=f"rename {tables[0]} to metadata{Path(tables[0]).suffix.lower()}"
+                    if tables
+                    else "put a metadata.csv with a file_name column into the folder",
                 )
             return {}, [], None
         if len(found) > 1:
-            names = " and ".join(file.name for file in found)
-            raise DataError(f"{self.root}: has {names}", hint="keep one metadata file")
+            both = " and ".join(file.name for file in found)
+            raise DataError(f"{self.root}: has {both}", hint="keep one metadata file")
         file = found[0]
-        columns = choose_columns(header(file), self._settings, place=str(file))
+        encoding = self._settings.encoding
+        names = header(file, encoding)
+        columns = choose_columns(names, self._settings, place=str(file), missing=if_missing(self._split))
+        self._intake = file_intake([file], names, columns, encoding)
         image = columns.image
         if image is None:
             raise DataError(f"{file}: no 'file_name' column", hint="name it with --image-column")
         cells: dict[str, dict[str, Any]] = {}
         bad: list[Row] = []
         self.notes["metadata_replaced"] = 0
-        for record in records(file):
+        for record in records(file, encoding):
             self.notes["metadata_replaced"] += record.replaced
             problem = self._file_or_row(record, image, seen=cells)
             if isinstance(problem, Row):
@@ -121,6 +135,7 @@ class FolderReader(Reader):
         name = safe_relative(raw)
         if name is None or not is_inside(self.root, self.root / name):
             return Row(identity, "", self._split, problem="outside-folder", detail=raw)
+        name = _composed(name)
         if name in seen:
             return Row(identity, name, self._split, problem="duplicate-id", detail=name)
         return name
@@ -133,6 +148,11 @@ class FolderReader(Reader):
         if not is_inside(self.root, self.root / name):
             known |= {"problem": "outside-folder", "detail": "a symbolic link out of the folder"}
         return (columns or Columns()).row(cells or {}, **known)
+
+
+def _composed(name: str) -> str:
+    """A name in the one form of accents by which files and rows are matched: macOS writes another."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _looks_like_picture(path: Path) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 from capro.config import DataSettings
 from capro.data.image_bytes import cell_bytes
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Reader
-from capro.data.readers.columns import choose_columns, class_name, image_column
+from capro.data.readers.base import Format, Intake, Reader
+from capro.data.readers.columns import choose_columns, class_name, if_missing, image_column
 from capro.errors import DataError, first_line
 
 
@@ -58,13 +58,19 @@ class HubReader(Reader):
         self.notes = {}
         self._splits, self._split = splits, split
         names = list(next(iter(splits.values())).column_names)
-        columns = choose_columns(names, settings, place=name)
+        columns = choose_columns(names, settings, place=name, missing=if_missing(split or "train"))
         self.source = Source("hub", name.removeprefix("hub:"), image_column(columns, names, place=name))
         self._columns = replace(columns, split=None) if split else columns
+        used = columns.used()
+        self._intake = Intake(columns=used, unused=[each for each in names if each not in used.values()])
 
     def count(self) -> int | None:
         """Rows of all splits."""
         return sum(len(data) for data in self._splits.values())
+
+    def intake(self) -> Intake:
+        """Of the columns of its splits."""
+        return self._intake
 
     def listing(self) -> list[Path]:
         """Nothing on this disk: the name stands for the data."""

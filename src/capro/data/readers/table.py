@@ -16,20 +16,12 @@ import pyarrow.parquet as pq
 from capro.config import DataSettings
 from capro.data.image_bytes import cell_bytes
 from capro.data.manifest import SPLITS, Row, Source, blocks
-from capro.data.readers.base import Format, Reader
-from capro.data.readers.columns import (
-    Record,
-    choose_columns,
-    file_below,
-    header,
-    image_column,
-    records,
-    text_of,
-)
+from capro.data.readers.base import Format, Intake, Reader
+from capro.data.readers.columns import choose_columns, file_below, if_missing, image_column, text_of
+from capro.data.readers.table_files import TABLES, Record, file_intake, header, records
 from capro.data.readers.writing import SHARD_SIZE, Pictures, Writer, plain_records, write_csv
 from capro.errors import DataError
 
-TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 ROWS_AT_ONCE = 256  # with their images in memory
 _SHARD = re.compile(r"^(?P<split>train|val|validation|test)(-\d+-of-\d+)?\.parquet$")
 
@@ -47,11 +39,12 @@ class TableReader(Reader):
     """Reads one table, in one or several files of the same columns."""
 
     def __init__(self, files: list[Path], settings: DataSettings, split: str) -> None:
-        self._files, self._split = files, split
+        self._files, self._split, self._encoding = files, split, settings.encoding
         self.notes = {"replaced": 0}
-        names = header(files[0])
-        self._columns = choose_columns(names, settings, place=str(files[0]))
-        column = image_column(self._columns, names, place=str(files[0]))
+        names, place = header(files[0], self._encoding), str(files[0])
+        self._columns = choose_columns(names, settings, place=place, missing=if_missing(split))
+        self._intake = file_intake(files, names, self._columns, self._encoding)
+        column = image_column(self._columns, names, place=place)
         self._in_table = _holds_bytes(files[0], column)
         self.root = Path(settings.image_root) if settings.image_root else files[0].parent
         if not self.root.is_dir():
@@ -63,9 +56,13 @@ class TableReader(Reader):
 
     def count(self) -> int | None:
         """Rows, where that is in the files (Parquet)."""
-        if any(file.suffix != ".parquet" for file in self._files):
+        if any(file.suffix.lower() != ".parquet" for file in self._files):
             return None
         return sum(int(pq.ParquetFile(file).metadata.num_rows) for file in self._files)
+
+    def intake(self) -> Intake:
+        """Of the table's files."""
+        return self._intake
 
     def listing(self) -> list[Path]:
         """The table's files."""
@@ -75,7 +72,7 @@ class TableReader(Reader):
         """Every row in file order."""
         seen: set[str] = set()
         for file in self._files:
-            for record in records(file):
+            for record in records(file, self._encoding):
                 self.notes["replaced"] += record.replaced
                 yield self._row(file, record, seen)
 
@@ -103,7 +100,7 @@ class TableReader(Reader):
 
 def _holds_bytes(file: Path, column: str) -> bool:
     """Whether a Parquet column holds image bytes (plain, or Hugging Face's {bytes, path})."""
-    if file.suffix != ".parquet":
+    if file.suffix.lower() != ".parquet":
         return False
     kind = pq.ParquetFile(file).schema_arrow.field(column).type
     if pa.types.is_struct(kind):

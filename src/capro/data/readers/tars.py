@@ -19,13 +19,25 @@ import pandas as pd
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Reader
-from capro.data.readers.columns import REPLACED, choose_columns, json_object, named_columns, text_of
+from capro.data.readers.base import Format, Intake, Reader
+from capro.data.readers.columns import (
+    REPLACED,
+    Missing,
+    choose_columns,
+    if_missing,
+    json_object,
+    named_columns,
+    text_of,
+)
 from capro.data.readers.writing import SHARD_SIZE, Pictures, Writer, plain_records
 from capro.errors import DataError, did_you_mean
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
 TEXT_ENDINGS = ("txt", "json", "cls", "caption", "text", "title")
+STATUS_FIELDS = (  # what a crawler writes about the download, no text of the page
+    "key", "status", "error_message", "url", "width", "height", "original_width", "original_height",
+    "exif", "sha256", "md5",
+)  # fmt: skip
 MAX_META = 64 << 20  # a json of more than 64 MB describes no image
 
 
@@ -48,7 +60,14 @@ class TarReader(Reader):
         self.notes = dict.fromkeys(("shards", "truncated_shards", "replaced", "other_members_ignored"), 0)
         self.notes["shards"] = len(self._shards)
         self._settings, self._split = settings, split
-        self._seen_fields: set[str] = set()
+        self._needed = if_missing(split) == "refuse"  # the fields that the settings name
+        self._seen_fields: dict[str, None] = {}  # in order
+        self._used: dict[str, str] = {}
+
+    def intake(self) -> Intake:
+        """Of the samples' fields."""
+        used = {*self._used.values(), *STATUS_FIELDS}
+        return Intake(columns=self._used, unused=[name for name in self._seen_fields if name not in used])
 
     def listing(self) -> list[Path]:
         """The shards."""
@@ -117,7 +136,7 @@ class TarReader(Reader):
             return Row(identity, shard.name, self._split, problem="duplicate-id", detail=sample.key)
         seen.add(sample.key)
         cells, known = self._cells(sample)
-        self._seen_fields |= cells.keys()
+        self._seen_fields |= dict.fromkeys(cells)
         status = cells.get("status")
         if not known and status not in (None, "success"):
             detail = f"{text_of(status)} {text_of(cells.get('error_message'))}"
@@ -126,7 +145,9 @@ class TarReader(Reader):
             known = {"problem": "no-image"}
         offset, size = sample.image or (None, None)
         known |= {"path": shard.name, "offset": offset, "size": size}
-        columns = choose_columns(list(cells), self._settings, place=str(shard), strict=False)
+        missing: Missing = "leave out" if self._needed else "guess"
+        columns = choose_columns(list(cells), self._settings, place=str(shard), missing=missing)
+        self._used = columns.used() | self._used
         return columns.row(cells, id=identity, split=self._split, **known)
 
     def _cells(self, sample: _Sample) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -147,7 +168,7 @@ class TarReader(Reader):
 
     def _check_columns(self) -> None:
         for purpose, column in named_columns(self._settings).items():
-            if purpose != "image" and column not in self._seen_fields:
+            if self._needed and purpose != "image" and column not in self._seen_fields:
                 raise DataError(
                     f"{self.root}: no sample has a field '{column}' for --{purpose}-column",
                     hint=did_you_mean(column, self._seen_fields),
