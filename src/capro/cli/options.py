@@ -35,7 +35,8 @@ Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: tra
 Preset = Annotated[
     Text,
     typer.Option(
-        "--preset", help="small, good, small-multi, good-multi, webvision1k, google500, nuswide, demo."
+        "--preset",
+        help="small, good, clip, small-multi, good-multi, clip-multi, webvision1k, google500, nuswide, demo.",
     ),
 ]
 Memory = Annotated[

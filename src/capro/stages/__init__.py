@@ -33,6 +33,7 @@ PLAN = Plan(
         "embed",
         "graph",
         "match",
+        "joint",
         "posterior",
         "train",
         "clean",
@@ -46,7 +47,13 @@ PLAN = Plan(
 def run_all(run: Run, *, watch: Watch = SILENT) -> dict[str, Any]:
     """Do every stage that is not fresh; returns what evaluate measured, empty without a test split."""
     from capro.run.ranks import check_tracker
+    from capro.text.model_folders import check_models
 
     check_tracker(run.settings)  # now, not hours later when the first training begins
+    check_models(run.settings)
+    if run.settings.method == "plus":
+        from capro.text.towers import has_text_tower
+
+        has_text_tower(run.settings.net.backbone)  # asks the hub once: whether there is a stage `joint`
     PLAN.run(run, watch=watch)
     return run.result("evaluate")
