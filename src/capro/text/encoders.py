@@ -203,7 +203,7 @@ class TextEncoder:
         vectors = nn.functional.normalize(
             self._net(**{**inputs, "input_ids": ids, "attention_mask": mask}), dim=1
         )
-        return cast(Tensor, vectors * (mask.sum(1, keepdim=True) > 0))
+        return vectors * (mask.sum(1, keepdim=True) > 0)
 
     @torch.inference_mode()
     def project(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
