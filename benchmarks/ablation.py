@@ -23,8 +23,8 @@ from capro.bench.store import only_one
 from capro.data.manifest import manifest_of
 from capro.evaluate.truth import label_accuracy, load_truth, membership, score_quality
 from capro.method import plus
-from capro.method.plus import one_label, several
-from capro.method.plus.fitting import linear
+from capro.method.plus import fitting, one_label, several
+from capro.method.plus.fitting import Judged, linear
 from capro.run.artefacts import VISUAL
 from capro.stages import PLAN
 from capro.stages.posterior import posterior_of
@@ -64,17 +64,22 @@ def one_round(given: list[Any], options: dict[str, Any]) -> None:
     options["rounds"] = 1
 
 
-def in_fold(x: Tensor, q: Tensor, fold: Tensor, **options: Any) -> Tensor:
-    """Stands for `out_of_fold`: a classifier that has seen what it judges."""
+def in_fold(x: Tensor, q: Tensor, fold: Tensor, *, offsets: Tensor | None = None, **options: Any) -> Judged:
+    """Stands for `judge_folds`: a classifier that has seen what it judges."""
     del fold
-    return linear(x, q, **options)(x)
+    model = linear(x, q, offsets=offsets, **options)
+    return Judged(model(x, offsets), model.scales)
 
 
 BOTH: dict[str, Change | dict[str, Any]] = {
     "all parts": {},
     "no texts": without_texts,
     "one round of EM": one_round,
-    "judged in fold": {"one_label.out_of_fold": in_fold, "several.out_of_fold": in_fold},
+    "judged in fold": {
+        "fitting.judge_folds": in_fold,
+        "one_label.judge_folds": in_fold,
+        "several.judge_folds": in_fold,
+    },
 }
 ONE = BOTH | {
     "no web labels": without_labels,
@@ -88,7 +93,7 @@ ONE = BOTH | {
     "Bayes' rule in place of the cautious pool": {"one_label.cautious_pool": plus.pool},
 }
 SEVERAL = BOTH | {"all fields as one text": joined_fields, "no bare class names": without("class_names")}
-MODULES = {"one_label": one_label, "several": several}
+MODULES = {"fitting": fitting, "one_label": one_label, "several": several}
 
 
 def patched(stack: ExitStack, change: Change | dict[str, Any]) -> None:

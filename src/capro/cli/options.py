@@ -41,7 +41,8 @@ ReadingOverrides = Annotated[
 Preset = Annotated[
     Text,
     typer.Option(
-        "--preset", help="small, good, small-multi, good-multi, paper, webvision1k, google500, nuswide, demo."
+        "--preset",
+        help="small, good, clip, small-multi, good-multi, clip-multi, paper, webvision1k, google500, nuswide, demo.",
     ),
 ]
 Memory = Annotated[

@@ -25,7 +25,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor, nn
 
-from capro.errors import ConfigError, did_you_mean
+from capro.errors import ConfigError, did_you_mean, first_line
+from capro.text.model_folders import looks_foreign, model_folder, quiet
 
 Triple = tuple[float, float, float]
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
@@ -39,6 +40,7 @@ class Backbone(nn.Module):
         name: as given to `load_backbone`.
         dim: d_v.
         size: side of its input in pixels.
+        own_size: side that a model of the hub or a folder was trained with; None for those that are built in.
         mean, std: of RGB in [0, 1]; `capro.data.views.normalise(images, mean, std)` applies them.
     """
 
@@ -49,12 +51,14 @@ class Backbone(nn.Module):
         name: str,
         dim: int,
         size: int,
+        own_size: int | None = None,
         mean: Triple = IMAGENET_MEAN,
         std: Triple = IMAGENET_STD,
     ) -> None:
         super().__init__()
         self.body = body
         self.name, self.dim, self.size, self.mean, self.std = name, dim, size, mean, std
+        self.own_size = own_size
 
     def forward(self, images: Tensor) -> Tensor:
         v: Tensor = self.body(images)
@@ -223,16 +227,14 @@ def _hub(name: str, size: int | None) -> Backbone:
     """Any vision model that AutoModel knows, from the hub or a folder; runs no code of its own."""
     from transformers import AutoModel
 
+    place = model_folder(name, "backbone") or name
     try:
-        model, info = AutoModel.from_pretrained(
-            name, trust_remote_code=False, use_safetensors=True, output_loading_info=True
-        )
+        with quiet():
+            model, info = AutoModel.from_pretrained(
+                place, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+            )
     except (OSError, ValueError, ImportError, KeyError) as error:
-        raise ConfigError(
-            f"backbone '{name}' cannot be loaded: {str(error).strip().splitlines()[0]}",
-            hint="give a Hugging Face name or a folder with config.json and model.safetensors, "
-            f"or one of {', '.join(BUILT_IN)}",
-        ) from error
+        raise _unusable(name, error) from error
     if hasattr(model, "vision_model"):  # CLIP-like: the picture's half
         prefix, model = "vision_model.", model.vision_model
     else:
@@ -253,19 +255,43 @@ def _hub(name: str, size: int | None) -> Backbone:
         if parameter_name.endswith("mask_token"):
             parameter.requires_grad_(False)  # for masked pre-training; idle here
     body = _Pooled(model.float(), pooler=not random_pooler)
-    mean, std, native = _preprocessing(name, model.config)
-    size = size or native
-    return Backbone(body, name=name, dim=_width(body, name, size), size=size, mean=mean, std=std)
+    mean, std, own = _preprocessing(place, model.config)
+    size = size or own
+    dim = _width(body, name, size)
+    return Backbone(body, name=name, dim=dim, size=size, own_size=own, mean=mean, std=std)
 
 
-def _preprocessing(name: str, config: Any) -> tuple[Triple, Triple, int]:
+def input_size(name: str) -> int:
+    """Side of a backbone's own input in pixels; of a folder or a name on the hub no weight is read."""
+    if name in BUILT_IN or not looks_foreign(name):
+        return load_backbone(name).size
+    from transformers import AutoConfig
+
+    place = model_folder(name, "backbone") or name
+    try:
+        with quiet():
+            config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unusable(name, error) from error
+    return _preprocessing(place, getattr(config, "vision_config", config))[2]
+
+
+def _unusable(name: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"backbone '{name}' cannot be loaded: {first_line(error)}",
+        hint="give a Hugging Face name or a folder with config.json and model.safetensors, "
+        f"or one of {', '.join(BUILT_IN)}",
+    )
+
+
+def _preprocessing(place: str | Path, config: Any) -> tuple[Triple, Triple, int]:
     """Mean, std and side from preprocessor_config.json, else ImageNet's. Builds no processor: those
     want torchvision.
     """
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
-        values, _ = ImageProcessingMixin.get_image_processor_dict(name)
+        values, _ = ImageProcessingMixin.get_image_processor_dict(place)
     except (OSError, ValueError):
         values = getattr(config, "pretrained_cfg", None) or {}  # timm's place for it
     mean = values.get("image_mean") or values.get("mean") or IMAGENET_MEAN
@@ -315,7 +341,7 @@ def load_backbone(name: str, *, image_size: int | None = None, weights: Path | N
         )
     if name in BUILT_IN:
         backbone = BUILT_IN[name](image_size)
-    elif "/" in name or Path(name).is_dir():
+    elif looks_foreign(name):
         backbone = _hub(name, image_size)
     else:
         raise ConfigError(

@@ -37,6 +37,7 @@ PLAN = Plan(
         "embed",
         "graph",
         "match",
+        "joint",
         "posterior",
         "train",
         "clean",
@@ -57,13 +58,18 @@ def run_all(run: Run, *, watch: Watch = SILENT, choose: Choose | None = None) ->
     """
     from capro.run.ranks import check_tracker
     from capro.stages.start import slow
+    from capro.text.model_folders import check_models
+    from capro.text.towers import has_text_tower
 
     check_tracker(run.settings)  # now, not hours later when the first training begins
+    check_models(run.settings)
     PLAN.announce(run, watch)
     done = set[str]()
     if choose is not None:
         PLAN.do(run, "scan", watch=watch)
         run, done = choose(run, watch), {"scan"}
+    if run.settings.method == "plus":
+        has_text_tower(run.settings.net.backbone)  # asks the hub once: whether there is a stage `joint`
     if text := slow(run.settings):
         watch.warn(text)
     PLAN.do(run, *(stage.name for stage in PLAN.of(run.settings)), watch=watch, ready=done)

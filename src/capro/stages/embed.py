@@ -30,7 +30,7 @@ from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint, seed_for
 from capro.run.shards import Shards, chosen_rows, planned, sharded, write_rows
 from capro.run.stage import Job, Stage
-from capro.stages.features import embed_images, image_shards
+from capro.stages.features import embed_images, image_shards, say_encoder
 from capro.text.classes import ClassSpec, class_text, classes_of, other_senses
 from capro.text.cleaning import training_fields, training_texts
 from capro.text.encoders import TextEncoder, load_text_encoder
@@ -54,15 +54,14 @@ def _work(job: Job) -> dict[str, Any]:
     }
     job.watch.say(cost_line("text encoder", cost))
     fields = training_fields(manifest_of(job.run)) if job.settings.method == "plus" else {}
-    everything = {*texts, *(text for field in fields.values() for text in field)}
-    unique = sorted(everything, key=lambda text: (len(text), text))  # equal texts once
-    encoded = _embed_texts(job, unique, encoder)
+    unique = distinct(texts, *fields.values())
+    encoded = embed_texts(job, unique, encoder)
     visual, found = _visual(job)
     ranks.meet()
     if not ranks.main:
         return {}
     arrays = {TEXTS: texts} | {FIELD_TEXTS[name]: field for name, field in fields.items()}
-    _write_texts(job, arrays, unique, encoded, encoder.dim)
+    write_texts(job, arrays, unique, encoded, encoder.dim)
     specs = classes_of(job.run)
     job.write(CLASS_TEXTS, encoder.encode([class_text(spec) for spec in specs]))
     if job.settings.method == "plus":
@@ -73,7 +72,12 @@ def _work(job: Job) -> dict[str, Any]:
     return {"text_encoder": cost, **found}
 
 
-def _embed_texts(job: Job, unique: list[str], encoder: TextEncoder) -> Shards:
+def distinct(*columns: Iterable[str]) -> list[str]:
+    """Each text once, sorted by length."""
+    return sorted({text for column in columns for text in column}, key=lambda text: (len(text), text))
+
+
+def embed_texts(job: Job, unique: list[str], encoder: TextEncoder) -> Shards:
     """Features of texts that are sorted by length: a shard's batches waste little on padding."""
     settings = job.settings.embed
     key = fingerprint([encoder.fingerprint, fingerprint(unique)])
@@ -89,7 +93,7 @@ def _embed_texts(job: Job, unique: list[str], encoder: TextEncoder) -> Shards:
         )
 
 
-def _write_texts(
+def write_texts(
     job: Job,
     arrays: Mapping[Artefact[NDArray[Any]], list[str]],
     unique: list[str],
@@ -139,7 +143,7 @@ def _visual(job: Job) -> tuple[_Rows, dict[str, Any]]:
     size = settings.views.size or encoder.size
     if settings.embed.visual != "step1":
         found["encoder"] = encoder_cost(encoder, size)
-        job.watch.say(cost_line("encoder", found["encoder"]))
+        say_encoder(job, encoder, found["encoder"])
     images = image_inputs(run, encoder, seed=settings.seed)
     key = [settings.embed.visual, size, run.finished("pretrain")]
     shards = image_shards(job.folder / SHARDS[1], len(train), run, key=key)

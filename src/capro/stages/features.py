@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.data.views import KEY, QUERY
+from capro.nets.backbones import Backbone
 from capro.run.artefacts import KEY_FEATURES, PLAIN_FEATURES, QUERY_FEATURES
 from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
@@ -22,7 +23,7 @@ from capro.run.shards import Shards, chosen_rows, planned, sharded, write_rows
 from capro.run.stage import Job, Stage
 from capro.stages.train import has_step2
 from capro.train.batches import PLAIN, Inputs
-from capro.train.setup import cost_line, encoder_cost, image_inputs, pretrained
+from capro.train.setup import cost_line, encoder_cost, image_inputs, pretrained, size_line
 
 CPU_BATCH = 16  # stays in the cache: EfficientNet-Lite0 runs 2.3 times as fast as with 64
 
@@ -88,11 +89,18 @@ def _settings(run: Run) -> dict[str, Any]:
     }
 
 
+def say_encoder(job: Job, backbone: Backbone, cost: dict[str, Any]) -> None:
+    """Name the encoder with its cost, and say where it sees smaller pictures than it was made for."""
+    job.watch.say(cost_line("encoder", cost))
+    if smaller := size_line(backbone, job.settings.views.size or backbone.size):
+        job.watch.say(smaller)
+
+
 def _work(job: Job) -> dict[str, Any]:
     settings, ranks, manifest = job.settings, job.ranks, manifest_of(job.run)
     backbone = pretrained(settings).eval()
     cost = encoder_cost(backbone, settings.views.size or backbone.size)
-    job.watch.say(cost_line("encoder", cost))
+    say_encoder(job, backbone, cost)
     # one seed for all runs: the cached views are data, and trainings of any seed share them
     images = image_inputs(job.run, backbone, seed=0)
     train, everyone = manifest.split("train"), np.arange(len(manifest.samples))

@@ -6,15 +6,15 @@ from typing import Any
 
 from capro.data.manifest import manifest_of
 from capro.data.pixels import decoded_bytes, pixels_of
+from capro.nets.backbones import input_size
 from capro.run.artefacts import PIXEL_INDEX
 from capro.run.directory import Run
 from capro.run.stage import Job, Stage
-from capro.train.setup import pretrained
 
 
 def _settings(run: Run) -> dict[str, Any]:
     views = run.settings.views
-    return {"size": views.size or pretrained(run.settings).size, "cache_gb": views.cache_gb}
+    return {"size": views.size or input_size(run.settings.net.backbone), "cache_gb": views.cache_gb}
 
 
 def _work(job: Job) -> dict[str, Any]:

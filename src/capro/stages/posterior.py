@@ -8,12 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capro.config import Settings
 from capro.evaluate.class_findings import class_findings, finding_text
 from capro.method import plus
 from capro.run.artefacts import (
     CLASS_NAME_TEXTS,
     CLASS_TEXTS,
     FIELD_TEXTS,
+    JOINT_PICTURES,
+    JOINT_PROMPTS,
+    JOINT_TEXTS,
     OTHER_SENSES,
     PICTURE_EVIDENCE,
     POSTERIOR,
@@ -23,11 +27,20 @@ from capro.run.artefacts import (
 )
 from capro.run.directory import Run
 from capro.run.stage import Job, Stage
+from capro.text.towers import has_text_tower
 from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
 
 
 def _tensor(run: Run, artefact: Artefact[Any]) -> Tensor:
     return torch.from_numpy(np.array(run.read(artefact)))
+
+
+def _joint(run: Run) -> plus.Joint | None:
+    """What an image-text model says in its own space; None where the backbone is none."""
+    if not has_text_tower(run.settings.net.backbone):
+        return None
+    texts = [_tensor(run, JOINT_TEXTS[name]) for name in run.result("embed")["fields"]]
+    return plus.joint_evidence(_tensor(run, JOINT_PICTURES), _tensor(run, JOINT_PROMPTS), texts)
 
 
 def posterior_of(run: Run, training: TrainingSet, features: Tensor, **options: Any) -> plus.Posterior:
@@ -36,7 +49,7 @@ def posterior_of(run: Run, training: TrainingSet, features: Tensor, **options: A
     texts = [_tensor(run, FIELD_TEXTS[name]) for name in run.result("embed")["fields"]]
     class_texts, labels = _tensor(run, CLASS_TEXTS), training.labels.cpu()
     settings = run.settings.plus
-    options = {"folds": settings.folds, "seed": run.settings.seed, **options}
+    options = {"folds": settings.folds, "seed": run.settings.seed, "joint": _joint(run), **options}
     if settings.rounds:
         options.setdefault("rounds", settings.rounds)
     if training.multi_label:
@@ -61,9 +74,18 @@ def _work(job: Job) -> dict[str, Any]:
     return {
         "label_weight": found.label_weight,
         "field_weights": dict(zip(fields, weights, strict=True)),
+        **_joint_weights(found, fields),
         "none_of_these": None if found.several else float(found.prior[-1]),
         "findings": _findings(job.run, training, found),
     }
+
+
+def _joint_weights(found: plus.Posterior, fields: list[str]) -> dict[str, Any]:
+    """How much the image-text model's own evidence counted, where there is one."""
+    if found.zero_shot_weight is None or found.fit_weights is None:
+        return {}
+    fits = dict(zip(fields, found.fit_weights.tolist(), strict=True))
+    return {"zero_shot_weight": found.zero_shot_weight, "fit_weights": fits}
 
 
 def _findings(run: Run, training: TrainingSet, found: plus.Posterior) -> list[dict[str, Any]]:
@@ -85,6 +107,11 @@ def _findings(run: Run, training: TrainingSet, found: plus.Posterior) -> list[di
     ]
 
 
+def _reads(settings: Settings) -> list[str]:
+    joint = ["joint"] if has_text_tower(settings.net.backbone) else []
+    return ["scan", "classes", "embed", "match", *joint]
+
+
 STAGE = Stage(
     "posterior",
     _work,
@@ -93,7 +120,7 @@ STAGE = Stage(
         "plus": run.settings.plus.model_dump(include={"folds", "rounds"}),
         "seed": run.settings.seed,
     },
-    reads=["scan", "classes", "embed", "match"],
+    reads=_reads,
     command="clean",
     implicit=True,
     when=lambda settings: settings.method == "plus",

@@ -6,8 +6,9 @@ from typing import Any
 
 from capro.run.artefacts import HISTORIES, STEP1
 from capro.run.stage import Job
+from capro.stages.features import say_encoder
 from capro.stages.training import fit_step, parts_of, training_stage
-from capro.train.setup import cost_line, encoder_cost, net_state
+from capro.train.setup import encoder_cost, net_state
 from capro.train.web_labels import WebLabels
 
 
@@ -17,7 +18,7 @@ def _work(job: Job) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if settings.net.mode == "full":
         found["encoder"] = encoder_cost(net.encoder, settings.views.size or net.encoder.size)
-        job.watch.say(cost_line("encoder", found["encoder"]))
+        say_encoder(job, net.encoder, found["encoder"])
     objective = WebLabels(
         net, parts.task, training.labels, job.ranks, lambda_prj=settings.pretrain.lambda_prj
     )

@@ -85,10 +85,5 @@ def _problems(run: Run) -> list[str]:
 
 
 STAGE = Stage(
-    "scan",
-    _work,
-    summary="reading and checking images",
-    settings=_settings,
-    files=_files,
-    check=_problems,
+    "scan", _work, summary="reading and checking images", settings=_settings, files=_files, check=_problems
 )

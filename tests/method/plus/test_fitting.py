@@ -65,3 +65,21 @@ def test_a_label_never_judges_itself(seed):
     after = plus.out_of_fold(x, changed, fold)
     assert torch.equal(before[fold == 0], after[fold == 0])
     assert not torch.equal(before[fold != 0], after[fold != 0])
+
+
+def test_offsets_are_fitted_with_the_rest_and_judged_out_of_fold():
+    x, _, _, y, _ = made_up(300, 3)
+    g = generator(1)
+    q = one_hot(y, 3).float()
+    useful, useless = q + 0.5 * torch.randn(300, 3, generator=g), torch.randn(300, 3, generator=g)
+    offsets = torch.stack([useful, useless], 2)
+    fold = plus.assign_folds(300, 3, 0)
+    found = plus.judge_folds(x, q, fold, offsets=offsets)
+    assert found.scales[0] > 2
+    assert found.scales[1].abs() < 0.5
+    without = plus.out_of_fold(x, q, fold)
+    assert plus.cross_entropy(found.logits, q).mean() < 0.7 * plus.cross_entropy(without, q).mean()
+    changed = q.clone()
+    changed[fold == 0] = torch.tensor([1.0, 0, 0])
+    again = plus.judge_folds(x, changed, fold, offsets=offsets).logits
+    assert torch.equal(found.logits[fold == 0], again[fold == 0])

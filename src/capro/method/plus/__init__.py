@@ -18,6 +18,10 @@ w, a_f, b: fitted weights, so a field that adds nothing to the label gets none. 
 V is a ridge-bound correction on the text vectors. None of these starts from texts that are far from every
 class, or nearer to another sense of the query word than to any class.
 
+Where there is an image-text model (CLIP, SigLIP) it brings evidence of its own: the likeness of picture and class
+prompt is an offset of the picture's classifier, and a text that does not fit its picture counts less in the
+sum over f. The scales of both are fitted (`joint`).
+
 How far the views depend on each other beyond z cannot be seen without truth: EM explains all agreement by z.
 The posterior that is reported is therefore `cautious_pool`, which counts what both may share once.
 
@@ -42,14 +46,17 @@ from capro.method.plus.evidence import (
     tempered,
 )
 from capro.method.plus.fitting import (
+    Judged,
     Linear,
     assign_folds,
     centred,
     cross_entropy,
+    judge_folds,
     linear,
     minimise,
     out_of_fold,
 )
+from capro.method.plus.joint import Joint, counted, joint_evidence
 from capro.method.plus.label_free import picture_to_text, text_guess
 from capro.method.plus.one_label import first_none, single_label
 from capro.method.plus.several import several_labels
@@ -59,6 +66,8 @@ __all__ = [
     "Calibration",
     "Decided",
     "Finding",
+    "Joint",
+    "Judged",
     "Linear",
     "Posterior",
     "agreement",
@@ -66,11 +75,14 @@ __all__ = [
     "calibrate",
     "cautious_pool",
     "centred",
+    "counted",
     "cross_entropy",
     "decide",
     "decide_pairs",
     "diagnose",
     "first_none",
+    "joint_evidence",
+    "judge_folds",
     "label_given_truth",
     "linear",
     "log_odds",

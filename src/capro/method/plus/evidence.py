@@ -28,6 +28,9 @@ class Posterior:
         label_weight: w of the web label; several labels: 1.
         field_weights: a_f of the fields, in order; several labels: (f, 1 or 2) with class names.
         several: whether samples have several labels.
+        zero_shot_weight: scale of the image-text model's likeness of picture and class, in logits per standard
+            deviation; None without such a model.
+        fit_weights: of each field, how much more a text counts that fits its picture (`joint.counted`), (f,).
     """
 
     q: Tensor
@@ -38,6 +41,8 @@ class Posterior:
     label_weight: float
     field_weights: Tensor
     several: bool = False
+    zero_shot_weight: float | None = None
+    fit_weights: Tensor | None = None
 
 
 def label_given_truth(q: Tensor, y: Tensor, classes: int) -> Tensor:

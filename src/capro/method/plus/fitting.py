@@ -14,14 +14,16 @@ TINY = 1e-6
 
 
 class Linear(NamedTuple):
-    """A linear classifier: logits = x W + b."""
+    """A linear classifier: logits = x W + b, and offsets with fitted scales where it has them."""
 
     W: Tensor  # (d, K)
     b: Tensor  # (K,)
+    scales: Tensor  # (m,)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Logits, (n, d) -> (n, K)."""
-        return x @ self.W + self.b
+    def __call__(self, x: Tensor, offsets: Tensor | None = None) -> Tensor:
+        """Logits, (n, d) and offsets, (n, K, m) -> (n, K)."""
+        logits = x @ self.W + self.b
+        return logits if offsets is None else logits + offsets @ self.scales
 
 
 def minimise(value: Callable[[], Tensor], parameters: Sequence[Tensor], steps: int) -> None:
@@ -68,6 +70,7 @@ def linear(
     q: Tensor,
     *,
     base: Tensor | None = None,
+    offsets: Tensor | None = None,
     weight: Tensor | None = None,
     decay: float = DECAY,
     steps: int = 25,
@@ -79,21 +82,27 @@ def linear(
         x: (n, d), centred.
         q: targets, (n, K).
         base: logits that are given, (n, K); only W is fitted then.
+        offsets: logits whose scales are fitted with W, (n, K, m).
         weight: of the samples, (n,).
-        decay: of W.
+        decay: of W and of the scales.
         steps: of L-BFGS.
         several: one yes or no per class instead of one class.
     """
     w = torch.ones(len(x)) if weight is None else weight
     w = w / w.sum().clamp(min=TINY)
     W, b = torch.zeros(x.shape[1], q.shape[1]), torch.zeros(q.shape[1])
+    scales = torch.zeros(0 if offsets is None else offsets.shape[2])
     known = torch.zeros(()) if base is None else base
 
     def value() -> Tensor:
-        return (w * cross_entropy(x @ W + b + known, q, several=several)).sum() + decay * (W**2).sum()
+        logits = x @ W + b + known
+        ridge = decay * (W**2).sum()
+        if offsets is not None:
+            logits, ridge = logits + offsets @ scales, ridge + decay * (scales**2).sum()
+        return (w * cross_entropy(logits, q, several=several)).sum() + ridge
 
-    minimise(value, [W, b] if base is None else [W], steps)
-    return Linear(W, b)
+    minimise(value, [W, *([b] if base is None else []), *([scales] if len(scales) else [])], steps)
+    return Linear(W, b, scales)
 
 
 def assign_folds(n: int, folds: int, seed: int) -> Tensor:
@@ -104,18 +113,36 @@ def assign_folds(n: int, folds: int, seed: int) -> Tensor:
     return fold
 
 
-def out_of_fold(x: Tensor, q: Tensor, fold: Tensor, **options: Any) -> Tensor:
-    """Logits of each sample by a classifier that was fitted to the other folds, (n, K).
+class Judged(NamedTuple):
+    """What classifiers say of the samples that they were not fitted to."""
+
+    logits: Tensor  # (n, K)
+    scales: Tensor  # of the offsets, (m,), mean over the folds
+
+
+def judge_folds(
+    x: Tensor, q: Tensor, fold: Tensor, *, offsets: Tensor | None = None, **options: Any
+) -> Judged:
+    """Logits of each sample by a classifier that was fitted to the other folds, and the scales of the offsets.
 
     Args:
         x: (n, d).
         q: targets, (n, K).
         fold: (n,).
+        offsets: logits whose scales are fitted, (n, K, m).
         options: of `linear`; `weight` and `base` have one row per sample.
     """
-    out = torch.zeros_like(q)
+    out, scales = torch.zeros_like(q), []
+    options = {**options, "offsets": offsets}
     for f in range(int(fold.max()) + 1 if len(fold) else 0):
         rest = fold != f
         part: dict[str, Any] = {k: v[rest] if isinstance(v, Tensor) else v for k, v in options.items()}
-        out[~rest] = linear(x[rest], q[rest], **part)(x[~rest])
-    return out
+        model = linear(x[rest], q[rest], **part)
+        out[~rest] = model(x[~rest], None if offsets is None else offsets[~rest])
+        scales.append(model.scales)
+    return Judged(out, torch.stack(scales).mean(0) if scales else torch.zeros(0))
+
+
+def out_of_fold(x: Tensor, q: Tensor, fold: Tensor, **options: Any) -> Tensor:
+    """Logits of each sample by a classifier that was fitted to the other folds, (n, K); see `judge_folds`."""
+    return judge_folds(x, q, fold, **options).logits

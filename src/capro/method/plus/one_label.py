@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor
 
 from capro.method.plus.evidence import Posterior, cautious_pool, label_given_truth, pool, tempered
-from capro.method.plus.fitting import TINY, assign_folds, cross_entropy, minimise, out_of_fold
+from capro.method.plus.fitting import TINY, assign_folds, cross_entropy, judge_folds, minimise, out_of_fold
+from capro.method.plus.joint import Joint, counted
 from capro.method.plus.label_free import picture_to_text, text_guess
 
 FOLDS = 3
 ROUNDS = 6  # one label
 TEXT_DECAY = 1e-3  # of V
 NONE_SHARE = 0.05  # of the texts, per criterion, that start as none of these
+GATE_RIDGE = 1e-3  # of how much more a text counts that fits its picture
+ZERO_SHOT = 3.0  # logits per standard deviation where pictures are all that is known: about what CLIP was trained with
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,15 @@ def first_none(field: _Field, share: float = NONE_SHARE) -> Tensor:
 
 
 class _Words:
-    """P(z | words): weights of the label and of each field, fitted together."""
+    """P(z | words): weights of the label and of each field, fitted together.
 
-    def __init__(self, fields: Sequence[_Field], classes: int) -> None:
+    With `fits`, (n, f), of an image-text model, a text that does not fit its picture counts less.
+    """
+
+    def __init__(self, fields: Sequence[_Field], classes: int, fits: Tensor | None = None) -> None:
         m, states = len(fields), classes + 1
-        self.fields = fields
+        self.fields, self.fits = fields, fits
+        self.gate = torch.zeros(0 if fits is None else m)
         self.label = torch.zeros(())
         self.slope, self.none_slope = (torch.full((m,), 6.0), torch.tensor([[-3.0, 0.0]]).repeat(m, 1))
         self.field_bias, self.bias = torch.zeros(m, states), torch.zeros(states)
@@ -81,21 +88,25 @@ class _Words:
     def logits(self, label: Tensor) -> Tensor:
         """(n, C + 1), from log P(y | z) of each sample, (n, C + 1)."""
         out = self.label * label + self.bias
+        weight = None if self.fits is None else counted(self.fits, self.gate)
         for j, field in enumerate(self.fields):
             none = (field.none * self.none_slope[j]).sum(1, keepdim=True)
             text = torch.cat([self.slope[j] * field.cosines, none], 1) + self.field_bias[j]
-            out = out + field.present[:, None] * text
+            here = field.present if weight is None else field.present * weight[:, j]
+            out = out + here[:, None] * text
         return out
 
     def fit(self, label: Tensor, q: Tensor, *, with_label: bool = True) -> None:
         """To the posterior, from where the parameters are."""
-        parameters = [self.slope, self.none_slope, self.field_bias, self.bias]
+        parameters = [self.slope, self.none_slope, self.field_bias, self.bias, self.gate]
         parameters = [p for p in parameters if p.numel()]
 
         def value() -> Tensor:
             ridge = 1e-4 * (self.bias**2).mean()
             if self.fields:
                 ridge = ridge + 1e-3 * (self.field_bias**2).mean()
+            if len(self.gate):
+                ridge = ridge + GATE_RIDGE * (self.gate**2).mean()
             return cross_entropy(self.logits(label), q).mean() + ridge
 
         minimise(value, [*parameters, *([self.label] if with_label else [])], 40)
@@ -135,17 +146,32 @@ def _first_targets(fields: Sequence[_Field], y: Tensor, word: Tensor, classes: i
     return target, none
 
 
-def _guessed(guess: Tensor, target: Tensor) -> Tensor:
-    """Logits of the label-free guess, (n, C + 1), as sharp as the first targets are predicted best."""
-    sharp, named = torch.tensor(5.0), target[:, :-1]
+def _blind(target: Tensor) -> bool:
+    """Whether no first target says anything: there is neither a label nor a text."""
+    return bool((target == target[:, :1]).all())
+
+
+def _guessed(guesses: Sequence[Tensor], target: Tensor) -> Tensor:
+    """Logits of label-free guesses, (n, C + 1), as sharp as the first targets are predicted best.
+
+    Args:
+        guesses: of the texts, (n, C), and of an image-text model where there is one.
+        target: (n, C + 1); where no row says anything, the guesses stay as sharp as they start.
+    """
+    sharp, named = torch.tensor([5.0, ZERO_SHOT][: len(guesses)]), target[:, :-1]
+
+    def logits() -> Tensor:
+        return sum((scale * guess for scale, guess in zip(sharp, guesses, strict=True)), torch.zeros(()))
 
     def value() -> Tensor:
-        return cross_entropy(sharp * guess, named).mean() + 1e-4 * sharp**2
+        return cross_entropy(logits(), named).mean() + 1e-4 * (sharp**2).sum()
 
-    minimise(value, [sharp], 30)
-    logits = sharp.clamp(min=0) * guess
+    if not _blind(target):
+        minimise(value, [sharp], 30)
+        sharp = sharp.clamp(min=0)
+    found = logits()
     share = torch.tensor([0.9, 0.1]).log()
-    return torch.cat([logits + share[0], logits.logsumexp(1, keepdim=True) + share[1]], 1)
+    return torch.cat([found + share[0], found.logsumexp(1, keepdim=True) + share[1]], 1)
 
 
 def single_label(
@@ -157,6 +183,7 @@ def single_label(
     anchors: Tensor | None = None,
     senses: Tensor | None = None,
     owner: Tensor | None = None,
+    joint: Joint | None = None,
     folds: int = FOLDS,
     rounds: int = ROUNDS,
     seed: int = 0,
@@ -173,6 +200,7 @@ def single_label(
             classifier comes from. They have no other rank. None: the label-free guess.
         senses: texts of the other senses of class names, (m, d_t).
         owner: the class each of them belongs to, (m,).
+        joint: what an image-text model says of pictures, classes and texts.
         folds: of the judging out of fold.
         rounds: of EM.
         seed: of the folds.
@@ -183,12 +211,19 @@ def single_label(
     target, none = _first_targets(fields, y, word, C)
     table, prior = _start_table(C)
     label = _label_evidence(table, y)
+    offsets = None if joint is None else joint.offsets()
+    if joint is not None and _blind(target):
+        rounds = 1  # pictures are all that is known: there is no other view to learn from
     if anchors is not None and bool(anchors.any()):
         weight = anchors.float() + 0.5 * none.float() + 1e-9
-        logits = out_of_fold(x, target, fold, weight=weight)
+        logits = out_of_fold(x, target, fold, weight=weight, offsets=offsets)
     else:
-        logits = _guessed(text_guess(picture_to_text(x, texts, fold), class_texts), target)
-    model = _Words(fields, C)
+        guesses = [
+            text_guess(picture_to_text(x, texts, fold), class_texts),
+            *([joint.cosines] if joint else []),
+        ]
+        logits = _guessed(guesses, target)
+    model, scales = _Words(fields, C, None if joint is None else joint.fits), torch.tensor([ZERO_SHOT])
     model.fit(label, 0.9 * target + 0.1 / (C + 1), with_label=False)
     model.label.fill_(1.0)
     for turn in range(rounds):
@@ -203,10 +238,12 @@ def single_label(
         if turn and vectors.shape[1]:
             base = model.logits(label)
             residual = out_of_fold(vectors, q, fold, base=base, decay=TEXT_DECAY)
-        logits = out_of_fold(x, q, fold)
-    return Posterior(
-        cautious_pool(words, picture, prior), words, picture, prior, table, float(model.label), model.slope
-    )
+        logits, scales = judge_folds(x, q, fold, offsets=offsets)
+    q = cautious_pool(words, picture, prior)
+    found = Posterior(q, words, picture, prior, table, float(model.label), model.slope)
+    if joint is None:
+        return found
+    return replace(found, zero_shot_weight=float(scales[0]), fit_weights=model.gate)
 
 
 def _text_vectors(texts: Sequence[Tensor], like: Tensor) -> Tensor:

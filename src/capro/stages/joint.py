@@ -1,0 +1,106 @@
+"""Pictures, class prompts and texts in the space of an image-text model: evidence of the method `plus`.
+
+Only where `net.backbone` has a text tower of its own (CLIP, SigLIP). A picture's vector is the projection of the
+features that the model came with: those of the frozen encoder, or a pass over the pictures before an encoder learns.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capro.config import Settings
+from capro.data.manifest import manifest_of
+from capro.run.artefacts import JOINT_PICTURES, JOINT_PROMPTS, JOINT_TEXTS, PLAIN_FEATURES
+from capro.run.directory import Run
+from capro.run.shards import chosen_rows, write_rows
+from capro.run.stage import Job, Stage
+from capro.stages.embed import SHARDS, distinct, embed_texts, write_texts
+from capro.stages.features import embed_images, image_shards
+from capro.text.classes import class_prompts, classes_of
+from capro.text.cleaning import training_fields
+from capro.text.encoders import TextEncoder, load_text_encoder
+from capro.text.towers import has_text_tower
+from capro.train.batches import PLAIN
+from capro.train.setup import cost_line, image_inputs, pretrained
+
+
+def _work(job: Job) -> dict[str, Any]:
+    ranks = job.ranks
+    encoder = load_text_encoder(job.settings.net.backbone, device=str(ranks.accelerator.device))
+    cost = {
+        "name": encoder.name, "parameters": encoder.parameters, "gflops": encoder.gflops(),
+        "at": f"{encoder.max_tokens} tokens",
+    }  # fmt: skip
+    job.watch.say(cost_line("text tower", cost))
+    fields = training_fields(manifest_of(job.run))
+    unique = distinct([""], *fields.values())  # there may be no text at all
+    encoded = embed_texts(job, unique, encoder)
+    features = _features(job)
+    ranks.meet()
+    if not ranks.main:
+        return {}
+    write_texts(
+        job, {JOINT_TEXTS[name]: texts for name, texts in fields.items()}, unique, encoded, encoder.dim
+    )
+    count = len(manifest_of(job.run).split("train"))
+    write_rows(job.file(JOINT_PICTURES), (count, encoder.dim), map(encoder.project, features()))
+    job.write(
+        JOINT_PROMPTS, np.stack([_prompt(class_prompts(spec), encoder) for spec in classes_of(job.run)])
+    )
+    for name in SHARDS:
+        shutil.rmtree(job.folder / name, ignore_errors=True)
+    return {"text_tower": cost}
+
+
+def _prompt(texts: list[str], encoder: TextEncoder) -> NDArray[np.float32]:
+    """The mean direction of a class's prompts, (d_j,)."""
+    mean: NDArray[np.float32] = encoder.encode(texts).mean(axis=0)
+    return mean / max(float(np.linalg.norm(mean)), 1e-6)
+
+
+def _features(job: Job) -> Callable[[], Iterable[NDArray[Any]]]:
+    """Pooled picture features of the training samples, (n, d_v), block by block."""
+    run, settings = job.run, job.settings
+    train = manifest_of(run).split("train")
+    if settings.net.mode == "frozen":
+        plain = run.read(PLAIN_FEATURES)
+        return lambda: chosen_rows(plain, train)
+    backbone = pretrained(settings)
+    images = image_inputs(run, backbone, seed=settings.seed)
+    shards = image_shards(job.folder / SHARDS[1], len(train), run, key=["joint", _settings(run)])
+    with job.bar("pictures in the joint space", shards.rows(job.ranks)) as step:
+        embed_images(shards, images, backbone, train, settings, job.ranks, view=PLAIN, epoch=0, step=step)
+    return shards.blocks
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {
+        "net": run.settings.net.model_dump(include={"backbone", "weights", "mode"}),
+        "views": run.settings.views.model_dump(include={"size"}),
+    }
+
+
+def _reads(settings: Settings) -> list[str]:
+    return ["scan", "classes", *(["features"] if settings.net.mode == "frozen" else [])]
+
+
+def _when(settings: Settings) -> bool:
+    return settings.method == "plus" and has_text_tower(settings.net.backbone, ask=False)
+
+
+STAGE = Stage(
+    "joint",
+    _work,
+    summary="text tower of the backbone: prompts and texts (method plus)",
+    settings=_settings,
+    reads=_reads,
+    implicit=True,
+    command="clean",
+    ranks="share",
+    when=_when,
+)

@@ -1,0 +1,76 @@
+"""Pretrained models: a folder of this machine, or a name on the Hugging Face hub; and loading them in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from capro.config import Settings
+from capro.errors import ConfigError, did_you_mean
+
+
+def looks_foreign(name: str) -> bool:
+    """Whether a name is that of a folder or of the hub's org/model, not of something built in.
+
+    >>> looks_foreign("lite0"), looks_foreign("facebook/dinov2-small"), looks_foreign("~")
+    (False, True, True)
+    """
+    return "/" in name or "\\" in name or name.startswith((".", "~")) or Path(name).is_dir()
+
+
+def model_folder(name: str, kind: str) -> Path | None:
+    """The folder of a model; None where the name is one of the hub's.
+
+    What looks like a path and is no folder is refused at once, instead of asking the hub for it: a name that begins
+    like a path, has more than one separator, or begins with a folder that exists.
+
+    Args:
+        name: as the user gave it.
+        kind: what it is for, in the error: "backbone" or "text encoder".
+
+    >>> model_folder("openai/clip-vit-base-patch32", "backbone") is None
+    True
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    pathlike = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1
+    if not pathlike and not ("/" in name and path.parent.is_dir()):
+        return None
+    parent = path.parent
+    folders = (
+        [str(parent / each.name) for each in parent.iterdir() if each.is_dir()] if parent.is_dir() else []
+    )
+    near = did_you_mean(str(path), folders)
+    raise ConfigError(
+        f"{kind} '{name}': no such folder",
+        hint=near
+        if "mean" in near
+        else "check the path: it must be a folder with config.json and model.safetensors",
+    )
+
+
+def check_models(settings: Settings) -> None:
+    """Refuse a mistyped folder of an encoder before any work is done."""
+    net, embed = settings.net, settings.embed
+    named = {net.backbone: "backbone", embed.visual: "backbone", embed.text_encoder: "text encoder"}
+    for name, kind in named.items():
+        if looks_foreign(name):
+            model_folder(name, kind)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No bars and reports of transformers while it loads: ours is the one progress display."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
