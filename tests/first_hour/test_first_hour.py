@@ -127,6 +127,10 @@ def test_from_the_crawl_to_a_prediction(home: Path, capro: Capro) -> None:
     checked[["id", "given_label"]].rename(columns={"given_label": "true_label"}).to_csv(
         "checked.csv", index=False
     )
+    code, out, error = capro("evaluate", "runs/crawl", "--truth", "checked.csv")
+    assert out.startswith(
+        "no test split: nothing to compare on\n20 of 300 training samples have a true label"
+    )
     code, out, error = capro("evaluate", "runs/crawl", "--truth", "checked.csv", "--json")
     assert code == 0, error
     truth = json.loads(out)["truth"]

@@ -18,7 +18,10 @@ LEVELS = {"warning": "red", "advice": "yellow", "fine": "green"}
 def assessment(found: Mapping[str, Any]) -> None:
     """What `capro evaluate` found: the whole first, then where it hurt."""
     opened = f", {found['open']:,} of them of no known class" if found["open"] else ""
-    print_line(f"[bold]{found['samples']:,} samples[/] of {escape(found['on'])}{opened}", whole=True)
+    if found["samples"]:
+        print_line(f"[bold]{found['samples']:,} samples[/] of {escape(found['on'])}{opened}", whole=True)
+    else:
+        print_line("no test split: nothing to compare on")
     if "methods" in found:
         _metrics(found)
         _classes(found)
