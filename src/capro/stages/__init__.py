@@ -46,8 +46,8 @@ PLAN = Plan(
 
 def run_all(run: Run, *, watch: Watch = SILENT) -> dict[str, Any]:
     """Do every stage that is not fresh; returns what evaluate measured, empty without a test split."""
+    from capro.model_folders import check_models
     from capro.run.ranks import check_tracker
-    from capro.text.model_folders import check_models
 
     check_tracker(run.settings)  # now, not hours later when the first training begins
     check_models(run.settings)

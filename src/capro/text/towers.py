@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 
 from capro.errors import ConfigError, first_line
-from capro.text.model_folders import looks_foreign, model_folder
+from capro.model_folders import looks_foreign, model_folder
 
 
 class Family(NamedTuple):
