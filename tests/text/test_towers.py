@@ -88,6 +88,10 @@ def test_fingerprint_follows_the_weights_of_the_text_half(saved, tmp_path):
 def test_who_has_a_text_tower(saved, tmp_path):
     assert has_text_tower(str(saved[1]))
     assert not has_text_tower("lite0")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
+    assert not has_text_tower(str(tmp_path))  # no tokenizer
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert has_text_tower(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "dinov2"}))
     assert not has_text_tower(str(tmp_path))
     (tmp_path / "config.json").write_text("no json")

@@ -26,7 +26,7 @@ import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor, nn
 
 from capro.errors import ConfigError, did_you_mean, first_line
-from capro.text.model_folders import looks_foreign, model_folder, quiet
+from capro.model_folders import looks_foreign, model_folder, quiet
 
 Triple = tuple[float, float, float]
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)

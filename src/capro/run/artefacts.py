@@ -200,13 +200,10 @@ OTHER_SENSES = _array("embed", "senses.npy")  # method plus: other senses of the
 CLASS_TEXTS = _array("embed", "prototypes.npy")  # s^c, (C, d_t)
 VISUAL = _array("embed", "visual.npy")  # v, (training samples, d_v)
 
-JOINT_PICTURES = _array(
-    "joint", "pictures.npy"
-)  # in the space of an image-text model, (training samples, d_j)
-JOINT_PROMPTS = _array("joint", "prompts.npy")  # of the classes, (C, d_j)
-JOINT_TEXTS = {
-    name: _array("joint", f"texts-{name}.npy") for name in FIELDS
-}  # each field, (training samples, d_j)
+# in the space of an image-text model, unit rows of width d_j
+JOINT_PICTURES = _array("joint", "pictures.npy")  # of the training samples
+JOINT_PROMPTS = _array("joint", "prompts.npy")  # of the classes
+JOINT_TEXTS = {name: _array("joint", f"texts-{name}.npy") for name in FIELDS}  # each field
 
 ENHANCED_TEXTS = _array("graph", "texts.npy")  # s_hat
 ADJACENCY = Artefact("graph", "graph.npz", write_graph, read_graph)  # absent without enhancement

@@ -56,9 +56,9 @@ def run_all(run: Run, *, watch: Watch = SILENT, choose: Choose | None = None) ->
         watch: Where progress is shown.
         choose: Called after the scan; returns the run with the settings for what follows.
     """
+    from capro.model_folders import check_models
     from capro.run.ranks import check_tracker
     from capro.stages.start import slow
-    from capro.text.model_folders import check_models
     from capro.text.towers import has_text_tower
 
     check_tracker(run.settings)  # now, not hours later when the first training begins

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capro.errors import ConfigError, did_you_mean, first_line
-from capro.text.model_folders import model_folder, quiet
+from capro.model_folders import model_folder, quiet
 from capro.text.towers import FAMILIES, TextTower, picture_projection
 
 ALIASES = {  # the paper's three, Tab. ablation

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 
 from capro.errors import ConfigError, first_line
-from capro.text.model_folders import looks_foreign, model_folder
+from capro.model_folders import looks_foreign, model_folder
 
 
 class Family(NamedTuple):
@@ -22,10 +22,11 @@ class Family(NamedTuple):
 
 
 FAMILIES = {"clip": Family(), "siglip": Family(full_length=True), "chinese_clip": Family()}  # by model_type
+TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
 
 
 def has_text_tower(name: str, *, ask: bool = True) -> bool:
-    """Whether a model is an image-text model, by its config.json alone.
+    """Whether a model is an image-text model with a tokenizer, by its config.json; no weight is read.
 
     Args:
         name: a backbone: built in (none of these has one), a folder, or a name on the hub.
@@ -42,6 +43,8 @@ def has_text_tower(name: str, *, ask: bool = True) -> bool:
         if ask:
             raise
         return False
+    if folder and not any((folder / each).is_file() for each in TOKENIZERS):
+        return False  # nothing to read a text with: a backbone alone
     file = folder / "config.json" if folder else _config_of(name, ask=ask)
     if file is None or not file.is_file():
         return False

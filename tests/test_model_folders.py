@@ -8,9 +8,9 @@ import pytest
 
 from capro import config
 from capro.errors import ConfigError
+from capro.model_folders import check_models, model_folder
 from capro.nets.backbones import load_backbone
 from capro.text.encoders import load_text_encoder
-from capro.text.model_folders import check_models, model_folder
 
 
 @pytest.fixture(autouse=True)
