@@ -18,6 +18,7 @@ import json
 import platform
 import shlex
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ LAYOUT = 1  # of the directory; version 0.1.0 wrote no number and the same files
 VERSIONED = ("torch", "transformers", "accelerate", "faiss-cpu", "kornia", "numpy", "Pillow")
 SETTINGS, FINISHED, EVENTS, LOCK = "run.yaml", "stage.json", "events.jsonl", ".lock"
 REDO = ".redo"  # where a finished stage is done again
-_locked: set[Path] = set()  # folders that this process has locked
+_locked: set[tuple[Path, int]] = set()  # folders that a thread of this process has locked
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def alone_in(folder: Path, doing: str) -> Iterator[None]:
 
     Within a block that has the lock it may be taken again.
     """
-    at = folder.resolve()
+    at = folder.resolve(), threading.get_ident()
     if at in _locked:
         yield
         return

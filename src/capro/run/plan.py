@@ -188,11 +188,12 @@ class Plan:
         """Name the finished stages that are about to be replaced, and why."""
         if not processes.is_main():
             return
-        for each in self.outlook(run):
-            done_here = each.stage in names or self[each.stage].implicit
-            if each.state == "stale" and done_here and each.stage in self._before(run, names):
-                old = f"; what it left is kept in {run.kept(each.stage)}" if self[each.stage].keep else ""
-                watch.say(f"{each.stage} is done again: {each.why}{old}")
+        before = self._before(run, names)  # no stage that is not needed is imported
+        for each in outlook([self[name] for name in self.names if name in before], run):
+            stage = self[each.stage]
+            if each.state == "stale" and (stage.name in names or stage.implicit):
+                old = f"; what it left is kept in {run.kept(stage.name)}" if stage.keep else ""
+                watch.say(f"{stage.name} is done again: {each.why}{old}")
 
     # --- settings ---------------------------------------------------------------------------------
 

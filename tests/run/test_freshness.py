@@ -1,0 +1,76 @@
+"""Why a finished stage is stale: a setting, a stage that it reads, files; or nothing that is known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from capro.config import Settings, update
+from capro.errors import DataError
+from capro.run.directory import Run
+from capro.run.freshness import FILES, UNKNOWN, Outlook, decides, outdated, outlook
+from capro.run.stage import Stage, perform
+from tests.run.cases import make, stage
+
+
+def _gamma() -> Stage:
+    """A stage that train.gamma decides, and that reads the scan."""
+    return Stage(
+        "clean", lambda _: None, settings=lambda run: {"g": run.settings.train.gamma}, reads=["scan"]
+    )
+
+
+def _changed(run: Run, *overrides: str) -> Run:
+    return run.with_settings(update(run.settings, overrides))
+
+
+def test_the_setting_that_decides_a_stage_is_named_and_no_other(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    perform(run, stage("scan"))
+    perform(run, _gamma())
+    new = _changed(run, "train.gamma=0.4", "train.alpha=0.1", "seed=3")
+    assert decides(_gamma(), run, "train.gamma", new.settings)
+    assert not decides(_gamma(), run, "train.alpha", new.settings)
+    assert outdated(_gamma(), new) == ["train.gamma was 0.6, is 0.4"]
+    assert outdated(_gamma(), _changed(run, "seed=3")) == []
+
+
+def test_a_stage_that_was_done_again_is_named(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    perform(run, stage("scan", a=1))
+    perform(run, _gamma())
+    perform(run, stage("scan", a=2))
+    assert outdated(_gamma(), run) == ["scan was done again since"]
+
+
+def test_files_outside_are_looked_at_by_the_outlook_alone(tmp_path: Path) -> None:
+    run = make(tmp_path)
+
+    def scan(files: int) -> Stage:
+        return replace(stage("scan"), files=lambda _: {"files": files})
+
+    perform(run, scan(1))
+    perform(run, _gamma())
+    assert outdated(scan(2), run) == []
+    assert outlook([scan(2), _gamma(), stage("evaluate", reads=["clean"])], run) == [
+        Outlook("scan", "stale", FILES),
+        Outlook("clean", "stale", "it reads scan"),
+        Outlook("evaluate", "to do"),
+    ]
+
+
+def test_a_stage_of_version_0_1_0_says_only_that_something_changed(tmp_path: Path) -> None:
+    run = make(tmp_path, Settings())
+    perform(run, stage("scan"))
+    perform(run, _gamma())
+    file = run.folder("clean") / "stage.json"
+    old = {k: v for k, v in json.loads(file.read_text()).items() if k not in ("settings", "reads")}
+    file.write_text(json.dumps(old))
+    assert outdated(_gamma(), run) == []
+    assert outdated(_gamma(), _changed(run, "train.gamma=0.4")) == [UNKNOWN]
+
+    def gone(_: Run) -> dict[str, str]:
+        raise DataError("the source is not there")
+
+    assert outdated(replace(_gamma(), files=gone), run) == []  # what was made of it is still whole
