@@ -66,5 +66,5 @@ def run_all(run: Run, *, watch: Watch = SILENT, choose: Choose | None = None) ->
         run, done = choose(run, watch), {"scan"}
     if text := slow(run.settings):
         watch.warn(text)
-    PLAN.do(run, *(stage.name for stage in PLAN.of(run.settings)), watch=watch, ready=done)
+    PLAN.run(run, watch=watch, ready=done)
     return run.result("evaluate")
