@@ -91,6 +91,10 @@ class Plan:
         """Name the stages to come; ``first`` and ``last`` are parts that are no stages of the plan."""
         watch.plan([*first, *(stage.name for stage in self.of(run.settings)), *last])
 
+    def run(self, run: Run, *, watch: Watch = SILENT, ready: Iterable[str] = ()) -> None:
+        """Do every stage in order; what is fresh is skipped, so this is also how a run resumes."""
+        self.do(run, *(stage.name for stage in self.of(run.settings)), watch=watch, ready=ready)
+
     def perform(
         self,
         run: Run,

@@ -72,5 +72,5 @@ def run_all(run: Run, *, watch: Watch = SILENT, choose: Choose | None = None) ->
         has_text_tower(run.settings.net.backbone)  # asks the hub once: whether there is a stage `joint`
     if text := slow(run.settings):
         watch.warn(text)
-    PLAN.do(run, *(stage.name for stage in PLAN.of(run.settings)), watch=watch, ready=done)
+    PLAN.run(run, watch=watch, ready=done)
     return run.result("evaluate")
