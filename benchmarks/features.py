@@ -22,7 +22,7 @@ from capro.bench.store import only_one
 from capro.data.manifest import Manifest, manifest_of
 from capro.evaluate.comparison import test_split
 from capro.evaluate.metrics import summary
-from capro.run.stage import Plan
+from capro.run.plan import Plan
 from capro.stages import PLAN
 from variants import PRESETS, arguments, bench_of
 

@@ -22,7 +22,8 @@ from sklearn.preprocessing import StandardScaler
 from capro.bench.baselines.selection import cross_validated
 from capro.run.artefacts import CLEANED_LABELS, FUSED_SCORES, PLAIN_FEATURES
 from capro.run.directory import Run
-from capro.run.stage import Job, Plan
+from capro.run.plan import Plan
+from capro.run.stage import Job
 from capro.train.setup import training_set
 from variants import step3_after_step1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections import Counter
 from dataclasses import replace
@@ -10,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from capro.bench import Bench, bench
-from capro.bench.store import SharedRun, only_one
+from capro.bench.store import SharedRun
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, DataError, RunError
-from capro.run.directory import Run
+from capro.run.directory import LOCK, Run
 from capro.run.progress import Lines
 from capro.stages import PLAN, clean
 from tests import squares as tiny
@@ -152,8 +153,10 @@ def test_stages_of_a_given_run_are_taken(done: Bench, data: Path, tmp_path: Path
 def test_mistakes(done: Bench, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no row 'CB'"):
         bench(done, "reference", rows=["CB"])
-    with only_one(tmp_path), pytest.raises(RunError, match="another capro bench"):
-        bench(Bench(tmp_path, done.settings, (0,)), "policy")
+    with (tmp_path / LOCK).open("w") as file:  # as another process would
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RunError, match="another capro bench"):
+            bench(Bench(tmp_path, done.settings, (0,)), "policy")
     bare = tiny.write_data(tmp_path / "data", test=0)
     with pytest.raises(DataError, match="no test split"):
         bench(Bench(tmp_path / "out", tiny.settings(bare), (0,)), "policy")

@@ -69,7 +69,7 @@ def test_a_run_without_texts_stops_and_its_hints_work(tmp_path: Path, capro: Cap
     assert code == 0
     assert "verdicts:" in out
     assert "have no text" not in error
-    assert Run.open(run).issues()["evidence"].str.contains("its own text").any()
+    assert Run.open(run).issues()["evidence"].str.contains("label and texts").any()
 
 
 @pytest.mark.slow

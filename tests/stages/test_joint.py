@@ -107,7 +107,7 @@ def test_an_encoder_that_learns_gives_evidence_as_it_was(tmp_path):
 
 
 def test_pictures_and_class_names_without_texts(tmp_path):
-    run = made(tmp_path, "data.unlabelled=true")
+    run = made(tmp_path, "data.unlabelled=true", "data.without_texts=true")
     for part in ("train", "test"):
         table = tmp_path / "data" / part / "metadata.csv"
         lines = table.read_text().splitlines()

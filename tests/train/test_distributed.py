@@ -114,9 +114,8 @@ def test_the_whole_pipeline_runs_under_two_ranks(tmp_path):
     events = [json.loads(line) for line in (path / "events.jsonl").read_text().splitlines()]
     finished = [event["stage"] for event in events if event["event"] == "finished"]
     assert finished == [
-        "scan", "classes", "pixels", "features", "pretrain", "embed", "graph", "match", "train",
-        "clean",
-        "finetune", "evaluate",
+        "scan", "classes", "pixels", "features", "pretrain", "embed", "graph", "match",
+        "posterior", "clean", "finetune", "evaluate",
     ]  # fmt: skip
     assert len(pd.read_parquet(run.folder("clean") / "verdicts.parquet")) == 27
     assert not list(path.rglob("checkpoints"))

@@ -19,6 +19,7 @@ from capro.text.classes import ClassSpec, classes_of, has_meaning
 from capro.text.cleaning import training_texts
 from capro.text.encoders import load_text_encoder
 from capro.text.senses import Suggestion, rank_senses
+from capro.text.towers import has_text_tower
 from capro.wording import many, some
 
 EAGER = 0.8  # with a lower gamma the rule per class adds labels that it half believes
@@ -135,7 +136,7 @@ def _refuse_without_texts(run: Run, count: int) -> None:
     unused = run.read(SUMMARY).get("columns", {}).get("not_read", [])
     columns = f"; columns that were not read: {some(unused, 8)}" if unused else ""
     name = "name the column with texts: --text-column, --description-column or --tags-column"
-    if data.unlabelled:
+    if data.unlabelled and not has_text_tower(run.settings.net.backbone):
         raise DataError(f"{what}, and data.unlabelled leaves no labels either{columns}", hint=name)
     if not data.without_texts:
         raise DataError(

@@ -106,8 +106,11 @@ def deciding(name: StepName) -> Callable[[Run], Mapping[str, Any]]:
 
     def settings(run: Run) -> Mapping[str, Any]:
         given = run.settings
-        unused = {"frozen_views"} | (set() if given.net.centred else {"centred"})
-        net = given.net.model_dump(exclude=unused)  # views decide the features; runs of 0.1.0 stay fresh
+        net = given.net.model_dump()
+        if given.net.frozen_views is None:  # they decide the features; runs of 0.1.0 had three and stay fresh
+            net["frozen_views"] = 3
+        if not given.net.centred:
+            del net["centred"]
         parts = {"net": net, name: getattr(given, name).model_dump()}
         views = given.views.model_dump(exclude={"cache_gb"})
         return {**parts, "views": views, "seed": given.seed}

@@ -121,3 +121,24 @@ def test_tag_rates_by_hand():
     hit, false = plus.tag_rates(q, torch.tensor([[1.0], [0.0], [1.0], [0.0]]))
     assert float(hit) == pytest.approx((1 + 3) / (2 + 5))
     assert float(false) == pytest.approx((1 + 0.05) / (2 + 5))
+
+
+@given(SEEDS)
+@FEW
+def test_state_prior_reference(seed):
+    q = distributions(7, 4, seed)
+    slow = [(1 + sum(float(row[z]) for row in q)) / (7 + 4) for z in range(4)]
+    assert plus.state_prior(q).tolist() == pytest.approx(slow, abs=1e-5)
+
+
+def test_a_state_that_nobody_is_in_is_no_certain_surprise():
+    """Without pseudo-counts a picture that says none of these would agree best with words that exclude it."""
+    words = torch.full((30, 4), 1e-7)
+    words[torch.arange(30), torch.arange(30) % 3] = 1.0
+    words[0, 3] = 1e-4
+    words = (words / words.sum(1, keepdim=True)).log()
+    right, none = torch.full((2, 1, 4), 1e-9)
+    right[0, 0], none[0, 3] = 1.0, 1.0
+    for prior, fooled in ((words.exp().mean(0), True), (plus.state_prior(words.exp()), False)):
+        gains = [float(plus.agreement(words[:1], picture.log(), prior)) for picture in (right, none)]
+        assert (gains[1] > gains[0]) == fooled

@@ -45,6 +45,16 @@ class Posterior:
     fit_weights: Tensor | None = None
 
 
+def state_prior(q: Tensor) -> Tensor:
+    """Share of each state, (K,), with one pseudo-count each: a state that nobody is in does not become a
+    certain surprise, whose least evidence would count more than everything else.
+
+    >>> state_prior(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
+    [0.75, 0.25]
+    """
+    return (q.sum(0) + 1) / (len(q) + q.shape[1])
+
+
 def label_given_truth(q: Tensor, y: Tensor, classes: int) -> Tensor:
     """P(y | z) counted from the posterior, (C + 1, C), with pseudo-counts.
 

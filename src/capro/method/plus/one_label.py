@@ -9,7 +9,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor
 
-from capro.method.plus.evidence import Posterior, cautious_pool, label_given_truth, pool, tempered
+from capro.method.plus.evidence import (
+    Posterior,
+    cautious_pool,
+    label_given_truth,
+    pool,
+    state_prior,
+    tempered,
+)
 from capro.method.plus.fitting import TINY, assign_folds, cross_entropy, judge_folds, minimise, out_of_fold
 from capro.method.plus.joint import Joint, counted
 from capro.method.plus.label_free import picture_to_text, text_guess
@@ -230,7 +237,7 @@ def single_label(
         words = (model.logits(label) + residual).log_softmax(1)
         picture = tempered(logits, words, prior) if turn else logits.log_softmax(1)
         q = pool(words, picture, prior)
-        prior, table = q.mean(0), label_given_truth(q, y, C)
+        prior, table = state_prior(q), label_given_truth(q, y, C)
         if turn == rounds - 1:
             break
         label = _label_evidence(table, y)
