@@ -49,12 +49,13 @@ def joined_fields(given: list[Any], options: dict[str, Any]) -> None:
     given[1] = [torch.nn.functional.normalize(torch.stack(given[1]).sum(0), dim=1)] if given[1] else []
 
 
-def without(name: str) -> Change:
-    """An optional argument is not given."""
+def without(*names: str) -> Change:
+    """Optional arguments are not given."""
 
     def change(given: list[Any], options: dict[str, Any]) -> None:
         del given
-        options.pop(name, None)
+        for name in names:
+            options.pop(name, None)
 
     return change
 
@@ -84,7 +85,7 @@ BOTH: dict[str, Change | dict[str, Any]] = {
 ONE = BOTH | {
     "no web labels": without_labels,
     "no anchors: the label-free start": without("anchors"),
-    "no other senses": without("senses"),
+    "no other senses": without("senses", "owner"),
     "no correction on text vectors (V)": {"one_label.TEXT_DECAY": 1e6},
     "no texts start as none of these": {
         "one_label.first_none": lambda field: torch.zeros_like(field.present)

@@ -267,10 +267,10 @@ def test_fingerprint_follows_weights_and_settings(tmp_path, minilm):
     ("name", "message", "hint"),
     [
         ("./absent", "'./absent': no such folder", "check the path"),
-        ("minlm", "could not be had from the hub", "did you mean 'minilm'?"),
-        ("xlnet", "'xlnet/xlnet-base-cased' could not be had from the hub", "use 'minilm'"),
-        ("some/model", "'some/model' could not be had", "without a network give the folder"),
-        ("no such name!", "could not be had", "without a network"),
+        ("minlm", "could not be loaded from the hub", "did you mean 'minilm'?"),
+        ("xlnet", "'xlnet/xlnet-base-cased' could not be loaded from the hub", "use 'minilm'"),
+        ("some/model", "'some/model' could not be loaded", "without a network give the folder"),
+        ("no such name!", "could not be loaded", "without a network"),
     ],
 )
 def test_unknown_names_and_no_network(monkeypatch, name, message, hint):

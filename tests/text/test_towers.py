@@ -119,7 +119,7 @@ def test_the_hub_is_asked_only_where_it_may_be(monkeypatch, tmp_path):
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
     with pytest.raises(
-        ConfigError, match=r"'some/model' is no folder, and could not be had.*no network"
+        ConfigError, match=r"'some/model' is no folder, and could not be loaded.*no network"
     ) as caught:
         has_text_tower("some/model")
     assert "docs/encoders.md" in caught.value.hint

@@ -264,7 +264,7 @@ def _folder(name: str) -> Path:
         spelling = did_you_mean(name, ALIASES) if name not in ALIASES else ""
         advice = "without a network give the folder of a downloaded model, or use 'minilm'"
         raise ConfigError(
-            f"text encoder '{name}' is no folder, and '{hub}' could not be had from the hub "
+            f"text encoder '{name}' is no folder, and '{hub}' could not be loaded from the hub "
             f"({type(error).__name__})",
             hint=f"{spelling} {advice}".strip() if "mean" in spelling else advice,
         ) from error
