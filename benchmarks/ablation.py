@@ -24,7 +24,7 @@ from capro.data.manifest import manifest_of
 from capro.evaluate.truth import label_accuracy, load_truth, membership, score_quality
 from capro.method import plus
 from capro.method.plus import fitting, one_label, several
-from capro.method.plus.fitting import Judged, linear
+from capro.method.plus.fitting import FoldScores, linear
 from capro.run.artefacts import VISUAL
 from capro.stages import PLAN
 from capro.stages.posterior import posterior_of
@@ -65,11 +65,13 @@ def one_round(given: list[Any], options: dict[str, Any]) -> None:
     options["rounds"] = 1
 
 
-def in_fold(x: Tensor, q: Tensor, fold: Tensor, *, offsets: Tensor | None = None, **options: Any) -> Judged:
+def in_fold(
+    x: Tensor, q: Tensor, fold: Tensor, *, offsets: Tensor | None = None, **options: Any
+) -> FoldScores:
     """Stands for `judge_folds`: a classifier that has seen what it judges."""
     del fold
     model = linear(x, q, offsets=offsets, **options)
-    return Judged(model(x, offsets), model.scales)
+    return FoldScores(model(x, offsets), model.scales)
 
 
 BOTH: dict[str, Change | dict[str, Any]] = {

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from capro.cli import main
 from capro.run.directory import Run, alone_in
 from capro.stages import run_all
 from tests import squares
+from tests.commands import capro
+
+__all__ = ["capro"]
 
 
 @pytest.fixture(scope="module")
@@ -31,20 +33,6 @@ def run(finished: Path, tmp_path: Path) -> Path:
     """A finished run of its own."""
     shutil.copytree(finished, tmp_path / "run")
     return tmp_path / "run"
-
-
-@pytest.fixture
-def capro(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """A command as it is typed: exit code, stdout, stderr."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["capro", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return call
 
 
 def kept(run: Path) -> dict[str, Any]:

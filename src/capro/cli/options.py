@@ -186,7 +186,7 @@ def open_run(path: Path, overrides: list[str] | None = None) -> Run:
     return run.with_settings(config.update(run.settings, overrides)) if overrides else run
 
 
-def reading_settings(run: Run, overrides: list[str] | None, on: str | None) -> Settings:
+def settings_for_reading(run: Run, overrides: list[str] | None, on: str | None) -> Settings:
     """Settings by which other data are read; those of the run itself do not change."""
     settings = config.update(run.settings, overrides or [])
     for name in config.differences(run.settings, settings):

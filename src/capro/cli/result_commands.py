@@ -21,7 +21,7 @@ from capro.cli.options import (
     Text,
     one_run,
     open_run,
-    reading_settings,
+    settings_for_reading,
 )
 from capro.cli.program import app, config_app, fail, note, plain_lines, print_result
 from capro.data.readers import WRITERS
@@ -57,7 +57,7 @@ def evaluate(
     found = assess(
         opened,
         on=on,
-        reading=reading_settings(opened, set_, on),
+        reading=settings_for_reading(opened, set_, on),
         truth=truth,
         with_open_set=open_set or novel is not None,
         novel=novel,

@@ -47,7 +47,7 @@ from capro.method.plus.evidence import (
     tempered,
 )
 from capro.method.plus.fitting import (
-    Judged,
+    FoldScores,
     Linear,
     assign_folds,
     centred,
@@ -67,8 +67,8 @@ __all__ = [
     "Calibration",
     "Decided",
     "Finding",
+    "FoldScores",
     "Joint",
-    "Judged",
     "Linear",
     "Posterior",
     "agreement",

@@ -113,7 +113,7 @@ def assign_folds(n: int, folds: int, seed: int) -> Tensor:
     return fold
 
 
-class Judged(NamedTuple):
+class FoldScores(NamedTuple):
     """What classifiers say of the samples that they were not fitted to."""
 
     logits: Tensor  # (n, K)
@@ -122,7 +122,7 @@ class Judged(NamedTuple):
 
 def judge_folds(
     x: Tensor, q: Tensor, fold: Tensor, *, offsets: Tensor | None = None, **options: Any
-) -> Judged:
+) -> FoldScores:
     """Logits of each sample by a classifier that was fitted to the other folds, and the scales of the offsets.
 
     Args:
@@ -140,7 +140,7 @@ def judge_folds(
         model = linear(x[rest], q[rest], **part)
         out[~rest] = model(x[~rest], None if offsets is None else offsets[~rest])
         scales.append(model.scales)
-    return Judged(out, torch.stack(scales).mean(0) if scales else torch.zeros(0))
+    return FoldScores(out, torch.stack(scales).mean(0) if scales else torch.zeros(0))
 
 
 def out_of_fold(x: Tensor, q: Tensor, fold: Tensor, **options: Any) -> Tensor:
