@@ -89,12 +89,18 @@ def flows(table: ReviewTable, c: int) -> tuple[list[tuple[str, int]], list[tuple
     had, has = _has(table.given, c), _has(table.after, c)
     if table.several:
         out = (table.after < 0).any(axis=1)
-        return [("", int((has & ~had).sum()))], [("-", int((had & out).sum())), ("", int((had & ~has & ~out).sum()))]
+        return [("", int((has & ~had).sum()))], [
+            ("-", int((had & out).sum())),
+            ("", int((had & ~has & ~out).sum())),
+        ]
     came, left = table.given[has & ~had], table.after[had & ~has]
 
     def counted(labels: NDArray[np.int64], none: str) -> list[tuple[str, int]]:
         numbers, counts = np.unique(labels, return_counts=True)
         order = np.argsort(-counts, kind="stable")[:FLOWS]
-        return [(table.names[n] if n >= 0 else none, int(k)) for n, k in zip(numbers[order], counts[order], strict=True)]
+        return [
+            (table.names[n] if n >= 0 else none, int(k))
+            for n, k in zip(numbers[order], counts[order], strict=True)
+        ]
 
     return counted(came, ""), counted(left, "-")

@@ -37,6 +37,11 @@ class Fixed:
         """Samples of which something is settled, (n,)."""
         return self.out | ~np.isnan(self.known).all(axis=1)
 
+    @property
+    def pairs(self) -> NDArray[np.bool_]:
+        """Pairs of sample and class that are settled, (n, C)."""
+        return self.out[:, None] | ~np.isnan(self.known)
+
     def states(self) -> NDArray[np.float32]:
         """One label: `known` with none of these as the last state, (n, C + 1)."""
         none = np.where(np.isnan(self.known).any(axis=1), np.nan, 0.0)
@@ -49,6 +54,8 @@ class Fixed:
         found = np.array(given)
         if found.ndim == 2:
             settled = ~np.isnan(self.known)
+            touched = settled.any(axis=1)  # one that the method dropped is back with what it is said to show
+            found[touched] = np.maximum(found[touched], 0)
             found[settled] = (self.known[settled] > 0.5).astype(np.int64)
         else:
             has = (self.known > 0.5).any(axis=1)
@@ -90,9 +97,7 @@ def resolve(
 
 
 def _fixing(run: Run) -> dict[str, Decision]:
-    return {
-        sample: each for sample, each in replayed(run).decided().items() if each.answer in FIXING
-    }
+    return {sample: each for sample, each in replayed(run).decided().items() if each.answer in FIXING}
 
 
 def fixed_of(run: Run, ids: Sequence[str], classes: Sequence[str], *, several: bool) -> Fixed | None:

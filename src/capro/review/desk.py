@@ -13,7 +13,7 @@ from capro.errors import ConfigError
 from capro.review.log import FOLDER, Action, Decision, Log, log_file
 from capro.review.pictures import Pictures
 from capro.review.progress import agreement_by_class, estimate, random_part
-from capro.review.table import ReviewTable, load_table
+from capro.review.table import load_table
 from capro.review.views import View, Views
 from capro.run.directory import Run
 from capro.text.classes import ClassSpec, classes_of, load_classes, save_classes
@@ -36,7 +36,9 @@ class Desk:
         """Read the run again, after it has been done anew."""
         run = Run.open(self.run.path)
         table = load_table(run)
-        pictures = Pictures(table.images, run.settings.scan, run.path / FOLDER / "pictures" / run.need("scan"))
+        pictures = Pictures(
+            table.images, run.settings.scan, run.path / FOLDER / "pictures" / run.need("scan")
+        )
         with self._lock:
             self.run, self.table, self.views, self.pictures = run, table, Views(table), pictures
             self.decided = np.zeros(len(table), dtype=bool)
@@ -108,7 +110,9 @@ class Desk:
         }
         chosen = (label or "",)
         if verb == "accept":
-            return Decision(answer="labels" if proposed or table.several and not given else "out", yes=proposed, **shown)
+            return Decision(
+                answer="labels" if proposed or (table.several and not given) else "out", yes=proposed, **shown
+            )
         if verb in ("out", "unsure"):
             return Decision(answer="out" if verb == "out" else "unsure", **shown)
         if verb == "best":
@@ -179,7 +183,9 @@ class Desk:
         words = {"out": "out: none of the classes", "copy": "out: a copy", "unsure": "not sure"}
         names = ", ".join(said.yes) or "no label"
         if said.answer == "labels" and not said.whole:
-            names = ", ".join([*(f"+ {name}" for name in said.yes), *(f"\N{MINUS SIGN} {name}" for name in said.no)])
+            names = ", ".join(
+                [*(f"+ {name}" for name in said.yes), *(f"\N{MINUS SIGN} {name}" for name in said.no)]
+            )
         word = words.get(said.answer, names + (" (anchor)" if said.anchor else ""))
         return {"row": row, "kind": said.answer, "word": word}
 
@@ -251,4 +257,6 @@ class Desk:
                 trial.unlink(missing_ok=True)
             data = self.run.settings.data.model_copy(update={"classes": str(own)})
             self.run = self.run.with_settings(self.run.settings.model_copy(update={"data": data}))
-            self.log.note("class", who=who, shown={"class": old.name, "sense": sense, "definition": definition})
+            self.log.note(
+                "class", who=who, shown={"class": old.name, "sense": sense, "definition": definition}
+            )

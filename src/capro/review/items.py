@@ -103,9 +103,11 @@ def class_scores(table: ReviewTable, row: int, concerned: list[str]) -> list[dic
     fused = np.asarray(table.fused[row])
     best = [int(c) for c in np.argsort(-fused, kind="stable")[:CLASSES_SHOWN]]
     chosen = [*dict.fromkeys([*(table.names.index(name) for name in concerned), *best])]
+    chosen.sort(key=lambda c: -float(fused[c]))
     parts = [None, None] if table.parts is None else [np.array(part[row]) for part in table.parts]
-    rows = [{"name": plain(table.names[c], 60), "all": float(fused[c]), **_parts(parts, c, table)} for c in chosen]
-    rows.sort(key=lambda each: -each["all"])
+    rows = [
+        {"name": plain(table.names[c], 60), "all": float(fused[c]), **_parts(parts, c, table)} for c in chosen
+    ]
     if not table.several and table.parts is not None:
         left = max(0.0, 1.0 - float(fused.sum()))
         rows.append({"name": "none of these", "all": left, **_parts(parts, -1, table)})
@@ -149,9 +151,13 @@ def history(desk: Desk, row: int) -> list[str]:
     for action, said, undone in reversed(desk.log.replay.history(desk.table.sample_id(row))):
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(action.at))
         words = {"out": "out", "copy": "out as a copy", "unsure": "not sure"}
-        what = words.get(said.answer) or listed([*said.yes, *(f"not {name}" for name in said.no)]) or "no label"
+        what = (
+            words.get(said.answer) or listed([*said.yes, *(f"not {name}" for name in said.no)]) or "no label"
+        )
         more = f" with {many(len(action.decisions) - 1, 'other')}" if len(action.decisions) > 1 else ""
-        found.append(f"{when}, {plain(action.who, 40)}: {plain(what, 200)}{more}{' (undone)' if undone else ''}")
+        found.append(
+            f"{when}, {plain(action.who, 40)}: {plain(what, 200)}{more}{' (undone)' if undone else ''}"
+        )
     return found
 
 

@@ -233,12 +233,7 @@ class Log:
             return found + self._take_in()
 
     def _append(
-        self,
-        kind: str,
-        who: str,
-        target: int | None,
-        shown: Mapping[str, Any],
-        decisions: Iterable[Decision],
+        self, kind: str, who: str, target: int | None, shown: Mapping[str, Any], decisions: Iterable[Decision]
     ) -> list[Action]:
         with self._lock:
             with self._writing():
@@ -246,12 +241,7 @@ class Log:
             return self._take_in()
 
     def _insert(
-        self,
-        kind: str,
-        who: str,
-        target: int | None,
-        shown: Mapping[str, Any],
-        decisions: Iterable[Decision],
+        self, kind: str, who: str, target: int | None, shown: Mapping[str, Any], decisions: Iterable[Decision]
     ) -> None:
         values = (time.time(), who, kind, target, json.dumps(dict(shown), ensure_ascii=False))
         made = self._base.execute(
@@ -279,14 +269,10 @@ class Log:
             return []
         rows: dict[int, list[Decision]] = {}
         # no later than the last head: another process may append between the two statements
-        for action, sample, answer, yes, no, whole, anchor, given, proposed, random in self._base.execute(
+        for action, *cells in self._base.execute(
             "select * from decisions where action > ? and action <= ? order by rowid", (since, heads[-1][0])
         ):
-            made = Decision(
-                sample, answer, *(tuple(json.loads(cell)) for cell in (yes, no)), bool(whole), bool(anchor),
-                *(tuple(json.loads(cell)) for cell in (given, proposed)), bool(random),
-            )  # fmt: skip
-            rows.setdefault(action, []).append(made)
+            rows.setdefault(action, []).append(_decision(*cells))
         found = [
             Action(number, at, who, kind, target, json.loads(shown), tuple(rows.get(number, ())))
             for number, at, who, kind, target, shown in heads
@@ -307,6 +293,24 @@ class _Transaction:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._base.execute("rollback" if kind else "commit")
+
+
+def _decision(
+    sample: str,
+    answer: Answer,
+    yes: str,
+    no: str,
+    whole: int,
+    anchor: int,
+    given: str,
+    proposed: str,
+    random: int,
+) -> Decision:
+    """A row of the file."""
+    said, shown = ([tuple(json.loads(cell)) for cell in pair] for pair in ((yes, no), (given, proposed)))
+    return Decision(
+        sample, answer, said[0], said[1], bool(whole), bool(anchor), shown[0], shown[1], bool(random)
+    )
 
 
 def _names(names: Sequence[str]) -> str:

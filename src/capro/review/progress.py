@@ -1,4 +1,4 @@
-"""How far a review is, and what it says of the labels: figures from the decisions. Pure but for the log's types.
+"""How far a review is, and what it says of the labels: figures from the decisions. Pure.
 
 Agreement is counted against what the method proposed when the question was shown; decisions that were
 applied since make the method agree with itself. Only the random part says how many labels are right: the

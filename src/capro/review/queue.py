@@ -43,7 +43,7 @@ def chance_of_error(fused: Floats, labels: NDArray[np.int64], none: Floats | Non
     """
     if labels.ndim == 2:
         belief = np.where(labels > 0, fused, 1 - np.asarray(fused))
-        return np.asarray(1 - belief).sum(axis=1)
+        return np.asarray((1 - belief).sum(axis=1))
     rows = np.arange(len(labels))
     out = 1 - fused.max(axis=1) if none is None else none
     belief = np.where(labels >= 0, fused[rows, np.maximum(labels, 0)], out)
@@ -89,8 +89,13 @@ def make_queue(
     heads = np.flatnonzero(leader == np.arange(n))
     value = gain[heads] * SPREAD ** _rank_within(gain[heads], concern[heads])
     best = heads[np.lexsort((heads, -value))]
-    drawn = np.random.default_rng(seed).permutation(n)
+    drawn = random_order(n, seed)
     return Queue(*_woven(best, drawn), gain, leader, drawn)
+
+
+def random_order(n: int, seed: int) -> Rows:
+    """The fixed random order of all samples that random questions are taken from."""
+    return np.random.default_rng(seed).permutation(n)
 
 
 def leaders(error: Floats, group: NDArray[np.int64]) -> Rows:
@@ -137,7 +142,7 @@ def groups_of(group: NDArray[np.int64], *keys: NDArray[np.int64]) -> NDArray[np.
     """Groups of near-identical pictures, split where the labels differ; -1 is a group of one.
 
     >>> groups_of(np.array([0, 0, 0, -1, -1]), np.array([1, 1, 2, 1, 1])).tolist()
-    [0, 0, 1, 2, 3]
+    [2, 2, 3, 0, 1]
     """
     alone = group < 0
     own = np.where(alone, np.arange(len(group)), -1)

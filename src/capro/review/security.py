@@ -14,12 +14,13 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Callable
-from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from capro.review.serving import only_here
 
 KEY_HEADER = "x-capro-key"
 HEADERS = {
@@ -33,20 +34,6 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
 READING = ("GET", "HEAD")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that binds to this name or address.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-    (True, True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Doors:
@@ -119,9 +106,9 @@ class Doors:
         if port != str(self.port):
             return False
         name = name.strip("[]").lower()
-        if is_loopback(name):
+        if only_here(name):
             return True
-        if is_loopback(self.host):
+        if only_here(self.host):
             return False
         if name in (self.host.lower(), socket.gethostname().lower()):
             return True

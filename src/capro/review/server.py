@@ -131,7 +131,9 @@ class App:
     def one_class(self, request: Request) -> Response:
         """One class."""
         number = _class(request, self.desk)
-        return self.page(request, "class.html.j2", view=View(), item=class_pages.class_page(self.desk, number))
+        return self.page(
+            request, "class.html.j2", view=View(), item=class_pages.class_page(self.desk, number)
+        )
 
     def progress(self, request: Request) -> Response:
         """How far the review is."""
@@ -157,7 +159,7 @@ class App:
         since = int(request.query_params.get("since") or 0)
         return JSONResponse(self.desk.changes(since) | {"apply": self.apply.state})
 
-    def decide(self, request: Request, body: Any) -> Response:
+    def decide(self, _request: Request, body: Any) -> Response:
         """Append a decision for some rows."""
         desk = self.desk
         view = View.parse(body.get("view") or {}, desk.table)
@@ -214,7 +216,7 @@ def make_app(desk: Desk, doors: Doors, work: Work = go_on) -> Starlette:
     return Starlette(
         routes=app.routes(),
         middleware=[Middleware(Guard, doors=doors)],
-        exception_handlers={CaproError: _mistake},  # type: ignore[dict-item]
+        exception_handlers={CaproError: _mistake},
     )
 
 

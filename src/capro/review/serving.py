@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import ipaddress
 import socket
 import threading
 import time
@@ -13,6 +14,20 @@ from capro.review.apply import Work, go_on
 from capro.run.directory import Run
 
 HINT = "install it: pip install 'capro[review]'"
+
+
+def only_here(host: str) -> bool:
+    """Whether only this machine reaches a server that binds to this name or address.
+
+    >>> only_here("127.0.0.1"), only_here("::1"), only_here("localhost"), only_here("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Review:

@@ -21,6 +21,7 @@ from capro.data.image_bytes import PLACES
 from capro.data.manifest import Manifest
 from capro.errors import RunError
 from capro.review.queue import Queue, chance_of_error, groups_of, make_queue
+from capro.review.reviewed import review_seed
 from capro.run.artefacts import (
     ANCHORS,
     CLEANED_LABELS,
@@ -34,7 +35,6 @@ from capro.run.artefacts import (
     Artefact,
 )
 from capro.run.directory import Run
-from capro.run.fingerprints import seed_for
 from capro.text.classes import ClassSpec, classes_of
 
 TEXTS = ("title", "description", "tags")
@@ -183,9 +183,7 @@ def load_table(run: Run) -> ReviewTable:
     copies = _copies(verdicts["near_duplicate_sets"], ids)
     concern, key = _concern(fused, given, after, several=several)
     group = groups_of(copies, *key)
-    queue = make_queue(
-        error, concern, group, _numbers(verdicts, "outlier_score"), seed=seed_for(run.settings.seed, "review")
-    )
+    queue = make_queue(error, concern, group, _numbers(verdicts, "outlier_score"), seed=review_seed(run))
     anchors = run.read(ANCHORS)[["row", "class_index"]].to_numpy(np.int64).T
     return ReviewTable(
         run=run,

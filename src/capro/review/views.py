@@ -76,7 +76,9 @@ class View:
                 try:
                     found[name] = convert(given[name])
                 except ValueError:
-                    raise ConfigError(f"{name} is no number: {given[name]!r}", hint="correct the address") from None
+                    raise ConfigError(
+                        f"{name} is no number: {given[name]!r}", hint="correct the address"
+                    ) from None
         if "like" in found:
             found.setdefault("order", "like")
         if found.get("copies"):

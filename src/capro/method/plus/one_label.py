@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor
 
-from capro.method.plus.evidence import Posterior, cautious_pool, label_given_truth, pool, tempered
+from capro.method.plus.evidence import Posterior, cautious_pool, label_given_truth, pool, settled, tempered
 from capro.method.plus.fitting import TINY, assign_folds, cross_entropy, minimise, out_of_fold
 from capro.method.plus.label_free import picture_to_text, text_guess
 
@@ -157,6 +157,7 @@ def single_label(
     anchors: Tensor | None = None,
     senses: Tensor | None = None,
     owner: Tensor | None = None,
+    known: Tensor | None = None,
     folds: int = FOLDS,
     rounds: int = ROUNDS,
     seed: int = 0,
@@ -173,6 +174,8 @@ def single_label(
             classifier comes from. They have no other rank. None: the label-free guess.
         senses: texts of the other senses of class names, (m, d_t).
         owner: the class each of them belongs to, (m,).
+        known: what a person has decided, (n, C + 1), nan where nothing is: fixed in the posterior, and so
+            in everything that is fitted to it.
         folds: of the judging out of fold.
         rounds: of EM.
         seed: of the folds.
@@ -181,10 +184,12 @@ def single_label(
     word, fields = _read_texts(texts, class_texts, y, senses, owner)
     vectors, residual = _text_vectors(texts, x), torch.zeros(len(x), C + 1)
     target, none = _first_targets(fields, y, word, C)
+    target = settled(target, known)
     table, prior = _start_table(C)
     label = _label_evidence(table, y)
     if anchors is not None and bool(anchors.any()):
         weight = anchors.float() + 0.5 * none.float() + 1e-9
+        weight = weight if known is None else torch.where(known.isnan().any(1), weight, 1.0)
         logits = out_of_fold(x, target, fold, weight=weight)
     else:
         logits = _guessed(text_guess(picture_to_text(x, texts, fold), class_texts), target)
@@ -194,7 +199,7 @@ def single_label(
     for turn in range(rounds):
         words = (model.logits(label) + residual).log_softmax(1)
         picture = tempered(logits, words, prior) if turn else logits.log_softmax(1)
-        q = pool(words, picture, prior)
+        q = settled(pool(words, picture, prior), known)
         prior, table = q.mean(0), label_given_truth(q, y, C)
         if turn == rounds - 1:
             break
@@ -204,9 +209,8 @@ def single_label(
             base = model.logits(label)
             residual = out_of_fold(vectors, q, fold, base=base, decay=TEXT_DECAY)
         logits = out_of_fold(x, q, fold)
-    return Posterior(
-        cautious_pool(words, picture, prior), words, picture, prior, table, float(model.label), model.slope
-    )
+    q = settled(cautious_pool(words, picture, prior), known)
+    return Posterior(q, words, picture, prior, table, float(model.label), model.slope)
 
 
 def _text_vectors(texts: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from capro.method.plus.evidence import Posterior, log_odds, tag_evidence, tag_rates
+from capro.method.plus.evidence import Posterior, log_odds, settled, tag_evidence, tag_rates
 from capro.method.plus.fitting import assign_folds, cross_entropy, minimise, out_of_fold
 from capro.method.plus.one_label import FOLDS
 
@@ -47,6 +47,7 @@ def several_labels(
     y: Tensor,
     *,
     class_names: Tensor | None = None,
+    known: Tensor | None = None,
     folds: int = FOLDS,
     rounds: int = ROUNDS_SEVERAL,
     seed: int = 0,
@@ -62,6 +63,7 @@ def several_labels(
         class_texts: s^c, (C, d_t), unit rows.
         y: given tags, (n, C) in {0, 1}.
         class_names: vectors of the bare class names, (C, d_t): a second cosine per field.
+        known: what a person has decided, (n, C), nan where nothing is: fixed in the posterior.
         folds: of the judging out of fold.
         rounds: of EM.
         seed: of the folds.
@@ -73,12 +75,12 @@ def several_labels(
     prior = given.mean(0).clamp(min=1e-3)
     hit, false = torch.full_like(prior, 0.6), torch.full_like(prior, 0.04)
     model = _TagWords(cosines, present, prior)
-    picture = out_of_fold(x, given, fold, several=True)
+    picture = out_of_fold(x, settled(given, known), fold, several=True)
     tags = tag_evidence(given, hit, false)
-    model.fit(tags, picture.sigmoid())
+    model.fit(tags, settled(picture.sigmoid(), known))
     for turn in range(rounds):
         words, seen = model.logits(tags), picture - log_odds(prior)
-        q = (words + seen).sigmoid()
+        q = settled((words + seen).sigmoid(), known)
         hit, false = tag_rates(q, given)
         if turn == rounds - 1:
             break
