@@ -106,12 +106,13 @@ class Review:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that is bound, so that the port is known before the server starts."""
+    """A socket that listens, so that port and link work before the server starts."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # by which asyncio sets TCP_NODELAY
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
+        made.listen()  # whoever follows the link before the server runs waits
     except OSError as error:
         made.close()
         raise RunError(
