@@ -50,7 +50,7 @@ class Watched:
     def __init__(self, browser: Any, link: str, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         self.page = self.context.new_page()
-        self.base = link.split("/open")[0]
+        self.base = link.split("/open", maxsplit=1)[0]
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
