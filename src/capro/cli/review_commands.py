@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,7 +61,8 @@ def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
     note("each link works once; Ctrl+C ends the review, decisions are kept as they are made")
     if browser:
         webbrowser.open(link)
-    app.serve()
+    with suppress(KeyboardInterrupt):  # how a person ends it
+        app.serve()
     app.stop()
     said = app.desk.progress()
     note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.path}` goes on with them")

@@ -102,7 +102,7 @@ class App:
         tiles = [items.tile(desk, int(row), asked=asked) for row in found.rows]
         return self.page(
             request, "grid.html.j2", view=view, page=found, tiles=_once(tiles), orders=ORDERS, sizes=SIZES,
-            states=STATES, verdicts=VERDICT_NAMES, first=after is None,
+            states=STATES, verdicts=VERDICT_NAMES, first=after is None, here="copies" if view.copies else "/",
         )  # fmt: skip
 
     def sample(self, request: Request) -> Response:

@@ -108,6 +108,12 @@ $(".filters").addEventListener("submit", (event) => {
   for (const field of event.target.elements) if (!field.value) field.disabled = true; // short addresses
 });
 addEventListener("pageshow", () => { for (const field of $(".filters").elements) field.disabled = false; });
-document.addEventListener("took", scope);
+const settled = () => new Set(tiles.filter((tile) => !["", "saving"].includes(tile.dataset.kind)).flatMap(members)).size;
+const before = settled();
+document.addEventListener("took", () => {
+  scope();
+  const left = $("#left");
+  left.textContent = (Number(left.dataset.left) + before - settled()).toLocaleString("en");
+});
 mark();
 if (tiles.length && !location.hash) tiles[0].focus({ preventScroll: true });
