@@ -328,8 +328,6 @@ def test_a_killed_server_loses_none_of_200_decisions(browser: Any, tmp_path: Pat
     other.goto(link)
     other.wait_for_url(f"{seen.base}/")
     other.wait_for_selector(READY, state="attached")
-    key = other.locator("meta[name=capro-key]").get_attribute("content")
-    page.evaluate("key => { document.querySelector('meta[name=capro-key]').content = key; }", key)
     seen.until("document.querySelectorAll('.tile[data-kind=out]').length === 200", seconds=60)
     log = Log(log_file(run))
     assert len(log.replay.decided()) == 200

@@ -85,6 +85,13 @@ def test_single_labels_are_added_to_what_was_settled(log: Log) -> None:
     assert (other.yes, other.no, other.whole) == ((), ("x",), False)
 
 
+def test_what_was_shown_first_stays(log: Log) -> None:
+    log.decide([label("a", "cat", given=("dog",), proposed=("dog",), random=True)], who="me")
+    log.decide([label("a", "cow", given=("dog",), proposed=("cat",))], who="me")  # shown after an Apply
+    found = log.replay.current("a")
+    assert found == label("a", "cow", given=("dog",), proposed=("dog",), random=True)
+
+
 def test_nothing_can_be_changed_or_removed(log: Log, tmp_path: Path) -> None:
     log.decide([label("a", "cat")], who="me")
     base = sqlite3.connect(tmp_path / "review" / "decisions.sqlite")

@@ -261,6 +261,18 @@ def test_progress_states_the_random_part(site: Site) -> None:
     assert "From the random part alone" in site.client.get("/progress").text
 
 
+def test_a_random_question_counts_only_in_the_whole_queue(site: Site) -> None:
+    queue, table = site.desk.table.queue, site.desk.table
+    row, other = queue.order[queue.random][:2].tolist()
+    name = table.names[int(table.given[row])]
+    assert "random</span>" in site.client.get("/").text
+    assert "random</span>" not in site.client.get("/", params={"given": name}).text
+    site.decide([row], "accept", view={"given": name})
+    assert not site.desk.said[row].random
+    site.decide([other], "accept", view={"size": "100"})
+    assert site.desk.said[other].random
+
+
 def test_apply_runs_once_reports_and_renews(desk: Desk) -> None:
     said = []
 

@@ -57,7 +57,7 @@ def class_page(desk: Desk, number: int) -> dict[str, Any]:
         "noise": 1 - stay / given[number] if given[number] else None,
         "came": came,
         "left": left,
-        "anchors": [tile(desk, int(row), asked=False) for row in rows[:ANCHORS_SHOWN]],
+        "anchors": [tile(desk, int(row)) for row in rows[:ANCHORS_SHOWN]],
         "anchor_count": len(rows),
         "agreement": desk.progress()["agreement"].get(spec.name),
     }

@@ -113,7 +113,7 @@ class Desk:
             "sample": table.sample_id(row),
             "given": given,
             "proposed": proposed,
-            "random": view.order == "gain" and self.is_random(row),
+            "random": self.is_random(row, view),
         }
         chosen = (label or "",)
         if verb == "accept":
@@ -198,9 +198,9 @@ class Desk:
 
     # --- questions --------------------------------------------------------------------------------
 
-    def is_random(self, row: int) -> bool:
+    def is_random(self, row: int, view: View) -> bool:
         """Whether the queue asks this sample because it was drawn at random."""
-        return bool(self.random_rows[row])
+        return view.is_queue and bool(self.random_rows[row])
 
     @property
     def random_rows(self) -> NDArray[np.bool_]:
@@ -214,10 +214,10 @@ class Desk:
 
     _random: tuple[Any, NDArray[np.bool_]] | None = None
 
-    def members(self, row: int) -> list[int]:
+    def members(self, row: int, view: View) -> list[int]:
         """The rows that a question of the queue decides together, this one first."""
         table = self.table
-        if self.is_random(row) or table.copies[row] < 0:
+        if view.order != "gain" or self.is_random(row, view) or table.copies[row] < 0:
             return [row]
         same = np.flatnonzero(table.copies == table.copies[row])
         same = same[table.queue.leader[same] == table.queue.leader[row]]

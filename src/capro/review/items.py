@@ -10,6 +10,7 @@ import numpy as np
 from capro.review.desk import Desk
 from capro.review.likeness import likeness, nearest_of
 from capro.review.table import VERDICT_NAMES, ReviewTable
+from capro.review.views import View
 from capro.review.words import marked, meaning_words
 from capro.text.classes import class_text
 from capro.wording import listed, many, plain, share
@@ -19,12 +20,15 @@ CLASSES_SHOWN = 5
 LIKES, ANCHORS_SHOWN = 12, 6
 
 
-def tile(desk: Desk, row: int, *, asked: bool) -> dict[str, Any]:
-    """A sample in the grid; ``asked`` where it is a question of the queue."""
+ALONE = View(order="row")  # a sample that is shown beside another, not asked
+
+
+def tile(desk: Desk, row: int, view: View = ALONE) -> dict[str, Any]:
+    """A sample in the grid of a view."""
     table = desk.table
     given, after = (table.labels(row, before=before) for before in (True, False))
     verdict = VERDICT_NAMES[int(table.verdict[row])]
-    members = desk.members(row) if asked else [row]
+    members = desk.members(row, view)
     text = table.text(row)
     return {
         "row": row,
@@ -36,8 +40,8 @@ def tile(desk: Desk, row: int, *, asked: bool) -> dict[str, Any]:
         "score": float(table.score[row]),
         "title": plain(next(iter(text.values()), ""), 120),
         "members": members,
-        "random": asked and desk.is_random(row),
-        "reason": reason(desk, row, members) if asked else "",
+        "random": desk.is_random(row, view),
+        "reason": reason(desk, row, members, view) if view.order == "gain" else "",
         "group": int(table.copies[row]),
         "state": desk.state(row),
     }
@@ -61,10 +65,10 @@ def move(given: tuple[str, ...], after: tuple[str, ...]) -> str:
     return ", ".join(parts)
 
 
-def reason(desk: Desk, row: int, members: list[int]) -> str:
+def reason(desk: Desk, row: int, members: list[int], view: View) -> str:
     """Why a question is asked, in a sentence."""
     table = desk.table
-    if desk.is_random(row):
+    if desk.is_random(row, view):
         return "Drawn at random: such answers say how many labels are right."
     error = float(table.error[row])
     if table.several:
@@ -77,10 +81,10 @@ def reason(desk: Desk, row: int, members: list[int]) -> str:
     return f"{text}{more}."
 
 
-def sheet(desk: Desk, row: int, *, asked: bool) -> dict[str, Any]:
+def sheet(desk: Desk, row: int, view: View) -> dict[str, Any]:
     """Everything about one sample."""
     table = desk.table
-    found = tile(desk, row, asked=asked)
+    found = tile(desk, row, view)
     given, after = (table.labels(row, before=before) for before in (True, False))
     concerned = [*dict.fromkeys([*after, *given])][:3]
     specs = {spec.name: spec for spec in table.classes}
@@ -172,5 +176,5 @@ def likes(desk: Desk, row: int) -> dict[str, Any]:
     for name in [*dict.fromkeys([*table.labels(row, before=False), *table.labels(row, before=True)])][:2]:
         among = table.anchors[0][table.anchors[1] == table.names.index(name)]
         found = nearest_of(table.visual, row, among, ANCHORS_SHOWN).tolist()
-        groups.append((plain(name, 80), [tile(desk, other, asked=False) for other in found]))
-    return {"near": [tile(desk, other, asked=False) for other in near], "anchors": groups}
+        groups.append((plain(name, 80), [tile(desk, other) for other in found]))
+    return {"near": [tile(desk, other) for other in near], "anchors": groups}

@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,17 +77,27 @@ class Decision:
     random: bool = False
 
     def over(self, before: Decision | None) -> Decision:
-        """This decision on top of an earlier one: single labels are added to what was settled before."""
-        if self.whole or before is None or before.answer != "labels":
+        """This decision on top of an earlier one.
+
+        What was shown first stays: once decisions were applied, the method proposes what the person said.
+        Single labels are added to what was settled before.
+        """
+        if before is None:
             return self
+        first: dict[str, Any] = {
+            "given": before.given,
+            "proposed": before.proposed,
+            "random": before.random or self.random,
+        }
+        if self.whole or before.answer != "labels":
+            return replace(self, **first)
         yes = tuple(n for n in before.yes if n not in self.no) + tuple(
             n for n in self.yes if n not in before.yes
         )
         no = tuple(n for n in before.no if n not in self.yes) + tuple(
             n for n in self.no if n not in before.no
         )
-        values = asdict(self) | {"yes": yes, "no": () if before.whole else no, "whole": before.whole}
-        return Decision(**values)
+        return replace(self, yes=yes, no=() if before.whole else no, whole=before.whole, **first)
 
 
 @dataclass(frozen=True)

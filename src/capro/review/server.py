@@ -51,6 +51,7 @@ class App:
             "/": self.grid, "/sample/{row:int}": self.sample, "/likes/{row:int}": self.likes,
             "/classes": self.classes, "/class/{number:int}": self.one_class, "/progress": self.progress,
             "/changes": self.changes, "/picture/{size}/{row:int}": self.picture, "/open": self.enter,
+            "/key": self.key,
         }  # fmt: skip
         writing = {
             "/decide": self.decide, "/undo": self.undo, "/redo": self.redo, "/apply": self.start_apply,
@@ -98,8 +99,7 @@ class App:
         view = View.parse(request.query_params, desk.table)
         after = _row(request, "from", desk)
         found = desk.views.page(view, desk.decided, after)
-        asked = view.order == "gain"
-        tiles = [items.tile(desk, int(row), asked=asked) for row in found.rows]
+        tiles = [items.tile(desk, int(row), view) for row in found.rows]
         return self.page(
             request, "grid.html.j2", view=view, page=found, tiles=_once(tiles), orders=ORDERS, sizes=SIZES,
             states=STATES, verdicts=VERDICT_NAMES, first=after is None, here="copies" if view.copies else "/",
@@ -111,7 +111,7 @@ class App:
         desk.follow()
         view = View.parse(request.query_params, desk.table)
         row = _known(request.path_params["row"], desk)
-        found = items.sheet(desk, row, asked=view.order == "gain")
+        found = items.sheet(desk, row, view)
         following = desk.views.page(View(**vars(view) | {"size": SIZES[0]}), desk.decided, row).rows
         rest = [int(other) for other in following if int(other) not in found["members"]][:4]
         part = request.query_params.get("part") == "1"
@@ -153,6 +153,10 @@ class App:
         return Response(found, media_type=f"image/{KIND}", headers=headers)
 
     # --- changes ----------------------------------------------------------------------------------
+
+    def key(self, request: Request) -> Response:
+        """The key of this session, for a page that was open before the server was started anew."""
+        return JSONResponse({"key": self.doors.key(request)})
 
     def changes(self, request: Request) -> Response:
         """What others decided since, and how the refit goes."""

@@ -108,6 +108,11 @@ class View:
         if not SIZES[0] <= self.size <= SIZES[-1]:
             raise ConfigError(f"size is {self.size}", hint=f"{SIZES[0]} to {SIZES[-1]} pictures")
 
+    @property
+    def is_queue(self) -> bool:
+        """Whether this is the whole queue: only there a random question is a random sample."""
+        return View(**asdict(self) | {"state": "open", "size": View.size}) == View()
+
     def query(self, **changed: Any) -> str:
         """The address's query string, with something changed; what is as always is left out."""
         plain, own = asdict(View()), asdict(self) | changed

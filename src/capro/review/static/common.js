@@ -6,6 +6,7 @@ export const $$ = (selector, root = document) => [...root.querySelectorAll(selec
 export const several = meta("several") === "1";
 let last = Number(meta("last"));
 let version = Number(meta("version"));
+let key = meta("key");
 
 export const who = () => localStorage.getItem("capro-who") || "";
 export const view = () => Object.fromEntries(new URLSearchParams(location.search));
@@ -41,10 +42,15 @@ let sending = false;
 async function post(path, body) {
   const answer = await fetch(path, {
     method: "POST",
-    headers: { "content-type": "application/json", "x-capro-key": meta("key") },
+    headers: { "content-type": "application/json", "x-capro-key": key },
     body: JSON.stringify({ ...body, who: who() }),
   });
-  if (answer.status === 401 || answer.status === 403) throw new Error(await answer.text());
+  if (answer.status === 401 || answer.status === 403) {
+    // the server was started anew: with its link opened in another tab this page goes on
+    const again = await fetch("/key");
+    if (again.ok) ({ key } = await again.json());
+    throw new Error(await answer.text());
+  }
   const found = await answer.json();
   if (!answer.ok) return { error: [found.error, found.hint].filter(Boolean).join(": ") };
   return found;
