@@ -255,6 +255,23 @@ def test_two_browsers_see_each_other(browser: Any, review: Review) -> None:
         each.context.close()
 
 
+def test_of_copies_the_best_is_kept_by_key_and_by_button(watched: Watched, review: Review) -> None:
+    page = watched.go("/?copies=any")
+    assert page.locator(".bundle .tile").count() == 2
+    page.keyboard.press("b")
+    page.wait_for_selector("#sure[open]")
+    assert page.locator("#sure-title").inner_text() == "Keep the best of: 2 pictures?"
+    page.keyboard.press("Enter")
+    watched.saved(1)
+    page.keyboard.press("z")
+    watched.saved(0)
+    assert page.locator("[data-kind=saving]").count() == 0
+    page.locator("[data-best]").click()
+    page.locator("#sure-yes").click()
+    watched.saved(1)
+    assert [said.answer for said in review.desk.said.values()] == ["copy"]
+
+
 def test_hostile_texts_are_inert(watched: Watched, review: Review) -> None:
     page = watched.page
     shown = ""

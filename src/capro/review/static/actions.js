@@ -25,8 +25,8 @@ export function actions(page) {
     for (const tile of tiles) tile.dataset.kind = "saving";
     const saved = send("/decide", { rows, verb, label, view: view(), reason: tiles[0].dataset.reason });
     page.decided(tiles);
-    const found = await saved;
-    if (found.error) for (const tile of tiles) tile.dataset.kind = "";
+    await saved; // refused, or not decided: as the best of copies
+    for (const tile of tiles) if (tile.dataset.kind === "saving") tile.dataset.kind = "";
   }
   const turn = async (path) => { const found = await send(path); page.turned?.(found.rows ?? []); };
   const doing = { undo: () => turn("/undo"), redo: () => turn("/redo"), help, ...page.doing };

@@ -2,7 +2,7 @@
 import { $, $$ } from "./common.js";
 import { actions, members } from "./actions.js";
 
-const tiles = $$("#grid > .tile");
+const tiles = $$("#grid .tile");
 const selected = new Set();
 let at = 0, start = 0;
 
@@ -47,13 +47,7 @@ const all = () => {
 };
 const open = () => { location.href = $(".picture", tiles[at]).href; };
 const follow = (selector) => { const link = $(selector); if (link) location.href = link.href; };
-const groupOf = (tile) => {
-  let found = tile;
-  while (found && !found.matches(".group")) found = found.previousElementSibling;
-  const group = [];
-  for (let next = found?.nextElementSibling; next?.matches(".tile"); next = next.nextElementSibling) group.push(next);
-  return group;
-};
+const groupOf = (place) => $$(".tile", place.closest(".bundle") ?? document.createElement("div"));
 
 function nextOpen(from) {
   const rest = [...tiles.keys()].filter((number) => number > from && !tiles[number].dataset.kind);
@@ -89,9 +83,9 @@ const page = {
 };
 const { decide } = actions(page);
 
-function best(tile) {
-  const group = tile && groupOf(tile);
-  if (group?.length) decide("best", group);
+function best(place) {
+  const group = place ? groupOf(place) : [];
+  if (group.length) decide("best", group);
 }
 
 tiles.forEach((tile, number) => {
@@ -102,7 +96,7 @@ tiles.forEach((tile, number) => {
     else if (!event.target.closest("a")) go(number, null);
   });
 });
-for (const button of $$("[data-best]")) button.onclick = () => best(button.closest(".group").nextElementSibling);
+for (const button of $$("[data-best]")) button.onclick = () => best(button);
 for (const field of $$(".filters select")) field.onchange = () => field.form.requestSubmit();
 $(".filters").addEventListener("submit", (event) => {
   for (const field of event.target.elements) if (!field.value) field.disabled = true; // short addresses
