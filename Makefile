@@ -23,7 +23,7 @@ $(BIN)/python:
 # One pip call each: a second call without torch's range could pull another torch. -qq: errors only.
 .venv/.run: pyproject.toml | $(BIN)/python
 	@echo "installing capro into .venv (the first time takes a few minutes)"
-	@$(BIN)/python -m pip install -qq -e .
+	@$(BIN)/python -m pip install -qq -e ".[review]"
 	@$(BIN)/python -c "import capro, torch, faiss, typer"
 	@touch $@
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import capro
 from capro import CAPro
 from capro.data.readers.table_files import records
 from capro.errors import CaproError, ConfigError, DataError
+from capro.review.views import View
 from capro.run.artefacts import SCORES
 from capro.stages import classes, embed, match
 from tests.made_up import CLASSES, HashedWords, write_source
@@ -199,6 +201,21 @@ def test_save_and_load(fitted: CAPro, source: Path, tmp_path: Path) -> None:
 
 def test_export(fitted: CAPro, tmp_path: Path) -> None:
     assert (fitted.export(tmp_path / "out", to="csv") / "samples.csv").exists()
+
+
+def test_review_serves_in_the_background_and_a_fit_goes_on_with_it(source: Path, tmp_path: Path) -> None:
+    fitted = model(run=tmp_path / "run").fit(source, classes=source.parent / "classes.yaml")
+    review = fitted.review()
+    with urllib.request.urlopen(review.link) as answer:
+        assert answer.status == 200
+    assert review.desk.decide([0], "out", None, who="me", view=View()) == [0]
+    review.stop()
+    fitted.fit(source, classes=source.parent / "classes.yaml")
+    first = fitted.issues().iloc[0]
+    assert (first["decision"], first["decided_by"]) == ("drop", "person")
+    saved = CAPro.load(fitted.save(tmp_path / "model"))
+    with pytest.raises(CaproError, match="no data to review"):
+        saved.review()
 
 
 # --- conventions ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -37,6 +37,9 @@ from capro.run.progress import SILENT, Lines, terminal
 from capro.stages import PLAN, run_all
 from capro.stages.start import start
 from capro.stages.threshold import threshold
+
+if TYPE_CHECKING:
+    from capro.review.serving import Review
 
 OWN = ("preset", "backbone", "run", "verbose")  # parameters that are no settings
 Images = Any  # path, folder, tar, sequence of paths / images / arrays, DataFrame, Hugging Face data
@@ -241,6 +244,18 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self._issues is None:
             raise CaproError("this model was saved without its verdicts", hint="save it from a fit")
         return self._issues.copy()
+
+    def review(self, *, host: str = "127.0.0.1", port: int = 0) -> Review:
+        """Serve the review of this run; the result shows its link, and `stop()` ends it.
+
+        Fit again to go on with the decisions: only what depends on them is done again.
+        """
+        self._fitted()
+        if self.run_ is None:
+            raise CaproError("a loaded model has no data to review", hint="review after fit")
+        from capro.review.serving import Review
+
+        return Review(self.run_, host=host, port=port).start()
 
     def export(self, out: str | Path, *, to: str = "csv", images: str | None = None) -> Path:
         """Write the cleaned training set; see ``capro export``."""

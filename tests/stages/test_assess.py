@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from capro.cli import evaluation_tables
-from capro.data.manifest import Manifest
+from capro.data.manifest import Manifest, manifest_of
 from capro.errors import DataError
 from capro.evaluate.comparison import compare, jsonable
+from capro.review.log import Decision, open_log
+from capro.review.queue import random_order
+from capro.review.reviewed import review_seed, reviewed
 from capro.run.artefacts import read_array
 from capro.run.directory import Run
 from capro.stages import run_all
@@ -19,6 +23,7 @@ from capro.stages.assess import assess
 from tests import squares as tiny
 from tests.data.corpus import jpeg
 from tests.data.published import NAMES, SYNSETS, put, webvision
+from tests.review.made import make_run
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +33,31 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     made = Run.create(base / "run", tiny.settings(data))
     run_all(made)
     return made
+
+
+def test_a_reviewed_random_part_is_printed_without_a_test_split(tmp_path: Path, capsys: Any) -> None:
+    made = make_run(tmp_path)
+    samples = manifest_of(made).samples
+    train = samples[samples["split"] == "train"]
+    ids = train["id"].to_numpy()[random_order(len(train), review_seed(made))][:4]
+    log = open_log(made)
+    for number, sample in enumerate(ids):
+        given = train.loc[train["id"] == sample, "labels"].iloc[0]
+        shown = {"given": given, "proposed": given if number else (), "random": True}
+        log.decide(
+            [Decision(sample, "labels" if number else "out", yes=given if number else (), **shown)], who="me"
+        )
+    log.close()
+    found = reviewed(made)
+    assert found is not None
+    part = found["estimate"]
+    assert (part["before"]["hits"], part["before"]["total"]) == (3, 4)
+    assert (part["after"]["hits"], part["after"]["total"]) == (3, 3)
+    evaluation_tables.assessment({"on": "no test split", "samples": 0, "open": 0, "reviewed": found})
+    said = " ".join(capsys.readouterr().out.split())
+    assert "75.0" in said
+    assert "3 of 4" in said
+    assert "drawn at random" in said
 
 
 def data_of(run: Run) -> Path:

@@ -31,6 +31,35 @@ def assessment(found: Mapping[str, Any]) -> None:
         _open_set(found["open_set"])
     if "truth" in found:
         _truth(found["truth"])
+    if "reviewed" in found:
+        _reviewed(found["reviewed"])
+
+
+def _reviewed(found: Mapping[str, Any]) -> None:
+    """What a person's answers say of the labels."""
+    part = found["estimate"]
+    if part is None:
+        print_line(
+            f"[bold]review[/]: {found['decided']:,} samples decided, none of the random part: "
+            "its questions say how many labels are right"
+        )
+        return
+    words = {"before": "as the web gave them", "after": "as cleaned, of those kept"}
+    rows = [
+        (
+            text,
+            percent(part[name]["share"]),
+            f"{percent(part[name]['low'])} to {percent(part[name]['high'])}",
+            f"{part[name]['hits']} of {part[name]['total']}",
+        )
+        for name, text in words.items()
+    ]
+    print_line(
+        f"[bold]review[/]: {found['decided']:,} samples decided; right labels by the {part['judged']:,} that "
+        f"were drawn at random ({part['unsure']} not sure, {part['skipped']} not answered)",
+        whole=True,
+    )
+    print_table(["labels", ">right, %", ">95 % interval", ">samples"], rows)
 
 
 def percent(value: float | None, *, sign: bool = False) -> str:

@@ -34,6 +34,7 @@ def next_commands(path: Path, *, tested: bool) -> str:
     run = shlex.quote(str(path))
     rows = [
         (f"capro report {run}", "a page to look at, with pictures and evidence"),
+        (f"capro review {run} --open", "decide the doubtful ones yourself"),
         *([(f"capro evaluate {run}", "figures by class, those made worse first")] * tested),
         (f"capro export {run} --out cleaned", "the cleaned data set"),
         (f"capro export-model {run} --out model", "the classifier, for `capro predict`"),
@@ -132,6 +133,7 @@ def demo(
     note(f"pictures of the anchors: {found.sheet}")
     note(f"verdicts with evidence:  {found.run.file(VERDICTS)}")
     note(f"report, opens offline:   {found.report}")
+    note(f"review it yourself:      capro review {shlex.quote(str(run))} --open")
 
 
 @app.command("bench")

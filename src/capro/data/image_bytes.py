@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capro.data.manifest import Manifest, Row, Source
 from capro.errors import DataError
 
 T = TypeVar("T")
+PLACES = ("id", "path", "offset", "size", "row", "source")  # columns that say where a picture is
 OPEN_FILES = 64
 ROW_GROUPS = 4
 
@@ -50,19 +52,20 @@ class ImageStore:
 
     def __init__(self, manifest: Manifest) -> None:
         self._sources = manifest.sources
-        columns = ["id", "path", "offset", "size", "row", "source"]
-        self._rows: list[tuple[Any, ...]] = list(manifest.samples[columns].itertuples(index=False, name=None))
+        samples = manifest.table.filter(pc.equal(manifest.table["status"], "ok"))
+        # Arrow's own form: a million rows as Python objects would take half a gigabyte
+        self._columns = [samples[name].combine_chunks() for name in PLACES]
         self._lock = threading.Lock()
         self._files = _Recent[int](OPEN_FILES, os.close)
         self._groups = _Recent[Any](ROW_GROUPS)
         self._tables: dict[str, Any] = {}
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._columns[0])
 
     def read(self, position: int) -> bytes:
         """The bytes of one sample's image, by its position in ``manifest.samples``."""
-        identity, path, offset, size, row, number = self._rows[position]
+        identity, path, offset, size, row, number = (column[position].as_py() for column in self._columns)
         source = self._sources[number]
         try:
             if source.kind == "files":

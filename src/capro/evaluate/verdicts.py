@@ -54,6 +54,7 @@ class Evidence:
     text: Floats | None = None  # t, (n, C), where texts count in the rule; method plus: P(c | words)
     none: Floats | None = None  # method plus, one label: posterior of none of these, (n,)
     ask: NDArray[np.bool_] | None = None  # method plus: where a person should be asked, shape of the labels
+    person: NDArray[np.bool_] | None = None  # what a person has decided, shape of the labels
 
     def distances(self, ids: Names, names: Names) -> NDArray[np.float64]:
         """d* of each (id, class); nan where the class is none of the sample's web labels."""
@@ -100,6 +101,10 @@ class Evidence:
             "neighbors": [self.ids[rows].tolist() for rows in self.lenders],
         }
 
+    def decided_by(self, person: NDArray[np.bool_]) -> NDArray[np.object_]:
+        """Who decided, for each entry of a mask."""
+        return np.where(person, "person", "method").astype(object)
+
     def text_probability(self) -> NDArray[np.float64]:
         """Probability of each given label by the text (one label only); nan without a text."""
         if self.text is None:
@@ -144,9 +149,15 @@ def single_label(evidence: Evidence) -> pd.DataFrame:
         "text_probability": e.text_probability(),
         "text_distance": distance,
         **({} if e.none is None else {"none_score": e.none, "needs_review": e.ask}),
-        "evidence": [_sentence(e, row, float(distance[row])) for row in rows.tolist()],
+        **({} if e.person is None else {"decided_by": e.decided_by(e.person)}),
+        "evidence": [_by_person(e, row) + _sentence(e, row, float(distance[row])) for row in rows.tolist()],
     }
     return pd.DataFrame(frame)
+
+
+def _by_person(e: Evidence, row: int) -> str:
+    """The beginning of the sentence where a person decided."""
+    return "" if e.person is None or not e.person[row].any() else "Decided by a person. "
 
 
 def _sentence(e: Evidence, row: int, distance: float) -> str:
@@ -270,6 +281,7 @@ def pairs(evidence: Evidence) -> pd.DataFrame:
             "sample_is_out": e.out[row],
             "label_score": e.confidence[row, column],
             **e.scores(row, column),
+            **({} if e.person is None else {"decided_by": e.decided_by(e.person[row, column])}),
         }
     )
 
@@ -297,7 +309,8 @@ def multi_label(evidence: Evidence) -> pd.DataFrame:
         **e.common(),
         **e.scores(rows, worst),
         **({} if e.ask is None else {"needs_review": e.ask.any(axis=1)}),
-        "evidence": [_sentence_of_set(e, row) for row in rows.tolist()],
+        **({} if e.person is None else {"decided_by": e.decided_by(np.asarray(e.person.any(axis=1)))}),
+        "evidence": [_by_person(e, row) + _sentence_of_set(e, row) for row in rows.tolist()],
     }
     return pd.DataFrame(frame)
 

@@ -13,6 +13,7 @@ from capro.errors import DataError
 from capro.evaluate import open_set
 from capro.evaluate.comparison import Evaluated, jsonable, test_split
 from capro.evaluate.truth import on_truth
+from capro.review.reviewed import reviewed
 from capro.run.artefacts import DETAILS
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
@@ -50,7 +51,8 @@ def assess(
             hint="leave --open-set out; `capro predict --open-set` rejects images of no class here too",
         )
     details: dict[str, Any]
-    if on is None and truth is not None and not len(manifest.split("test")):
+    person = reviewed(run)
+    if on is None and (truth is not None or person is not None) and not len(manifest.split("test")):
         details = {"on": "no test split", "samples": 0, "open": 0}  # the truth can still be used
     else:
         found = _test_split(run, watch) if on is None else score_other(run, on, watch, reading=reading)
@@ -59,6 +61,8 @@ def assess(
             details["open_set"] = _open_set(run, found, novel, watch)
     if truth is not None:
         details["truth"] = on_truth(run, truth)
+    if person is not None:
+        details["reviewed"] = person
     plain: dict[str, Any] = jsonable(details)
     artefact = DETAILS if on is None else details_of(on)
     artefact.save(run.file(artefact), plain)

@@ -13,6 +13,7 @@ from capro.evaluate import verdicts
 from capro.evaluate.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
 from capro.graph.neighbors import nearest
 from capro.method import plus
+from capro.review.decisions import Fixed, deciding_person
 from capro.run.artefacts import (
     ADJACENCY,
     ANCHORS,
@@ -31,6 +32,7 @@ from capro.run.artefacts import (
 )
 from capro.run.directory import Run
 from capro.run.stage import Job, Stage
+from capro.stages.decided import decided_of, with_decisions
 from capro.stages.graph import search_options
 from capro.stages.posterior import posterior_of
 from capro.stages.train import has_step2, judge_of
@@ -88,11 +90,13 @@ def _work(job: Job) -> dict[str, Any]:
     training = parts.training
     anchored = anchored_of(job.run, training)
     judged = (_by_posterior if job.settings.method == "plus" else _by_rule)(job, parts, anchored)
+    fixed = decided_of(job.run, training)
+    judged = with_decisions(judged, fixed, training.labels.cpu().numpy(), anchored.cpu().numpy())
     job.write(CLEANED_LABELS, judged.labels)
     job.write(FUSED_SCORES, judged.fused)
     if training.multi_label and judged.text is not None:
         job.write(CLEANED_WORDS, judged.text)
-    evidence = _evidence(job, training, anchored, judged)
+    evidence = _evidence(job, training, anchored, judged, fixed)
     if training.multi_label:  # labels as lists, beside the (sample, class) table
         job.write(SAMPLE_VERDICTS, verdicts.multi_label(evidence))
         frame = verdicts.pairs(evidence)
@@ -103,7 +107,9 @@ def _work(job: Job) -> dict[str, Any]:
     return {str(name): int(n) for name, n in frame["decision"].value_counts().items()}
 
 
-def _evidence(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged) -> verdicts.Evidence:
+def _evidence(
+    job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fixed: Fixed | None
+) -> verdicts.Evidence:
     """What the verdict tables are written from."""
     has_text = np.asarray(np.asarray(job.read(TEXTS)).any(axis=1))
     anchors = job.read(ANCHORS)
@@ -130,13 +136,15 @@ def _evidence(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged)
         has_text=has_text,
         chosen_by=chosen_by,
         gamma=job.settings.train.gamma,
+        person=None if fixed is None else fixed.pairs if training.multi_label else fixed.rows,
     )
 
 
 def _settings(run: Run) -> dict[str, Any]:
     if run.settings.method == "plus":
-        return {"plus": run.settings.plus.model_dump(), "seed": run.settings.seed}
-    return run.settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"})
+        return {"plus": run.settings.plus.model_dump(), "seed": run.settings.seed, **deciding_person(run)}
+    rule = run.settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"})
+    return {**rule, **deciding_person(run)}
 
 
 def _reads(settings: Settings) -> list[str]:

@@ -17,6 +17,7 @@ from capro.evaluate.truth import load_truth, membership, purity
 from capro.graph.smooth import enhance
 from capro.method.anchors import Anchors, match
 from capro.report.contact_sheet import contact_sheet
+from capro.review.decisions import Fixed, deciding_person
 from capro.run.artefacts import (
     ADJACENCY,
     ANCHOR_SHEET,
@@ -30,6 +31,7 @@ from capro.run.artefacts import (
 )
 from capro.run.directory import Run
 from capro.run.stage import Job, Stage
+from capro.stages.decided import decided_of
 from capro.text.cleaning import training_texts
 from capro.text.encoders import load_text_encoder
 from capro.train.setup import TrainingSet, training_set
@@ -51,6 +53,9 @@ def _match(run: Run, training: TrainingSet, texts: NDArray[Any], **changed: Any)
         "exact_below": chosen.exact_below,
     }
     labels = training.labels.numpy()
+    fixed = decided_of(run, training)
+    if fixed is not None:  # a sample that is out is nobody's anchor, a relabelled one its new class's
+        labels = np.maximum(fixed.labels(labels), -1 if labels.ndim == 1 else 0)
     prototypes, pictures = run.read(CLASS_TEXTS), run.read(VISUAL)
     return match(texts, prototypes, labels, ids=training.row_ids, pictures=pictures, **(options | changed))
 
@@ -80,7 +85,7 @@ def _work(job: Job) -> dict[str, Any]:
         "random": anchors.random,
         "chosen_by": anchors.by,
     }
-    found = pd.DataFrame(chosen)
+    found = _with_picked(pd.DataFrame(chosen), anchors, decided_of(job.run, training), ids, classes)
     found["words"], found["neighbors"] = _evidence(job.run, found, ids)
     job.write(ANCHORS, found)
     counts = np.bincount(anchors.label, minlength=len(classes))
@@ -92,6 +97,44 @@ def _work(job: Job) -> dict[str, Any]:
         "classes_below_k": classes[short].tolist(),
         "classes_without_anchor": sorted(classes[counts == 0].tolist()),
     }
+
+
+def _with_picked(
+    found: pd.DataFrame,
+    anchors: Anchors,
+    fixed: Fixed | None,
+    ids: NDArray[np.object_],
+    classes: NDArray[np.object_],
+) -> pd.DataFrame:
+    """Anchors with those that a person picked, after the others of their class; they are random in no sense."""
+    if fixed is None or not fixed.picked.any():
+        return found
+    gallery = anchors.gallery
+    picked = fixed.picked[gallery.sample] & (fixed.known[gallery.sample, gallery.label] > 0.5)
+    there = set(zip(found["row"], found["class_index"], strict=True))
+    rank = found["class_index"].value_counts().to_dict()
+    rows = []
+    for at in np.flatnonzero(picked).tolist():
+        sample, label = int(gallery.sample[at]), int(gallery.label[at])
+        if (sample, label) in there:
+            continue
+        rank[label] = rank.get(label, 0) + 1
+        rows.append(
+            {
+                "class": classes[label],
+                "rank": rank[label] - 1,
+                "id": ids[sample],
+                "row": sample,
+                "class_index": label,
+                "distance": gallery.distance[at],
+                "cosine_distance": gallery.cosine[at],
+                "random": False,
+            }
+        )
+    if not rows:
+        return found
+    both = pd.concat([found, pd.DataFrame(rows).astype(found.dtypes.to_dict())])
+    return both.sort_values(["class_index", "rank"], ignore_index=True)
 
 
 def _evidence(
@@ -144,7 +187,7 @@ STAGE = Stage(
     "match",
     _work,
     summary="text matching",
-    settings=_settings,
+    settings=lambda run: {**_settings(run), **deciding_person(run)},
     reads=["scan", "classes", "embed", "graph"],
     check=_problems,
 )

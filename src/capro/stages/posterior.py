@@ -11,6 +11,7 @@ from torch import Tensor
 from capro.config import Settings
 from capro.evaluate.class_findings import class_findings, finding_text
 from capro.method import plus
+from capro.review.decisions import deciding_person
 from capro.run.artefacts import (
     CLASS_NAME_TEXTS,
     CLASS_TEXTS,
@@ -27,6 +28,7 @@ from capro.run.artefacts import (
 )
 from capro.run.directory import Run
 from capro.run.stage import Job, Stage
+from capro.stages.decided import known_of
 from capro.text.towers import has_text_tower
 from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
 
@@ -49,7 +51,14 @@ def posterior_of(run: Run, training: TrainingSet, features: Tensor, **options: A
     texts = [_tensor(run, FIELD_TEXTS[name]) for name in run.result("embed")["fields"]]
     class_texts, labels = _tensor(run, CLASS_TEXTS), training.labels.cpu()
     settings = run.settings.plus
-    options = {"folds": settings.folds, "seed": run.settings.seed, "joint": _joint(run), **options}
+    known = known_of(run, training)
+    options = {
+        "folds": settings.folds,
+        "seed": run.settings.seed,
+        "known": known,
+        "joint": _joint(run),
+        **options,
+    }
     if settings.rounds:
         options.setdefault("rounds", settings.rounds)
     if training.multi_label:
@@ -93,7 +102,9 @@ def _findings(run: Run, training: TrainingSet, found: plus.Posterior) -> list[di
     if found.several:
         return []
     texts = [_tensor(run, FIELD_TEXTS[name]) for name in run.result("embed")["fields"]]
-    anchors = text_anchors(run, training).cpu()
+    anchors, known = text_anchors(run, training).cpu(), known_of(run, training)
+    if known is not None:  # what a person decided is no sign of a class with something wrong
+        anchors &= known.isnan().any(1)
     listed = plus.diagnose(found, training.labels.cpu(), texts, _tensor(run, CLASS_TEXTS), anchors=anchors)
     ids = training.row_ids
     return [
@@ -119,6 +130,7 @@ STAGE = Stage(
     settings=lambda run: {
         "plus": run.settings.plus.model_dump(include={"folds", "rounds"}),
         "seed": run.settings.seed,
+        **deciding_person(run),
     },
     reads=_reads,
     command="clean",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from capro.method.text_evidence import TextEvidence
 from capro.run.artefacts import CLASS_TEXTS, ENHANCED_TEXTS, HISTORIES, POSTERIOR, STEP1, STEP2
 from capro.run.directory import Run
 from capro.run.stage import Job
+from capro.stages.decided import settled_set
 from capro.stages.posterior import posterior_of
 from capro.stages.training import Parts, deciding, fit_step, parts_of, training_stage
 from capro.train.judgement import Judge, PosteriorJudge
@@ -48,6 +50,9 @@ def _work(job: Job) -> dict[str, Any]:
     settings, parts = job.settings, parts_of(job)
     training, net = parts.training, parts.net
     anchored = anchored_of(job.run, training)
+    if settings.method == "paper":
+        training, anchored = settled_set(job.run, training, anchored)
+        parts = replace(parts, training=training)
     load_net(job.run, STEP1, net)
     if settings.train.start == "anchors":
         _train_on_anchors(job, parts, anchored)

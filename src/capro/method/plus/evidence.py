@@ -145,6 +145,19 @@ def cautious_pool(words: Tensor, picture: Tensor, prior: Tensor) -> Tensor:
     return (w * words + (1 - w) * picture).softmax(1)
 
 
+def settled(q: Tensor, known: Tensor | None) -> Tensor:
+    """A posterior with what a person has decided in its place.
+
+    Args:
+        q: (n, K).
+        known: probabilities that are settled, (n, K), nan where nothing is; None: nothing is settled.
+
+    >>> settled(torch.tensor([[0.6, 0.4], [0.5, 0.5]]), torch.tensor([[0.0, 1.0], [torch.nan, torch.nan]])).tolist()
+    [[0.0, 1.0], [0.5, 0.5]]
+    """
+    return q if known is None else torch.where(known.isnan(), q, known)
+
+
 def log_odds(p: Tensor) -> Tensor:
     """Log-odds of a probability, kept finite."""
     return torch.logit(p.clamp(LOW, 0.99))

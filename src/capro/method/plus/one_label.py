@@ -14,6 +14,7 @@ from capro.method.plus.evidence import (
     cautious_pool,
     label_given_truth,
     pool,
+    settled,
     state_prior,
     tempered,
 )
@@ -191,6 +192,7 @@ def single_label(
     senses: Tensor | None = None,
     owner: Tensor | None = None,
     joint: Joint | None = None,
+    known: Tensor | None = None,
     folds: int = FOLDS,
     rounds: int = ROUNDS,
     seed: int = 0,
@@ -208,6 +210,8 @@ def single_label(
         senses: texts of the other senses of class names, (m, d_t).
         owner: the class each of them belongs to, (m,).
         joint: what an image-text model says of pictures, classes and texts.
+        known: what a person has decided, (n, C + 1), nan where nothing is: fixed in the posterior, and so
+            in everything that is fitted to it.
         folds: of the judging out of fold.
         rounds: of EM.
         seed: of the folds.
@@ -216,6 +220,7 @@ def single_label(
     word, fields = _read_texts(texts, class_texts, y, senses, owner)
     vectors, residual = _text_vectors(texts, x), torch.zeros(len(x), C + 1)
     target, none = _first_targets(fields, y, word, C)
+    target = settled(target, known)
     table, prior = _start_table(C)
     label = _label_evidence(table, y)
     offsets = None if joint is None else joint.offsets()
@@ -223,6 +228,7 @@ def single_label(
         rounds = 1  # pictures are all that is known: there is no other view to learn from
     if anchors is not None and bool(anchors.any()):
         weight = anchors.float() + 0.5 * none.float() + 1e-9
+        weight = weight if known is None else torch.where(known.isnan().any(1), weight, 1.0)
         logits = out_of_fold(x, target, fold, weight=weight, offsets=offsets)
     else:
         guesses = [
@@ -236,7 +242,7 @@ def single_label(
     for turn in range(rounds):
         words = (model.logits(label) + residual).log_softmax(1)
         picture = tempered(logits, words, prior) if turn else logits.log_softmax(1)
-        q = pool(words, picture, prior)
+        q = settled(pool(words, picture, prior), known)
         prior, table = state_prior(q), label_given_truth(q, y, C)
         if turn == rounds - 1:
             break
@@ -246,7 +252,7 @@ def single_label(
             base = model.logits(label)
             residual = out_of_fold(vectors, q, fold, base=base, decay=TEXT_DECAY)
         logits, scales = judge_folds(x, q, fold, offsets=offsets)
-    q = cautious_pool(words, picture, prior)
+    q = settled(cautious_pool(words, picture, prior), known)
     found = Posterior(q, words, picture, prior, table, float(model.label), model.slope)
     if joint is None:
         return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from capro.method.plus.evidence import Posterior, log_odds, tag_evidence, tag_rates
+from capro.method.plus.evidence import Posterior, log_odds, settled, tag_evidence, tag_rates
 from capro.method.plus.fitting import assign_folds, cross_entropy, judge_folds, minimise
 from capro.method.plus.joint import Joint, counted
 from capro.method.plus.one_label import FOLDS, GATE_RIDGE
@@ -62,6 +62,7 @@ def several_labels(
     *,
     class_names: Tensor | None = None,
     joint: Joint | None = None,
+    known: Tensor | None = None,
     folds: int = FOLDS,
     rounds: int = ROUNDS_SEVERAL,
     seed: int = 0,
@@ -78,6 +79,7 @@ def several_labels(
         y: given tags, (n, C) in {0, 1}.
         class_names: vectors of the bare class names, (C, d_t): a second cosine per field.
         joint: what an image-text model says of pictures, classes and texts.
+        known: what a person has decided, (n, C), nan where nothing is: fixed in the posterior.
         folds: of the judging out of fold.
         rounds: of EM.
         seed: of the folds.
@@ -90,12 +92,12 @@ def several_labels(
     hit, false = torch.full_like(prior, 0.6), torch.full_like(prior, 0.04)
     model = _TagWords(cosines, present, prior, None if joint is None else joint.fits)
     offsets = None if joint is None else joint.cosines[:, :, None]
-    picture, scales = judge_folds(x, given, fold, several=True, offsets=offsets)
+    picture, scales = judge_folds(x, settled(given, known), fold, several=True, offsets=offsets)
     tags = tag_evidence(given, hit, false)
-    model.fit(tags, picture.sigmoid())
+    model.fit(tags, settled(picture.sigmoid(), known))
     for turn in range(rounds):
         words, seen = model.logits(tags), picture - log_odds(prior)
-        q = (words + seen).sigmoid()
+        q = settled((words + seen).sigmoid(), known)
         hit, false = tag_rates(q, given)
         if turn == rounds - 1:
             break

@@ -1,0 +1,68 @@
+"""`capro review`: a person decides."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capro.cli.options import OptionalPath, RunPath, open_run
+from capro.cli.program import app, note
+from capro.errors import ConfigError
+from capro.wording import many
+
+if TYPE_CHECKING:
+    from capro.run.directory import Run
+
+
+@app.command()
+def review(
+    run: RunPath,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0,
+    open_: Annotated[bool, typer.Option("--open", help="Open the browser.")] = False,
+    host: Annotated[str, typer.Option("--host", help="Address to bind to.")] = "127.0.0.1",
+    export: Annotated[
+        OptionalPath,
+        typer.Option("--export", help="Write the decisions: .parquet, .csv, .json (Label Studio)."),
+    ] = None,
+    import_: Annotated[
+        OptionalPath, typer.Option("--import", help="Take decisions from such a file.")
+    ] = None,
+) -> None:
+    """Look at doubtful samples and decide.
+
+    Serves a page on this machine; `capro run --run RUN` then goes on with the decisions.
+    """
+    from capro.review.exchange import export_decisions, import_decisions
+
+    opened = open_run(run)
+    if export is not None and import_ is not None:
+        raise ConfigError("--export and --import at once", hint="give one of them")
+    if import_ is not None:
+        print(f"{many(import_decisions(opened, import_), 'decision')} taken from {import_}")
+        note(f"`capro run --run {run}` goes on with them")
+    elif export is not None:
+        print(f"{many(export_decisions(opened, export), 'decision')} in {export}")
+    else:
+        _serve(opened, host, port, open_)
+
+
+def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
+    import webbrowser
+
+    from capro.review.serving import Review, only_here
+
+    app = Review(opened, host=host, port=port, used=lambda link: note(f"opened; for another browser: {link}"))
+    if not only_here(host):
+        note(f"warning: {host} can be reached by other machines: whoever has a link can see and decide")
+    link = app.link
+    print(link, flush=True)
+    note("each link works once; Ctrl+C ends the review, decisions are kept as they are made")
+    if browser:
+        webbrowser.open(link)
+    with suppress(KeyboardInterrupt):  # how a person ends it
+        app.serve()
+    app.stop()
+    said = app.desk.progress()
+    note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.path}` goes on with them")

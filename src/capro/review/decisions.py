@@ -1,0 +1,118 @@
+"""Decisions as the method takes them: arrays by training row, and the hash by which stages know them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capro.data.labels import NO_CLASS
+from capro.review.log import Decision, replayed
+from capro.run.directory import Run
+from capro.run.fingerprints import fingerprint
+
+FIXING = ("labels", "out", "copy")  # answers that decide something; "not sure" decides nothing
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What a person has settled, by training row.
+
+    Attributes:
+        known: Probability of each class, (n, C), nan where nothing is settled: 1 the sample has it, 0 not.
+        out: Samples that leave the set, (n,): they show none of the classes, or are copies.
+        none: Those of them that show none of the classes, (n,).
+        picked: Samples picked as anchors of their class, (n,).
+    """
+
+    known: NDArray[np.float32]
+    out: NDArray[np.bool_]
+    none: NDArray[np.bool_]
+    picked: NDArray[np.bool_]
+
+    @property
+    def rows(self) -> NDArray[np.bool_]:
+        """Samples of which something is settled, (n,)."""
+        return self.out | ~np.isnan(self.known).all(axis=1)
+
+    @property
+    def pairs(self) -> NDArray[np.bool_]:
+        """Pairs of sample and class that are settled, (n, C)."""
+        return self.out[:, None] | ~np.isnan(self.known)
+
+    def states(self) -> NDArray[np.float32]:
+        """One label: `known` with none of these as the last state, (n, C + 1)."""
+        none = np.where(np.isnan(self.known).any(axis=1), np.nan, 0.0)
+        found = np.column_stack([self.known, none]).astype(np.float32)
+        found[self.none] = [*[0.0] * self.known.shape[1], 1.0]
+        return found
+
+    def labels(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Labels with what is settled in their place, in the shape of the given ones; -1 is out."""
+        found = np.array(given)
+        if found.ndim == 2:
+            settled = ~np.isnan(self.known)
+            touched = settled.any(axis=1)  # one that the method dropped is back with what it is said to show
+            found[touched] = np.maximum(found[touched], 0)
+            found[settled] = (self.known[settled] > 0.5).astype(np.int64)
+        else:
+            has = (self.known > 0.5).any(axis=1)
+            found[has] = self.known[has].argmax(axis=1)
+        found[self.out] = NO_CLASS
+        return found
+
+
+def resolve(
+    decisions: Mapping[str, Decision], ids: Sequence[str], classes: Sequence[str], *, several: bool
+) -> Fixed:
+    """Decisions as arrays; samples and classes that are no longer there are left out.
+
+    >>> said = {"a": Decision("a", "labels", yes=("cat",)), "b": Decision("b", "out")}
+    >>> fixed = resolve(said, ["a", "b", "c"], ["cat", "dog"], several=False)
+    >>> fixed.known.tolist()[0], fixed.out.tolist(), fixed.labels(np.array([1, 0, 1])).tolist()
+    ([1.0, 0.0], [False, True, False], [0, -1, 1])
+    """
+    n, place = len(ids), {name: number for number, name in enumerate(classes)}
+    known = np.full((n, len(classes)), np.nan, dtype=np.float32)
+    out, none, picked = (np.zeros(n, dtype=bool) for _ in range(3))
+    for row, sample in enumerate(ids):
+        said = decisions.get(sample)
+        if said is None or said.answer not in FIXING:
+            continue
+        yes = [place[name] for name in said.yes if name in place]
+        if said.answer == "labels":
+            if said.whole and (several or yes):
+                known[row] = 0.0
+            known[row, [place[name] for name in said.no if name in place]] = 0.0
+            known[row, yes] = 1.0
+            picked[row] = said.anchor
+        else:
+            out[row] = True
+            none[row] = said.answer == "out"
+            if said.answer == "out" and several:
+                known[row] = 0.0
+    return Fixed(known, out, none, picked)
+
+
+def _fixing(run: Run) -> dict[str, Decision]:
+    return {sample: each for sample, each in replayed(run).decided().items() if each.answer in FIXING}
+
+
+def fixed_of(run: Run, ids: Sequence[str], classes: Sequence[str], *, several: bool) -> Fixed | None:
+    """What a person has settled in a run; None where that is nothing."""
+    found = _fixing(run)
+    return resolve(found, ids, classes, several=several) if found else None
+
+
+def deciding_person(run: Run) -> dict[str, str]:
+    """What stages add to their settings: a hash of all decisions; nothing where there are none."""
+    found = _fixing(run)
+    if not found:
+        return {}
+    rows = sorted(
+        (sample, each.answer, sorted(each.yes), sorted(each.no), each.whole, each.anchor)
+        for sample, each in found.items()
+    )
+    return {"decisions": fingerprint(rows)}

@@ -1,0 +1,269 @@
+"""The state behind the pages: a run's table, its log, its pictures; decisions by row, kept up to date."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capro.errors import ConfigError
+from capro.review.log import FOLDER, Action, Decision, Log, log_file
+from capro.review.pictures import Pictures
+from capro.review.progress import agreement_by_class, estimate, random_part
+from capro.review.table import load_table
+from capro.review.views import View, Views
+from capro.run.directory import Run
+from capro.text.classes import ClassSpec, classes_of, load_classes, save_classes
+from capro.wording import many
+
+MOST = 100_000  # samples that one action may decide
+
+
+class Desk:
+    """Everything that the pages of one run are made from; safe to use from threads."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.log = Log(log_file(run))
+        self._lock = threading.RLock()
+        self.version = 0
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the run again, after it has been done anew."""
+        run = Run.open(self.run.path)
+        table = load_table(run)
+        pictures = Pictures(
+            table.images, run.settings.scan, run.path / FOLDER / "pictures" / run.need("scan")
+        )
+        with self._lock:
+            self.run, self.table, self.views, self.pictures = run, table, Views(table), pictures
+            self.decided = np.zeros(len(table), dtype=bool)
+            self.said: dict[int, Decision] = {}
+            self._row_of: dict[str, int] = {}
+            self._take(self.log.replay.of_sample)
+            self.version += 1
+
+    def _take(self, samples: Iterable[str]) -> list[int]:
+        """Note what is decided now of some samples; returns their rows."""
+        wanted = [*dict.fromkeys(samples)]
+        found = []
+        for sample, row in zip(wanted, self._rows(wanted), strict=True):
+            if row < 0:
+                continue
+            decision = self.log.replay.current(sample)
+            self.decided[row] = decision is not None
+            if decision is None:
+                self.said.pop(row, None)
+            else:
+                self.said[row] = decision
+            found.append(row)
+        return found
+
+    def _rows(self, samples: Sequence[str]) -> list[int]:
+        """Rows of samples, -1 for none; kept, since a search over a million ids takes a fifth of a second."""
+        new = [sample for sample in samples if sample not in self._row_of]
+        if new:
+            self._row_of |= dict(zip(new, self.table.rows_of(new).tolist(), strict=True))
+        return [self._row_of[sample] for sample in samples]
+
+    def follow(self) -> None:
+        """Take in what other processes appended."""
+        with self._lock:
+            self._took(self.log.refresh())
+
+    def _took(self, actions: Sequence[Action]) -> list[int]:
+        return self._take(self.touched(actions))
+
+    def touched(self, actions: Iterable[Action]) -> list[str]:
+        """Samples that actions changed, those of an undone one included."""
+        found: list[str] = []
+        for action in actions:
+            target = self.log.replay.actions.get(action.target) if action.target else action
+            found += [each.sample for each in (target or action).decisions]
+        return found
+
+    # --- deciding ---------------------------------------------------------------------------------
+
+    def decide(
+        self, rows: Sequence[int], verb: str, label: str | None, *, who: str, view: View, reason: str = ""
+    ) -> list[int]:
+        """Append one action for some rows; returns the rows that changed."""
+        if not rows or len(rows) > MOST or not all(0 <= row < len(self.table) for row in rows):
+            raise ConfigError(f"{len(rows)} rows", hint=f"1 to {MOST:,} rows of this run")
+        if verb in ("label", "add", "remove") and label not in self.table.names:
+            raise ConfigError(f"no class {label!r}", hint="choose one of the list")
+        if verb in ("add", "remove") and not self.table.several:
+            raise ConfigError("samples have one label here", hint="choose another one instead")
+        with self._lock:
+            if verb == "best":
+                rows = self._all_but_best(rows)
+            made = [self._decision(row, verb, label, view) for row in dict.fromkeys(rows)]
+            self._row_of |= {each.sample: row for each, row in zip(made, dict.fromkeys(rows), strict=True)}
+            shown = {"view": view.query(), "verb": verb, "label": label, "reason": reason, "count": len(made)}
+            return self._took(self.log.decide(made, who=who, shown=shown)) if made else []
+
+    def _decision(self, row: int, verb: str, label: str | None, view: View) -> Decision:
+        table = self.table
+        given, proposed = (table.labels(row, before=before) for before in (True, False))
+        shown: dict[str, Any] = {
+            "sample": table.sample_id(row),
+            "given": given,
+            "proposed": proposed,
+            "random": self.is_random(row, view),
+        }
+        chosen = (label or "",)
+        if verb == "accept":
+            return Decision(
+                answer="labels" if proposed or (table.several and not given) else "out", yes=proposed, **shown
+            )
+        if verb in ("out", "unsure"):
+            return Decision(answer="out" if verb == "out" else "unsure", **shown)
+        if verb == "best":
+            return Decision(answer="copy", **shown)
+        if verb == "label":
+            return Decision(answer="labels", yes=chosen, **shown)
+        if verb == "anchor":
+            before = self.said.get(row)
+            own = before.yes if before is not None and before.answer == "labels" else proposed or given
+            if not own:
+                raise ConfigError(f"{shown['sample']} has no label", hint="give it one first")
+            return Decision(answer="labels", yes=own, anchor=True, **shown)
+        if verb == "add":
+            return Decision(answer="labels", yes=chosen, whole=False, **shown)
+        if verb == "remove":
+            return Decision(answer="labels", no=chosen, whole=False, **shown)
+        raise ConfigError(f"no decision {verb!r}", hint="reload the page")
+
+    def _all_but_best(self, rows: Sequence[int]) -> list[int]:
+        """Of each group of near-identical pictures all but the one with most pixels, then the surest."""
+        best: dict[int, int] = {}
+        for row in rows:
+            group = int(self.table.copies[row])
+            other = best.get(group)
+            if group >= 0 and (other is None or self._quality(row) > self._quality(other)):
+                best[group] = row
+        return [row for row in rows if int(self.table.copies[row]) >= 0 and row not in best.values()]
+
+    def _quality(self, row: int) -> tuple[int, float, int]:
+        return int(self.table.pixels[row]), -float(self.table.error[row]), -row
+
+    def undo(self, who: str) -> tuple[str, list[int]]:
+        """Take the person's last action back; what it was, and the rows that changed."""
+        with self._lock:
+            actions = self.log.undo(who)
+            return self._turned(actions, "undo", "undone"), self._took(actions)
+
+    def redo(self, who: str) -> tuple[str, list[int]]:
+        """Bring the action back that was taken back last."""
+        with self._lock:
+            actions = self.log.redo(who)
+            return self._turned(actions, "redo", "done again"), self._took(actions)
+
+    def _turned(self, actions: Sequence[Action], kind: str, word: str) -> str:
+        target = next((a.target for a in reversed(actions) if a.kind == kind), None)
+        if target is None:
+            return f"Nothing to {kind}."
+        action = self.log.replay.actions[target]
+        label = action.shown.get("label")
+        what = f"{action.shown.get('verb', 'decision')}{f' {label!r}' if label else ''}"
+        return f"{word[0].upper()}{word[1:]}: {what}, {many(len(action.decisions), 'picture')}."
+
+    def changes(self, since: int) -> dict[str, Any]:
+        """Rows that changed after an action, with their present state."""
+        self.follow()
+        with self._lock:
+            replay = self.log.replay
+            new = [replay.actions[n] for n in range(since + 1, replay.last + 1) if n in replay.actions]
+            samples = [*dict.fromkeys(self.touched(new))][:MOST]
+            rows = [row for row in self._rows(samples) if row >= 0]
+            return {"last": replay.last, "version": self.version, "rows": [self.state(row) for row in rows]}
+
+    def state(self, row: int) -> dict[str, Any]:
+        """What the page shows of a row's decision."""
+        said = self.said.get(row)
+        if said is None:
+            return {"row": row, "kind": "", "word": ""}
+        words = {"out": "out: none of the classes", "copy": "out: a copy", "unsure": "not sure"}
+        names = ", ".join(said.yes) or "no label"
+        if said.answer == "labels" and not said.whole:
+            names = ", ".join(
+                [*(f"+ {name}" for name in said.yes), *(f"\N{MINUS SIGN} {name}" for name in said.no)]
+            )
+        word = words.get(said.answer, names + (" (anchor)" if said.anchor else ""))
+        return {"row": row, "kind": said.answer, "word": word}
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def is_random(self, row: int, view: View) -> bool:
+        """Whether the queue asks this sample because it was drawn at random."""
+        return view.is_queue and bool(self.random_rows[row])
+
+    @property
+    def random_rows(self) -> NDArray[np.bool_]:
+        """Rows that the queue drew at random, (n,)."""
+        queue = self.table.queue
+        if self._random is None or len(self._random[1]) != len(self.table) or self._random[0] is not queue:
+            found = np.zeros(len(self.table), dtype=bool)
+            found[queue.order[queue.random]] = True
+            self._random = queue, found
+        return self._random[1]
+
+    _random: tuple[Any, NDArray[np.bool_]] | None = None
+
+    def members(self, row: int, view: View) -> list[int]:
+        """The rows that a question of the queue decides together, this one first."""
+        table = self.table
+        if view.order != "gain" or self.is_random(row, view) or table.copies[row] < 0:
+            return [row]
+        same = np.flatnonzero(table.copies == table.copies[row])
+        same = same[table.queue.leader[same] == table.queue.leader[row]]
+        open_ = [int(other) for other in same if other != row and not self.decided[other]]
+        return [row, *open_]
+
+    # --- figures ----------------------------------------------------------------------------------
+
+    def progress(self) -> dict[str, Any]:
+        """Decided, left, agreement by class, and the estimate from the random part."""
+        with self._lock:
+            said = {each.sample: each for each in self.said.values()}
+            answers = {name: sum(each.answer == name for each in said.values()) for name in
+                       ("labels", "out", "copy", "unsure")}  # fmt: skip
+            drawn = self._drawn(max(1000, 10 * len(said)))
+            return {
+                "decided": len(said),
+                "left": len(self.table) - len(said),
+                "answers": answers,
+                "agreement": {n: s.as_dict() for n, s in agreement_by_class(said.values()).items()},
+                "estimate": estimate(random_part(drawn, said), said),
+            }
+
+    def _drawn(self, most: int) -> list[str]:
+        return [str(i) for i in self.table.ids.take(self.table.queue.drawn[:most]).to_pylist()]
+
+    # --- classes ----------------------------------------------------------------------------------
+
+    def change_class(self, number: int, sense: str, definition: str, *, who: str) -> None:
+        """Write another meaning of a class; the run takes it from its own copy of classes.yaml."""
+        own = self.run.path / FOLDER / "classes.yaml"
+        with self._lock:
+            current = self.run.settings.data.classes
+            specs = load_classes(own) if str(own) == current else classes_of(self.run)
+            old = specs[number]
+            specs[number] = ClassSpec(old.name, sense or None, definition or None, old.query, old.ambiguous)
+            own.parent.mkdir(parents=True, exist_ok=True)
+            trial = own.with_suffix(".new.yaml")
+            try:
+                save_classes(trial, specs)
+                load_classes(trial)
+                trial.replace(own)
+            finally:
+                trial.unlink(missing_ok=True)
+            data = self.run.settings.data.model_copy(update={"classes": str(own)})
+            self.run = self.run.with_settings(self.run.settings.model_copy(update={"data": data}))
+            self.log.note(
+                "class", who=who, shown={"class": old.name, "sense": sense, "definition": definition}
+            )

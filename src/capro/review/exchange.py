@@ -1,0 +1,194 @@
+"""Decisions to and from files: Parquet, CSV, and Label Studio's JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import pandas as pd
+
+from capro.data.manifest import manifest_of
+from capro.errors import DataError, did_you_mean
+from capro.review.log import Action, Answer, Decision, open_log, person, replayed
+from capro.run.artefacts import atomic_path, write_json, write_table
+from capro.run.directory import Run
+from capro.text.classes import classes_of
+from capro.wording import many
+
+SEPARATOR = "|"
+KINDS = (".parquet", ".csv", ".json")
+LISTS = ("labels", "not_labels", "given_labels", "proposed_labels")
+COLUMNS = ("id", "answer", *LISTS, "complete", "anchor", "random", "who", "when")
+SPECIAL: dict[str, str] = {"out": "(none of these)", "copy": "(near duplicate)", "unsure": "(not sure)"}
+
+
+def export_decisions(run: Run, path: Path) -> int:
+    """Write the present decisions of a run; the ending of the name says the format. Returns their number."""
+    kind = _kind(path)
+    replay = replayed(run)
+    if not path.absolute().parent.is_dir():
+        raise DataError(f"{path.parent}: no such folder", hint="make it, or choose another place")
+    rows = []
+    for sample, each in replay.decided().items():
+        last = next(a for a, _, undone in reversed(replay.history(sample)) if not undone)
+        rows.append(_row(each, last))
+    if kind == ".json":
+        write_json(path, [_task(row, run) for row in rows])
+        return len(rows)
+    frame = pd.DataFrame(rows, columns=[*COLUMNS])
+    if kind == ".csv":
+        for name in LISTS:
+            frame[name] = [SEPARATOR.join(names) for names in frame[name]]
+        with atomic_path(path) as temporary:
+            frame.to_csv(temporary, index=False)
+    else:
+        write_table(path, frame)
+    return len(rows)
+
+
+def import_decisions(run: Run, path: Path) -> int:
+    """Append the decisions of a file to a run's log as one action; returns their number."""
+    kind = _kind(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file", hint="give a file that `capro review RUN --export` wrote")
+    rows = _from_tasks(path) if kind == ".json" else _from_table(path, kind)
+    samples = manifest_of(run).samples
+    known = set(samples["id"][samples["split"] == "train"])
+    names = [spec.name for spec in classes_of(run)]
+    several = manifest_of(run).task == "multi"
+    found = [
+        _decision(row, f"{path}: row {n}", names, several=several) for n, row in enumerate(rows, start=1)
+    ]
+    missing = [each.sample for each in found if each.sample not in known]
+    if missing:
+        raise DataError(
+            f"{path}: {many(len(missing), 'id')} of no training sample, for example {missing[0]!r}",
+            hint="import decisions of the same data",
+        )
+    log = open_log(run)
+    if found:
+        log.decide(found, who=person(), shown={"verb": "import", "file": path.name, "count": len(found)})
+    log.close()
+    return len(found)
+
+
+def _kind(path: Path) -> str:
+    if path.suffix.lower() not in KINDS:
+        raise DataError(
+            f"{path}: the ending says no format that is known",
+            hint=f"{', '.join(KINDS)} (.json is Label Studio's)",
+        )
+    return path.suffix.lower()
+
+
+def _row(each: Decision, action: Action) -> dict[str, Any]:
+    return {
+        "id": each.sample,
+        "answer": each.answer,
+        "labels": [*each.yes],
+        "not_labels": [*each.no],
+        "given_labels": [*each.given],
+        "proposed_labels": [*each.proposed],
+        "complete": each.whole,
+        "anchor": each.anchor,
+        "random": each.random,
+        "who": action.who,
+        "when": datetime.fromtimestamp(action.at, UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _decision(row: Mapping[str, Any], place: str, names: list[str], *, several: bool) -> Decision:
+    answer = str(row.get("answer"))
+    if answer not in get_args(Answer):
+        raise DataError(f"{place}: the answer is {answer!r}", hint=did_you_mean(answer, get_args(Answer)))
+    lists = {name: _names(row.get(name)) for name in LISTS}
+    for name in (*lists["labels"], *lists["not_labels"]):
+        if name not in names:
+            raise DataError(f"{place}: no class {name!r}", hint=did_you_mean(name, names))
+    if answer == "labels" and not several and len(lists["labels"]) != 1:
+        raise DataError(
+            f"{place}: {many(len(lists['labels']), 'label')}", hint="samples of this run have one label"
+        )
+    return Decision(
+        str(row.get("id")), answer, lists["labels"], lists["not_labels"],  # type: ignore[arg-type]
+        _flag(row.get("complete"), True), _flag(row.get("anchor"), False),
+        lists["given_labels"], lists["proposed_labels"], _flag(row.get("random"), False),
+    )  # fmt: skip
+
+
+def _empty(cell: Any) -> bool:
+    return (
+        cell is None or (isinstance(cell, str) and not cell) or (isinstance(cell, float) and math.isnan(cell))
+    )
+
+
+def _names(cell: Any) -> tuple[str, ...]:
+    if _empty(cell):
+        return ()
+    if isinstance(cell, str):
+        return tuple(name for name in cell.split(SEPARATOR) if name)
+    return tuple(str(name) for name in cell)
+
+
+def _flag(cell: Any, default: bool) -> bool:
+    if _empty(cell):
+        return default
+    return str(cell).lower() in ("true", "1", "1.0")
+
+
+def _from_table(path: Path, kind: str) -> list[dict[str, Any]]:
+    try:
+        frame = (
+            pd.read_csv(path, dtype=str, keep_default_na=False) if kind == ".csv" else pd.read_parquet(path)
+        )
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path}: cannot be read: {error}", hint="write it again") from None
+    absent = [name for name in ("id", "answer", "labels") if name not in frame.columns]
+    if absent:
+        raise DataError(f"{path}: no column {absent[0]!r}", hint="id, answer and labels are needed")
+    rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]
+    return rows
+
+
+# --- Label Studio ---------------------------------------------------------------------------------
+
+
+def _task(row: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """A task with one annotation of choices, as Label Studio exports and imports it."""
+    choices = row["labels"] if row["answer"] == "labels" else [SPECIAL[row["answer"]]]
+    value = {"choices": [*choices]}
+    result = [{"from_name": "label", "to_name": "image", "type": "choices", "value": value}]
+    kept = {name: row[name] for name in COLUMNS if name not in ("id", "labels")}
+    return {
+        "data": {"image": row["id"], "id": row["id"], "run": run.path.name},
+        "annotations": [{"completed_by": row["who"], "created_at": row["when"], "result": result}],
+        "meta": {"capro": kept},
+    }
+
+
+def _from_tasks(path: Path) -> list[dict[str, Any]]:
+    try:
+        tasks = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: no JSON: {error}", hint="export it from Label Studio as JSON") from None
+    if not isinstance(tasks, list):
+        raise DataError(f"{path}: no list of tasks", hint="export it from Label Studio as JSON, not JSON-MIN")
+    return [row for task in tasks for row in _annotated(task)]
+
+
+def _annotated(task: Any) -> Iterable[dict[str, Any]]:
+    """The row of a task that somebody has annotated; the last annotation counts."""
+    if not isinstance(task, dict) or not task.get("annotations"):
+        return
+    data, last = task.get("data") or {}, task["annotations"][-1]
+    results = [each for each in last.get("result") or [] if each.get("type") == "choices"]
+    choices = [name for each in results for name in (each.get("value") or {}).get("choices") or []]
+    special = {text: answer for answer, text in SPECIAL.items()}
+    answer = next((special[name] for name in choices if name in special), "labels")
+    kept = ((task.get("meta") or {}).get("capro")) or {}
+    labels = [name for name in choices if name not in special]
+    yield {**kept, "id": data.get("id", data.get("image")), "answer": answer, "labels": labels}

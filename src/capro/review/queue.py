@@ -1,0 +1,150 @@
+"""Which question is worth most? The order of the queue, with a reason for each place. Pure.
+
+The expected gain of asking about a sample is the number of wrong labels that the answer is expected to mend:
+the probability that the method's label is wrong (several labels: the expected number of wrong ones), summed
+over near-identical pictures with the same labels, which are one question. A picture unlike all others counts
+less: little can be learnt from it for the rest. Classes take turns: each further question of the same class is
+worth `SPREAD` of its gain.
+
+Every `EVERY`-th question is drawn at random from all samples instead. Those alone can say how many labels are
+right, since the others were chosen for being doubtful.
+
+Cost: O(n log n) for n samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SPREAD = 0.98  # of the gain, for each question of the same class that comes before
+EVERY = 5  # each fifth question is drawn at random
+UNLIKE = 0.5  # weight of a picture that is unlike all others
+Floats = NDArray[np.floating[Any]]
+Rows = NDArray[np.int64]
+
+
+def chance_of_error(fused: Floats, labels: NDArray[np.int64], none: Floats | None = None) -> Floats:
+    """Expected number of wrong labels of each sample, (n,).
+
+    Args:
+        fused: probability of each class, (n, C).
+        labels: the method's labels, (n,) with -1 for out, or (n, C) with -1 for out.
+        none: one label: probability of none of these, (n,); None where the method has none.
+
+    >>> fused = np.array([[0.9, 0.1], [0.2, 0.1]])
+    >>> chance_of_error(fused, np.array([0, -1]), np.array([0.0, 0.7])).round(2).tolist()
+    [0.1, 0.3]
+    >>> chance_of_error(np.array([[0.9, 0.4]]), np.array([[1, 0]])).round(2).tolist()
+    [0.5]
+    """
+    if labels.ndim == 2:
+        belief = np.where(labels > 0, fused, 1 - np.asarray(fused))
+        return np.asarray((1 - belief).sum(axis=1))
+    rows = np.arange(len(labels))
+    out = 1 - fused.max(axis=1) if none is None else none
+    belief = np.where(labels >= 0, fused[rows, np.maximum(labels, 0)], out)
+    return np.asarray(np.clip(1 - belief, 0, 1))
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The questions in order.
+
+    Attributes:
+        order: the sample that stands for each question, (m,).
+        random: whether it was drawn at random, (m,).
+        gain: expected number of labels mended, (n,) by sample; of a group at the one that stands for it.
+        leader: the sample that stands for each sample's group, (n,).
+        drawn: the random order of all samples, (n,): random questions are taken from its beginning.
+    """
+
+    order: Rows
+    random: NDArray[np.bool_]
+    gain: Floats
+    leader: Rows
+    drawn: Rows
+
+
+def make_queue(
+    error: Floats, concern: NDArray[np.int64], group: NDArray[np.int64], typical: Floats, *, seed: int
+) -> Queue:
+    """Order all questions.
+
+    Args:
+        error: expected number of wrong labels, (n,).
+        concern: class that a question is about, (n,).
+        group: number of the group of near-identical questions, (n,).
+        typical: in [0, 1], low for a picture unlike all others, (n,).
+        seed: of the random part.
+    """
+    n = len(error)
+    leader = leaders(error, group)
+    weight = UNLIKE + (1 - UNLIKE) * np.clip(np.nan_to_num(typical, nan=1.0), 0, 1)
+    gain = np.zeros(n)
+    np.add.at(gain, leader, error * weight)
+    heads = np.flatnonzero(leader == np.arange(n))
+    value = gain[heads] * SPREAD ** _rank_within(gain[heads], concern[heads])
+    best = heads[np.lexsort((heads, -value))]
+    drawn = random_order(n, seed)
+    return Queue(*_woven(best, drawn), gain, leader, drawn)
+
+
+def random_order(n: int, seed: int) -> Rows:
+    """The fixed random order of all samples that random questions are taken from."""
+    return np.random.default_rng(seed).permutation(n)
+
+
+def leaders(error: Floats, group: NDArray[np.int64]) -> Rows:
+    """The most doubtful sample of each group, by sample, (n,); the first of equal ones.
+
+    >>> leaders(np.array([0.1, 0.5, 0.2]), np.array([7, 7, 8])).tolist()
+    [1, 1, 2]
+    """
+    order = np.lexsort((np.arange(len(error)), -error, group))
+    first = np.r_[True, group[order][1:] != group[order][:-1]] if len(order) else np.zeros(0, bool)
+    found = np.empty(len(error), dtype=np.int64)
+    found[order] = order[np.flatnonzero(first)][np.cumsum(first) - 1]
+    return found
+
+
+def _rank_within(gain: Floats, concern: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Place of each question among those of its class, the most valuable first."""
+    order = np.lexsort((-gain, concern))
+    start = np.searchsorted(concern[order], concern[order])
+    rank = np.empty(len(gain), dtype=np.int64)
+    rank[order] = np.arange(len(gain)) - start
+    return rank
+
+
+def _woven(best: Rows, drawn: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+    """The best questions with a random one at each `EVERY`-th place, each sample once.
+
+    A sample that the random part takes first is left out of the other, and the other way round.
+    """
+    n = len(drawn)
+    # the place in the queue at which each list would ask each sample
+    never = n * (EVERY + 1) + EVERY
+    by_gain, by_chance = np.full(n, never), np.full(n, never)
+    places = np.arange(n)
+    by_gain[best] = places[: len(best)] + places[: len(best)] // (EVERY - 1)
+    by_chance[drawn] = places * EVERY + EVERY - 1
+    random = by_chance <= by_gain
+    place = np.minimum(by_gain, by_chance)
+    asked = np.lexsort((np.arange(n), place))
+    return asked, random[asked]
+
+
+def groups_of(group: NDArray[np.int64], *keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Groups of near-identical pictures, split where the labels differ; -1 is a group of one.
+
+    >>> groups_of(np.array([0, 0, 0, -1, -1]), np.array([1, 1, 2, 1, 1])).tolist()
+    [2, 2, 3, 0, 1]
+    """
+    alone = group < 0
+    own = np.where(alone, np.arange(len(group)), -1)
+    table = np.column_stack([np.where(alone, -1, group), own, *keys])
+    return np.asarray(np.unique(table, axis=0, return_inverse=True)[1]).reshape(-1)

@@ -1,0 +1,33 @@
+"""How many labels of a run are right, from what a person said of its random part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capro.data.manifest import manifest_of
+from capro.review.log import replayed
+from capro.review.progress import agreement_by_class, estimate, random_part
+from capro.review.queue import random_order
+from capro.run.directory import Run
+from capro.run.fingerprints import seed_for
+
+
+def review_seed(run: Run) -> int:
+    """Of the random part of the questions: the same in every session of a run."""
+    return seed_for(run.settings.seed, "review")
+
+
+def reviewed(run: Run) -> dict[str, Any] | None:
+    """The estimate of the random part, and the agreement of all answers; None without a review."""
+    said = replayed(run).decided()
+    if not said:
+        return None
+    manifest = manifest_of(run)
+    ids = manifest.samples["id"].to_numpy()[manifest.split("train")]
+    drawn = ids[random_order(len(ids), review_seed(run))].tolist()
+    agreement = {name: share.as_dict() for name, share in agreement_by_class(said.values()).items()}
+    return {
+        "decided": len(said),
+        "estimate": estimate(random_part(drawn, said), said),
+        "agreement": agreement,
+    }

@@ -1,0 +1,70 @@
+"""What a person has decided, as the stages take it (docs/review.md)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capro.method.label_rule import Decision, PairDecision
+from capro.review.decisions import Fixed, fixed_of
+from capro.run.directory import Run
+from capro.train.judgement import Judged
+from capro.train.setup import TrainingSet
+
+
+def decided_of(run: Run, training: TrainingSet) -> Fixed | None:
+    """The decisions of a run by training row; None without any."""
+    return fixed_of(run, training.row_ids, training.classes, several=training.multi_label)
+
+
+def known_of(run: Run, training: TrainingSet) -> Tensor | None:
+    """What is settled of the posterior, in its shape; None without any decision."""
+    fixed = decided_of(run, training)
+    if fixed is None:
+        return None
+    return torch.from_numpy(fixed.known if training.multi_label else fixed.states())
+
+
+def settled_set(run: Run, training: TrainingSet, anchored: Tensor) -> tuple[TrainingSet, Tensor]:
+    """CAPro as published: decided labels stand in the place of web labels and are anchors, which keep them.
+
+    A sample that is out keeps its web label here, is no anchor, and leaves in the offline pass.
+    """
+    fixed = decided_of(run, training)
+    if fixed is None:
+        return training, anchored
+    web = training.labels.cpu().numpy()
+    out = fixed.out if web.ndim == 1 else fixed.out[:, None]
+    labels = torch.from_numpy(np.where(out, web, fixed.labels(web))).to(training.labels.device)
+    has = torch.from_numpy((fixed.known > 0.5) & ~fixed.out[:, None]).to(anchored.device)
+    gone = torch.from_numpy(np.broadcast_to(out, web.shape).copy()).to(anchored.device)
+    mine = has if training.multi_label else has.any(dim=1)
+    return replace(training, labels=labels), (anchored | mine) & ~gone
+
+
+def with_decisions(judged: Judged, fixed: Fixed | None, given: np.ndarray, anchored: np.ndarray) -> Judged:
+    """The judgement with what a person decided in its place; scores of the words too (several labels)."""
+    if fixed is None:
+        return judged
+    labels = fixed.labels(judged.labels)
+    rows, decisions = fixed.rows, np.array(judged.decisions)
+    if given.ndim == 2:
+        settled = ~np.isnan(fixed.known)
+        after = labels > 0
+        pairs = np.select(
+            [after & (given <= 0), ~after & (given > 0)],
+            [PairDecision.ADD, PairDecision.REMOVE],
+            PairDecision.KEEP,
+        )
+        changed = settled | fixed.out[:, None]
+        decisions = np.where(changed, pairs, decisions)
+        text = None if judged.text is None else np.where(settled, fixed.known, judged.text).astype(np.float32)
+        ask = None if judged.ask is None else judged.ask & ~changed
+        return replace(judged, labels=labels, decisions=decisions, text=text, ask=ask)
+    kept = np.where(anchored, Decision.ANCHOR, Decision.KEEP)
+    made = np.where(labels < 0, Decision.DROP, np.where(labels == given, kept, Decision.RELABEL))
+    ask = None if judged.ask is None else judged.ask & ~rows
+    return replace(judged, labels=labels, decisions=np.where(rows, made, decisions), ask=ask)

@@ -1,0 +1,42 @@
+"""Runs that the tests of the review share, and whatever serves them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from capro.review.desk import Desk
+from capro.run.directory import Run
+from tests.review.made import make_run
+
+
+@pytest.fixture(scope="session")
+def single_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("review"))
+
+
+@pytest.fixture(scope="session")
+def several_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("review-several"), multi=True)
+
+
+@pytest.fixture
+def run(single_run: Run, tmp_path: Path) -> Run:
+    shutil.copytree(single_run.path, tmp_path / "run")
+    return Run.open(tmp_path / "run")
+
+
+@pytest.fixture
+def several(several_run: Run, tmp_path: Path) -> Run:
+    shutil.copytree(several_run.path, tmp_path / "several")
+    return Run.open(tmp_path / "several")
+
+
+@pytest.fixture
+def desk(run: Run) -> Iterator[Desk]:
+    made = Desk(run)
+    yield made
+    made.log.close()

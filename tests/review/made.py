@@ -1,0 +1,75 @@
+"""A small run for the review: real pictures and manifest, hostile texts, made-up verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from capro import config
+from capro.evaluate import verdicts
+from capro.run.artefacts import (
+    ANCHORS,
+    CLEANED_LABELS,
+    FUSED_SCORES,
+    SAMPLE_VERDICTS,
+    VERDICTS,
+    VISUAL,
+    write_array,
+    write_table,
+)
+from capro.run.directory import Run
+from capro.stages import PLAN
+from capro.train import setup
+from tests.fakes import fake_stage
+from tests.made_up import CLASSES, make_evidence, write_source
+
+
+def make_run(folder: Path, *, multi: bool = False, per_class: int = 8) -> Run:
+    """A run that has been cleaned, as far as the review reads it."""
+    source = write_source(folder / "data", multi=multi, per_class=per_class, test=1)
+    classes = folder / "classes.yaml"
+    classes.write_text("".join(f"- {name}\n" for name in CLASSES), "utf-8")
+    given = [f"data.source={source}", f"data.classes={classes}", "scan.workers=1"]
+    run = Run.create(folder / "run", config.load(overrides=given))
+    PLAN.do(run, "scan", "classes")
+    training = setup.training_set(run)
+    evidence = make_evidence(training)
+    n = len(training.positions)
+    rng = np.random.default_rng(0)
+
+    def embed(here: Path) -> None:
+        write_array(here / VISUAL.file, rng.normal(size=(n, 6)).astype(np.float32))
+
+    def match(here: Path) -> None:
+        labels = training.labels.numpy()
+        label = labels if labels.ndim == 1 else labels.argmax(axis=1)
+        frame = pd.DataFrame({"row": np.arange(6), "class_index": label[:6], "rank": np.arange(6)})
+        write_table(here / ANCHORS.file, frame)
+
+    def clean(here: Path) -> None:
+        _write(here, evidence)
+
+    for name, write in (("embed", embed), ("match", match), ("clean", clean)):
+        fake_stage(run, name, write)
+    return run
+
+
+def _write(folder: Path, evidence: verdicts.Evidence) -> None:
+    write_array(folder / CLEANED_LABELS.file, evidence.corrected)
+    write_array(folder / FUSED_SCORES.file, np.asarray(evidence.fused, dtype=np.float32))
+    if evidence.given.ndim == 2:
+        write_table(folder / SAMPLE_VERDICTS.file, verdicts.multi_label(evidence))
+        write_table(folder / VERDICTS.file, verdicts.pairs(evidence))
+    else:
+        write_table(folder / VERDICTS.file, verdicts.single_label(evidence))
+
+
+def entered(client: Any, link: str) -> str:
+    """Open a link with a test client; returns the key that writes need."""
+    path = link.split("/open")[1]
+    assert client.get(f"/open{path}").status_code == 200
+    page = client.get("/").text
+    return str(page.split('name="capro-key" content="')[1].split('"')[0])

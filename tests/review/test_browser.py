@@ -1,0 +1,356 @@
+"""The review in a real browser: Debian's chromium through playwright."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capro.review.log import Log, log_file
+from capro.review.serving import Review
+from capro.run.directory import Run
+from tests.made_up import CLASSES
+from tests.review.made import make_run
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt: chromium)"),
+]
+READY = "html[data-ready]"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def review(run: Run) -> Iterator[Review]:
+    made = Review(run, work=lambda _path: iter(["[1/1] clean"])).start()
+    yield made
+    made.stop()
+
+
+class Watched:
+    """A page of a browser of its own, and everything it complained of or asked for."""
+
+    def __init__(self, browser: Any, link: str, **options: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        self.page = self.context.new_page()
+        self.base = link.split("/open", maxsplit=1)[0]
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(link)
+        self.page.wait_for_url(f"{self.base}/")
+        self.page.wait_for_selector(READY, state="attached")
+
+    def go(self, path: str) -> Any:
+        self.page.goto(self.base + path)
+        self.page.wait_for_selector(READY, state="attached")
+        return self.page
+
+    def saved(self, count: int) -> None:
+        """Wait until the page shows so many decided samples."""
+        self.until(f"document.querySelector('#decided').textContent === '{count}'")
+
+    def until(self, condition: str, *, seconds: float = 20) -> None:
+        """Wait for a condition of the page; its own policy forbids what playwright waits with."""
+        for _ in range(int(seconds * 20)):
+            if self.page.evaluate(condition):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(condition)
+
+    def kinds(self) -> list[str]:
+        return [tile.get_attribute("data-kind") for tile in self.page.locator("#grid > .tile").all()]
+
+
+@pytest.fixture
+def watched(browser: Any, review: Review) -> Iterator[Watched]:
+    made = Watched(browser, review.link)
+    yield made
+    assert made.complaints == []
+    assert [url for url in made.requests if not url.startswith(f"{made.base}/")] == []
+    assert made.page.evaluate("window.hacked") is None
+    made.context.close()
+
+
+def test_a_whole_review_by_keyboard(watched: Watched, review: Review) -> None:
+    page, total = watched.page, len(review.desk.table)
+    keys = page.keyboard
+    keys.press("a")
+    keys.press("d")
+    keys.press("s")
+    keys.press("r")
+    page.wait_for_selector("#labels[open]")
+    keys.type("nu")
+    keys.press("Enter")
+    keys.press("p")
+    watched.saved(5)
+    rows = [int(tile.get_attribute("data-row")) for tile in page.locator("#grid > .tile").all()]
+    answers = [review.desk.said[row] for row in rows[:5]]
+    assert [said.answer for said in answers][1:3] == ["out", "unsure"]
+    assert answers[3].yes == ("nut",)
+    assert answers[4].anchor
+    # a range, with its scope and count stated before it happens
+    keys.press("Shift+ArrowRight")
+    keys.press("Shift+ArrowRight")
+    keys.press("d")
+    page.wait_for_selector("#sure[open]")
+    assert page.locator("#sure-title").inner_text().startswith("Drop: 3 pictures")
+    assert "Selected on this page" in page.locator("#sure-text").inner_text()
+    keys.press("Escape")
+    assert len(review.desk.said) == 5
+    keys.press("d")
+    page.wait_for_selector("#sure[open]")
+    keys.press("Enter")
+    watched.saved(8)
+    # the rest of the page at once
+    keys.press("e")
+    keys.press("a")
+    page.wait_for_selector("#sure[open]")
+    assert "The whole page, no other page" in page.locator("#sure-text").inner_text()
+    keys.press("Enter")
+    watched.saved(total)
+    page.reload()
+    page.wait_for_selector("text=Nothing left to decide here")
+
+
+def test_undo_and_redo_by_keyboard_after_a_restart(browser: Any, run: Run) -> None:
+    first = Review(run).start()
+    seen = Watched(browser, first.link)
+    seen.page.keyboard.press("a")
+    seen.page.keyboard.press("d")
+    seen.saved(2)
+    seen.context.close()
+    first.stop()
+    second = Review(run).start()
+    seen = Watched(browser, second.link)
+    seen.page.keyboard.press("z")
+    seen.saved(1)
+    assert "Undone" in seen.page.locator("#toast").inner_text()
+    seen.page.keyboard.press("z")
+    seen.saved(0)
+    seen.page.keyboard.press("y")
+    seen.saved(1)
+    seen.context.close()
+    second.stop()
+
+
+def test_by_mouse(watched: Watched, review: Review) -> None:
+    page = watched.page
+    tiles = page.locator("#grid > .tile")
+    tiles.nth(2).locator(".title").click()
+    page.locator("[data-verb=accept]").click()
+    watched.saved(1)
+    tiles.nth(5).hover()
+    tiles.nth(5).locator(".pick").click()
+    tiles.nth(6).hover()
+    tiles.nth(6).locator(".pick").click()
+    assert page.locator("#scope").inner_text().startswith("2 selected")
+    page.locator("[data-verb=label]").click()
+    page.locator("#labels-list li", has_text=CLASSES[1]).first.click()
+    page.locator("#sure-yes").click()
+    watched.saved(3)
+    page.locator("[data-do=undo]").click()
+    watched.saved(1)
+    page.locator("[data-do=redo]").click()
+    watched.saved(3)
+    tiles.nth(8).locator(".picture").click()
+    page.wait_for_url("**/sample/**")
+    page.wait_for_selector(".likes .tile")
+    page.locator("[data-verb=out]").click()
+    watched.saved(4)
+    page.locator("#more-like").click()
+    page.wait_for_selector("text=Pictures like this one")
+    page.locator("nav a", has_text="Progress").click()
+    page.wait_for_selector("h1 >> text=Progress")
+
+
+def test_filters_live_in_the_address(watched: Watched, review: Review) -> None:
+    page = watched.page
+    page.locator("select[name=verdict]").select_option("relabel")
+    page.wait_for_url("**verdict=relabel**")
+    shown = page.locator("#grid > .tile").count()
+    assert shown == int((review.desk.table.verdict == 2).sum())
+    page.reload()
+    assert page.locator("#grid > .tile").count() == shown
+    page.keyboard.press("/")
+    page.keyboard.type("no such text")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=No sample fits these filters")
+
+
+def test_one_after_the_other_by_keyboard(watched: Watched, review: Review) -> None:
+    page = watched.page
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/sample/**")
+    seen = []
+    for _ in range(5):
+        seen.append(page.locator(".sheet").get_attribute("data-row"))
+        page.keyboard.press("a")
+        watched.until(f"document.querySelector('.sheet').dataset.row !== '{seen[-1]}'")
+        assert page.url.endswith(f"/sample/{page.locator('.sheet').get_attribute('data-row')}")
+    watched.saved(len(review.desk.said))
+    assert {int(row) for row in seen} <= set(review.desk.said)
+    assert len(set(seen)) == 5
+    page.keyboard.press("z")
+    watched.until(f"document.querySelector('.sheet').dataset.row === '{seen[-1]}'")
+    page.keyboard.press("g")
+    page.wait_for_selector("#grid")
+
+
+def test_at_phone_width(browser: Any, review: Review) -> None:
+    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    seen = Watched(browser, review.link, **phone)
+    page = seen.page
+    for path in ("/", "/classes", "/class/0", "/progress", "/?copies=any", "/sample/0"):
+        seen.go(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+    seen.go("/")
+    page.locator("#grid > .tile .title").nth(1).tap()
+    page.locator("[data-verb=out]").tap()
+    seen.saved(1)
+    page.locator("#grid > .tile .pick").nth(2).tap()
+    page.locator("#grid > .tile .pick").nth(3).tap()
+    page.locator("[data-verb=accept]").tap()
+    page.locator("#sure-yes").tap()
+    seen.saved(3)
+    box = page.locator("[data-verb=accept]").bounding_box()
+    assert box["height"] >= 44
+    assert seen.complaints == []
+    seen.context.close()
+
+
+def test_two_browsers_see_each_other(browser: Any, review: Review) -> None:
+    one, two = (Watched(browser, review.link) for _ in range(2))
+    one.page.keyboard.press("d")
+    one.saved(1)
+    two.page.wait_for_selector("#grid > .tile[data-kind=out]")
+    for number in range(5):
+        one.page.keyboard.press("a")
+        two.page.locator("#grid > .tile").nth(23 - number).locator(".title").click()
+        two.page.keyboard.press("s")
+    one.until("document.querySelectorAll('#grid > .tile[data-kind=unsure]').length === 5")
+    two.until("document.querySelectorAll('#grid > .tile[data-kind]:not([data-kind=\"\"])').length >= 11")
+    assert len(review.desk.said) >= 11
+    for each in (one, two):
+        each.context.close()
+
+
+def test_of_copies_the_best_is_kept_by_key_and_by_button(watched: Watched, review: Review) -> None:
+    page = watched.go("/?copies=any")
+    assert page.locator(".bundle .tile").count() == 2
+    page.keyboard.press("b")
+    page.wait_for_selector("#sure[open]")
+    assert page.locator("#sure-title").inner_text() == "Keep the best of: 2 pictures?"
+    page.keyboard.press("Enter")
+    watched.saved(1)
+    page.keyboard.press("z")
+    watched.saved(0)
+    assert page.locator("[data-kind=saving]").count() == 0
+    page.locator("[data-best]").click()
+    page.locator("#sure-yes").click()
+    watched.saved(1)
+    assert [said.answer for said in review.desk.said.values()] == ["copy"]
+
+
+def test_hostile_texts_are_inert(watched: Watched, review: Review) -> None:
+    page = watched.page
+    shown = ""
+    for row in range(8):
+        watched.go(f"/sample/{row}")
+        page.wait_for_selector(".likes .tile")
+        shown += page.locator(".texts").inner_text()
+    assert "<img src=x onerror=" in shown
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_apply_is_announced_and_the_queue_renewed(watched: Watched) -> None:
+    page = watched.page
+    page.keyboard.press("a")
+    watched.saved(1)
+    page.locator("#apply").click()
+    page.locator("#sure-yes").click()
+    page.wait_for_selector("text=Applied: the queue is new.")
+
+
+def test_no_jump_while_pictures_load_and_focus_is_visible(watched: Watched) -> None:
+    page = watched.page
+    boxes = "[...document.querySelectorAll('#grid .picture')].map(e => [e.offsetWidth, e.offsetHeight])"
+    assert all(abs(width - height) <= 1 for width, height in page.evaluate(boxes))
+    page.keyboard.press("ArrowRight")
+    style = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
+    assert style == "3px"
+    unnamed = """[...document.querySelectorAll('button, a, input, select')].filter(e => e.type !== 'hidden' &&
+        !(e.textContent.trim() || e.getAttribute('aria-label') || e.labels?.length)).length"""
+    assert page.evaluate(unnamed) == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+def _served(run: Run, port: int) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-m", "capro", "review", str(run.path), "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def test_a_killed_server_loses_none_of_200_decisions(browser: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path, per_class=80)
+    port = _free_port()
+    process, link = _served(run, port)
+    seen = Watched(browser, link)
+    page = seen.go("/?size=200&order=row")
+    confirmed: list[int] = []
+    page.on("response", lambda answer: confirmed.append(answer.status) if "/decide" in answer.url else None)
+    for number in range(200):
+        page.keyboard.press("d")
+        if number == 100:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+    log = Log(log_file(run))
+    kept = len(log.replay.decided())
+    assert kept >= confirmed.count(200)
+    log.close()
+    page.wait_for_selector("#toast.bad")
+    waiting = page.locator("#toast").inner_text()
+    assert "not saved yet" in waiting
+    # the same page goes on with a new server, once the person has opened its link
+    again, link = _served(run, port)
+    other = seen.context.new_page()
+    other.goto(link)
+    other.wait_for_url(f"{seen.base}/")
+    other.wait_for_selector(READY, state="attached")
+    seen.until("document.querySelectorAll('.tile[data-kind=out]').length === 200", seconds=60)
+    log = Log(log_file(run))
+    assert len(log.replay.decided()) == 200
+    log.close()
+    seen.context.close()
+    again.terminate()
+    again.wait()
+    assert again.stdout is not None
+    again.stdout.close()

@@ -1,0 +1,117 @@
+"""Decisions to files and back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from capro.errors import DataError
+from capro.review.desk import Desk
+from capro.review.exchange import export_decisions, import_decisions
+from capro.review.log import replayed
+from capro.review.views import View
+from capro.run.directory import Run
+from tests.made_up import CLASSES
+
+
+@pytest.fixture
+def decided(run: Run) -> Run:
+    desk = Desk(run)
+    view = View()
+    desk.decide([0], "label", CLASSES[1], who="me", view=view)
+    desk.decide([1, 2], "out", None, who="me", view=view)
+    desk.decide([3], "unsure", None, who="me", view=view)
+    desk.decide([4, 5], "best", None, who="me", view=view)
+    desk.decide([6], "anchor", None, who="me", view=view)
+    desk.log.close()
+    return run
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_what_is_exported_can_be_imported(decided: Run, single_run: Run, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / f"decisions.{kind}"
+    assert export_decisions(decided, file) == 6
+    shutil.copytree(single_run.path, tmp_path / "other")
+    other = Run.open(tmp_path / "other")
+    assert import_decisions(other, file) == 6
+    assert replayed(other).decided() == replayed(decided).decided()
+
+
+def test_label_studio_reads_choices(decided: Run, tmp_path: Path) -> None:
+    file = tmp_path / "decisions.json"
+    export_decisions(decided, file)
+    tasks = {task["data"]["id"]: task for task in json.loads(file.read_text("utf-8"))}
+    result = [task["annotations"][0]["result"][0] for task in tasks.values()]
+    assert {each["type"] for each in result} == {"choices"}
+    assert result[0]["value"]["choices"] == [CLASSES[1]]
+    assert result[1]["value"]["choices"] == ["(none of these)"]
+
+
+def test_label_studio_of_others(run: Run, tmp_path: Path) -> None:
+    desk = Desk(run)
+    sample = desk.table.sample_id(0)
+    desk.log.close()
+    choice = {"type": "choices", "value": {"choices": [CLASSES[2]]}}
+    tasks = [
+        {"data": {"id": sample}, "annotations": [{"result": [choice]}]},
+        {"data": {"id": desk.table.sample_id(1)}, "annotations": []},
+    ]
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps(tasks), "utf-8")
+    assert import_decisions(run, file) == 1
+    assert replayed(run).decided()[sample].yes == (CLASSES[2],)
+
+
+def test_several_labels_survive(several: Run, tmp_path: Path) -> None:
+    shutil.copytree(several.path, tmp_path / "copy")
+    desk = Desk(several)
+    desk.decide([0], "add", CLASSES[2], who="me", view=View())
+    desk.decide([1], "accept", None, who="me", view=View())
+    desk.log.close()
+    other = Run.open(tmp_path / "copy")
+    file = tmp_path / "d.csv"
+    export_decisions(several, file)
+    import_decisions(other, file)
+    assert replayed(other).decided() == replayed(several).decided()
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (
+            [{"id": "nobody", "answer": "out", "labels": ""}],
+            "1 id of no training sample, for example 'nobody'",
+        ),
+        ([{"id": "x", "answer": "perhaps", "labels": ""}], "row 1: the answer is 'perhaps'"),
+        ([{"id": "x", "answer": "labels", "labels": "cow"}], "row 1: no class 'cow'"),
+        ([{"id": "x", "answer": "labels", "labels": ""}], "row 1: 0 labels"),
+        ([{"answer": "out", "labels": ""}], "no column 'id'"),
+    ],
+)
+def test_a_wrong_file_is_refused_whole(
+    run: Run, tmp_path: Path, rows: list[dict[str, str]], text: str
+) -> None:
+    file = tmp_path / "x.csv"
+    pd.DataFrame(rows).to_csv(file, index=False)
+    with pytest.raises(DataError, match=text):
+        import_decisions(run, file)
+    assert replayed(run).decided() == {}
+
+
+def test_an_ending_that_says_nothing(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no format"):
+        export_decisions(run, tmp_path / "x.txt")
+    with pytest.raises(DataError, match="no such file"):
+        import_decisions(run, tmp_path / "x.csv")
+    with pytest.raises(DataError, match="no such folder"):
+        export_decisions(run, tmp_path / "none" / "x.csv")
+
+
+def test_a_run_without_a_review_exports_nothing(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    assert export_decisions(run, file) == 0
+    assert "answer" in pd.read_parquet(file).columns

@@ -1,0 +1,180 @@
+"""The log: appended to, replayed, shared by processes, and never missing a decision."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capro.errors import RunError
+from capro.review.log import Decision, Log, Replay
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "review" / "decisions.sqlite")
+
+
+def label(sample: str, *names: str, **more: object) -> Decision:
+    return Decision(sample, "labels", yes=names, **more)  # type: ignore[arg-type]
+
+
+def test_the_last_decision_counts_and_undo_goes_step_by_step(log: Log) -> None:
+    log.decide([label("a", "cat")], who="me")
+    log.decide([label("a", "dog"), Decision("b", "out")], who="me")
+    assert log.replay.current("a") == label("a", "dog")
+    log.undo("me")
+    assert log.replay.current("a") == label("a", "cat")
+    assert log.replay.current("b") is None
+    log.undo("me")
+    assert log.replay.decided() == {}
+    log.redo("me")
+    log.redo("me")
+    assert log.replay.current("b") == Decision("b", "out")
+    log.undo("me")
+    log.decide([label("c", "cat")], who="me")
+    assert log.redo("me") == []  # a new decision ends what could be done again
+    assert log.undo("nobody") == []
+
+
+def test_everybody_undoes_their_own(log: Log) -> None:
+    log.decide([label("a", "cat")], who="ann")
+    log.decide([label("b", "dog")], who="ben")
+    log.undo("ann")
+    assert [*log.replay.decided()] == ["b"]
+
+
+def test_undo_works_after_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    first = Log(file)
+    first.decide(
+        [label("a", "cat", given=("dog",), proposed=("cat",), random=True)], who="me", shown={"view": "x"}
+    )
+    first.close()
+    second = Log(file)
+    assert second.replay.current("a") == label("a", "cat", given=("dog",), proposed=("cat",), random=True)
+    assert second.replay.actions[1].shown == {"view": "x"}
+    second.undo("me")
+    second.close()
+    third = Log(file)
+    assert third.replay.decided() == {}
+    third.redo("me")
+    assert [*third.replay.decided()] == ["a"]
+    assert [undone for _, _, undone in third.replay.history("a")] == [False]
+
+
+def test_single_labels_are_added_to_what_was_settled(log: Log) -> None:
+    log.decide([Decision("a", "labels", yes=("x", "y"))], who="me")
+    log.decide([Decision("a", "labels", yes=("z",), whole=False)], who="me")
+    log.decide([Decision("a", "labels", no=("x",), whole=False)], who="me")
+    found = log.replay.current("a")
+    assert found is not None
+    assert (set(found.yes), found.whole) == ({"y", "z"}, True)
+    log.decide([Decision("b", "labels", yes=("x",), whole=False)], who="me")
+    log.decide([Decision("b", "labels", no=("x",), whole=False)], who="me")
+    other = log.replay.current("b")
+    assert other is not None
+    assert (other.yes, other.no, other.whole) == ((), ("x",), False)
+
+
+def test_what_was_shown_first_stays(log: Log) -> None:
+    log.decide([label("a", "cat", given=("dog",), proposed=("dog",), random=True)], who="me")
+    log.decide([label("a", "cow", given=("dog",), proposed=("cat",))], who="me")  # shown after an Apply
+    found = log.replay.current("a")
+    assert found == label("a", "cow", given=("dog",), proposed=("dog",), random=True)
+
+
+def test_nothing_can_be_changed_or_removed(log: Log, tmp_path: Path) -> None:
+    log.decide([label("a", "cat")], who="me")
+    base = sqlite3.connect(tmp_path / "review" / "decisions.sqlite")
+    for statement in ("delete from decisions", "delete from actions", "update decisions set answer = 'out'",
+                      "update actions set who = 'x'"):  # fmt: skip
+        with pytest.raises(sqlite3.IntegrityError, match="only appended"):
+            base.execute(statement)
+
+
+def test_two_connections_see_each_other_and_lose_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    logs = [Log(file), Log(file)]
+
+    def write(which: int) -> None:
+        for number in range(50):
+            logs[which].decide([label(f"{which}-{number}", "cat")], who=f"{which}")
+
+    threads = [threading.Thread(target=write, args=(which,)) for which in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for log in logs:
+        log.refresh()
+        assert len(log.replay.decided()) == 100
+    assert logs[0].replay.decided().keys() == logs[1].replay.decided().keys()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from capro.review.log import Decision, Log
+log = Log(Path(sys.argv[1]))
+for number in range(10_000):
+    log.decide([Decision(f"s{number}", "out")], who="me")
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_writer_loses_nothing_that_it_confirmed(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    command = [sys.executable, "-c", KILLED, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        confirmed = [int(writer.stdout.readline()) for _ in range(40)]
+        os.kill(writer.pid, signal.SIGKILL)
+    found = Log(file).replay.decided()
+    assert {f"s{number}" for number in confirmed} <= found.keys()
+
+
+def test_a_file_that_is_no_log_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    file.write_bytes(b"no database" * 100)
+    with pytest.raises(RunError, match=r"log\.sqlite: no log of decisions"):
+        Log(file)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("decide"), st.sampled_from("ab"), st.sampled_from(["cat", "dog"])),
+        st.tuples(st.just("undo"), st.just(""), st.just("")),
+        st.tuples(st.just("redo"), st.just(""), st.just("")),
+    ),
+    max_size=12,
+)
+
+
+@given(steps)
+def test_replay_equals_a_stack_of_states(given_steps: list[tuple[str, str, str]]) -> None:
+    """A slow reference: undo and redo move along a list of whole states."""
+    from capro.review.log import Action
+
+    replay = Replay()
+    states: list[dict[str, str]] = [{}]
+    at = 0
+    for number, (kind, sample, name) in enumerate(given_steps, start=1):
+        if kind == "decide":
+            states = [*states[: at + 1], {**states[at], sample: name}]
+            at += 1
+            replay.add(Action(number, 0.0, "me", "decide", None, {}, (label(sample, name),)))
+        else:
+            target = replay.next_undo("me") if kind == "undo" else replay.next_redo("me")
+            at = max(0, at - 1) if kind == "undo" else min(len(states) - 1, at + 1)
+            if target is not None:
+                replay.add(Action(number, 0.0, "me", kind, target.number, {}))
+        assert {sample: each.yes[0] for sample, each in replay.decided().items()} == states[at]
