@@ -49,7 +49,7 @@ class Evidence:
     pictures: Neighbourhood
     lenders: list[NDArray[np.int64]]  # neighbours whose texts were added to the sample's
     has_text: NDArray[np.bool_]  # of its own, (n,)
-    chosen_by: NDArray[np.object_]  # of an anchor: text, picture or chance, (n,)
+    chosen_by: NDArray[np.object_]  # of an anchor: text, picture, chance or person, (n,)
     gamma: float
     text: Floats | None = None  # t, (n, C), where texts count in the rule; method plus: P(c | words)
     none: Floats | None = None  # method plus, one label: posterior of none of these, (n,)
@@ -203,6 +203,8 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
 
 def _anchor_reason(e: Evidence, row: int, distance: float) -> str:
     """What made a sample an anchor: texts that exist, else its picture or chance."""
+    if e.chosen_by[row] == "person":
+        return "a person picked it"
     if e.chosen_by[row] == "chance":
         return "it was drawn at random from its class"
     if e.chosen_by[row] == "picture":

@@ -129,6 +129,7 @@ def _with_picked(
                 "distance": gallery.distance[at],
                 "cosine_distance": gallery.cosine[at],
                 "random": False,
+                "chosen_by": "person",
             }
         )
     if not rows:
