@@ -254,7 +254,13 @@ def test_progress_counts_the_answers(site: Site) -> None:
     site.decide([4, 5], "best")
     site.decide([1, 2], "unsure")
     page = site.client.get("/progress").text
-    for figure in ("<b>3</b> decided", "<b>1</b> copies", "<b>2</b> not sure", "<b>0</b> out", "<b>0</b> labelled"):
+    for figure in (
+        "<b>3</b> decided",
+        "<b>1</b> copies",
+        "<b>2</b> not sure",
+        "<b>0</b> out",
+        "<b>0</b> labelled",
+    ):
         assert figure in page
 
 
