@@ -250,6 +250,20 @@ def test_a_class_can_get_another_meaning(site: Site, run: Run) -> None:
     assert Path(str(again.settings.data.classes)).read_text("utf-8") == text
 
 
+def test_progress_counts_the_answers(site: Site) -> None:
+    site.decide([4, 5], "best")
+    site.decide([1, 2], "unsure")
+    page = site.client.get("/progress").text
+    for figure in (
+        "<b>3</b> decided",
+        "<b>1</b> copies",
+        "<b>2</b> not sure",
+        "<b>0</b> out",
+        "<b>0</b> labelled",
+    ):
+        assert figure in page
+
+
 def test_progress_states_the_random_part(site: Site) -> None:
     assert "Nothing yet" in site.client.get("/progress").text
     queue = site.desk.table.queue

@@ -165,7 +165,7 @@ def _task(row: Mapping[str, Any], run: Run) -> dict[str, Any]:
     kept = {name: row[name] for name in COLUMNS if name not in ("id", "labels")}
     return {
         "data": {"image": row["id"], "id": row["id"], "run": run.path.name},
-        "annotations": [{"completed_by": row["who"], "created_at": row["when"], "result": result}],
+        "annotations": [{"created_at": row["when"], "result": result}],
         "meta": {"capro": kept},
     }
 

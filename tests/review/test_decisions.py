@@ -1,0 +1,63 @@
+"""Decisions as arrays, and the hash by which stages know them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from capro.review.decisions import deciding_person, resolve
+from capro.review.log import Decision, open_log
+from capro.run.directory import Run
+
+IDS, CLASSES = ["a", "b", "c", "d"], ["cat", "dog", "cow"]
+
+
+def test_one_label() -> None:
+    said = {
+        "a": Decision("a", "labels", yes=("dog",), anchor=True),
+        "b": Decision("b", "out"),
+        "c": Decision("c", "copy"),
+        "d": Decision("d", "unsure"),
+        "gone": Decision("gone", "out"),
+    }
+    fixed = resolve(said, IDS, CLASSES, several=False)
+    states = fixed.states()
+    assert states[0].tolist() == [0, 1, 0, 0]
+    assert states[1].tolist() == [0, 0, 0, 1]
+    assert np.isnan(states[2:]).all()  # a copy shows what it shows, not sure settles nothing
+    assert fixed.labels(np.array([0, 0, 0, 0])).tolist() == [1, -1, -1, 0]
+    assert fixed.rows.tolist() == [True, True, True, False]
+    assert fixed.picked.tolist() == [True, False, False, False]
+
+
+def test_a_class_that_is_gone_settles_nothing() -> None:
+    fixed = resolve({"a": Decision("a", "labels", yes=("bird",))}, IDS, CLASSES, several=False)
+    assert not fixed.rows.any()
+
+
+def test_several_labels() -> None:
+    said = {
+        "a": Decision("a", "labels", yes=("dog",), no=("cat",), whole=False),
+        "b": Decision("b", "labels", yes=()),
+        "c": Decision("c", "out"),
+    }
+    fixed = resolve(said, IDS, CLASSES, several=True)
+    assert np.isnan(fixed.known[0]).tolist() == [False, False, True]
+    assert fixed.known[1].tolist() == [0, 0, 0]
+    method = np.array([[1, 0, 1], [1, 1, 1], [1, 0, 0], [-1, -1, -1]])
+    assert fixed.labels(method).tolist() == [[0, 1, 1], [0, 0, 0], [-1, -1, -1], [-1, -1, -1]]
+    dropped = np.full((4, 3), -1)
+    assert fixed.labels(dropped)[0].tolist() == [0, 1, 0]  # it is back with what it shows
+
+
+def test_the_hash_follows_what_is_settled(run: Run) -> None:
+    assert deciding_person(run) == {}
+    log = open_log(run)
+    log.decide([Decision("a", "unsure")], who="me")
+    assert deciding_person(run) == {}
+    log.decide([Decision("a", "out", proposed=("cat",))], who="me")
+    first = deciding_person(run)
+    log.decide([Decision("a", "out")], who="somebody else")
+    assert deciding_person(run) == first  # who said it, and what was shown, decide nothing
+    log.decide([Decision("b", "out")], who="me")
+    assert deciding_person(run) != first
+    log.close()
