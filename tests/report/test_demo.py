@@ -25,7 +25,8 @@ def test_the_demo_ends_with_the_comparison_and_the_reports_path(
     assert rows[-3:] == ["vanilla", "capro", "difference"]
     lines = said.splitlines()
     assert lines[0] == "next:"
-    assert lines[-1].endswith("report/report.html")
+    assert lines[-2].endswith("report/report.html")
+    assert "capro review" in lines[-1]
 
 
 def test_the_demo_announces_its_parts_around_the_plan(

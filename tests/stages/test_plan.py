@@ -375,7 +375,7 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
 
     anchored = setup.anchored_of(run, training_set)
     evidence = clean._evidence(
-        Job(run, clean.STAGE, "key", run.folder("clean")), training_set, anchored, Given
+        Job(run, clean.STAGE, "key", run.folder("clean")), training_set, anchored, Given, None
     )
     frame = verdicts.single_label(evidence)
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]

@@ -264,6 +264,8 @@ class Desk:
                 trial.unlink(missing_ok=True)
             data = self.run.settings.data.model_copy(update={"classes": str(own)})
             self.run = self.run.with_settings(self.run.settings.model_copy(update={"data": data}))
+            with self.run.alone():
+                self.run.write_settings()
             self.log.note(
                 "class", who=who, shown={"class": old.name, "sense": sense, "definition": definition}
             )

@@ -24,14 +24,14 @@ class Decided(NamedTuple):
 def decide(q: Tensor, y: Tensor, anchors: Tensor, *, sure: float = 0.5) -> Decided:
     """Keep, relabel or drop, one label; and whether to ask.
 
-    The most probable state decides: none of these drops, another class relabels. Where it has less than `sure`,
+    The most probable state decides: none of these drops, another class relabels. Where it has no more than `sure`,
     the best class stands until a person has been asked. An anchor that loses its label is an anchor no more.
 
     Args:
         q: (n, C + 1).
         y: web labels, (n,), -1 for none.
         anchors: (n,) bool.
-        sure: least posterior of a decision.
+        sure: a decision has more than this.
 
     >>> q = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])
     >>> found = decide(q, torch.zeros(4, dtype=torch.int64), torch.tensor([True, True, False, False]))
@@ -40,7 +40,7 @@ def decide(q: Tensor, y: Tensor, anchors: Tensor, *, sure: float = 0.5) -> Decid
     """
     C = q.shape[1] - 1
     top, best = q.max(1)
-    ask = top < sure
+    ask = top <= sure
     labels = torch.where(ask, q[:, :C].argmax(1), torch.where(best < C, best, NULL))
     decisions = torch.where(labels == y, int(Decision.KEEP), int(Decision.RELABEL))
     decisions = torch.where((labels == y) & anchors, int(Decision.ANCHOR), decisions)
