@@ -117,6 +117,7 @@ def test_a_whole_review_by_keyboard(watched: Watched, review: Review) -> None:
     assert page.locator("#sure-title").inner_text().startswith("Drop: 3 pictures")
     assert "Selected on this page" in page.locator("#sure-text").inner_text()
     keys.press("Escape")
+    page.wait_for_selector("#sure:not([open])", state="attached")  # a browser closes it a moment later
     assert len(review.desk.said) == 5
     keys.press("d")
     page.wait_for_selector("#sure[open]")
@@ -202,12 +203,13 @@ def test_one_after_the_other_by_keyboard(watched: Watched, review: Review) -> No
     page = watched.page
     page.keyboard.press("Enter")
     page.wait_for_url("**/sample/**")
+    page.wait_for_selector(READY, state="attached")
     seen = []
     for _ in range(5):
         seen.append(page.locator(".sheet").get_attribute("data-row"))
         page.keyboard.press("a")
         watched.until(f"document.querySelector('.sheet').dataset.row !== '{seen[-1]}'")
-        assert page.url.endswith(f"/sample/{page.locator('.sheet').get_attribute('data-row')}")
+        watched.until("location.pathname === '/sample/' + document.querySelector('.sheet').dataset.row")
     watched.saved(len(review.desk.said))
     assert {int(row) for row in seen} <= set(review.desk.said)
     assert len(set(seen)) == 5

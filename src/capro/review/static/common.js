@@ -144,16 +144,17 @@ export function confirmed(title, text) {
   dialog.showModal();
   $("#sure-yes").focus();
   return new Promise((done) => {
-    let yes = false;
-    $("#sure-yes").onclick = () => { yes = true; dialog.close(); };
-    dialog.onclose = () => done(yes);
+    // answered at once: the close event comes later, and the next key may come before it
+    $("#sure-yes").onclick = () => { done(true); dialog.close(); };
+    dialog.onclose = () => done(false);
   });
 }
 
 const names = $$("#classes option").map((option) => option.value);
 export function chosenLabel(title) {
   const dialog = $("#labels"), input = $("#labels-input"), list = $("#labels-list");
-  let found = [], at = 0, chosen = null;
+  let found = [], at = 0, answer = () => {};
+  const choose = (name) => { answer(name); dialog.close(); };
   const draw = () => {
     const asked = input.value.trim().toLowerCase();
     const rank = (name) => { const place = name.toLowerCase().indexOf(asked); return place < 0 ? Infinity : place; };
@@ -165,7 +166,7 @@ export function chosenLabel(title) {
       item.id = `label-${number}`;
       item.setAttribute("role", "option");
       item.setAttribute("aria-selected", String(number === at));
-      item.onclick = () => { chosen = name; dialog.close(); };
+      item.onclick = () => choose(name);
       return item;
     }));
     if (!found.length) list.textContent = "no class of this name";
@@ -178,7 +179,7 @@ export function chosenLabel(title) {
       at = (at + (event.key === "ArrowDown" ? 1 : found.length - 1)) % Math.max(1, found.length);
       draw();
     } else if (event.key === "Enter") {
-      if (found.length) { chosen = found[at]; dialog.close(); }
+      if (found.length) choose(found[at]);
     } else return;
     event.preventDefault();
   };
@@ -186,7 +187,7 @@ export function chosenLabel(title) {
   draw();
   dialog.showModal();
   input.focus();
-  return new Promise((done) => { dialog.onclose = () => done(chosen); });
+  return new Promise((done) => { answer = done; dialog.onclose = () => done(null); });
 }
 
 $("#who").value = who();
