@@ -210,8 +210,12 @@ def test_one_after_the_other_by_keyboard(watched: Watched, review: Review) -> No
         page.keyboard.press("a")
         watched.until(f"document.querySelector('.sheet').dataset.row !== '{seen[-1]}'")
         watched.until("location.pathname === '/sample/' + document.querySelector('.sheet').dataset.row")
-    watched.saved(len(review.desk.said))
+    for _ in range(400):  # the next picture does not wait for the answer before it to be kept
+        if {int(row) for row in seen} <= set(review.desk.said):
+            break
+        page.wait_for_timeout(50)
     assert {int(row) for row in seen} <= set(review.desk.said)
+    watched.saved(len(review.desk.said))
     assert len(set(seen)) == 5
     page.keyboard.press("z")
     watched.until(f"document.querySelector('.sheet').dataset.row === '{seen[-1]}'")
