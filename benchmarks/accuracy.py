@@ -173,7 +173,7 @@ def comparisons(result: TableResult) -> list[str]:
         gains = {name: paired(row.values(name), result.base.values(name)) for name in metrics}
         parts = [f"{100 * g.mean:+.2f} {name} ({g.wins}/{g.size})" for name, g in gains.items()]
         line = f"{label}: {', '.join(parts)} over vanilla"
-        if label.startswith(("CAPro", "plus")) and UNBALANCED not in label:
+        if label.startswith(("CAPro", "plus", "cleanlab")) and UNBALANCED not in label:
             for after, words in (("", ""), (STEP3, " with step 3 on both sides")):
                 low, high = f"vanilla{after}", f"{best}{after}"
                 if low in rows and high in rows:

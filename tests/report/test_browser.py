@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,23 +9,12 @@ from typing import Any
 import pytest
 
 from capro.stages import report as stage
+from tests.browsing import MARKS, WatchedPage, browser
 from tests.fakes import fake_stage
 from tests.report.made import HELD_OUT, HOSTILE, make_run
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt: chromium)"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+__all__ = ["browser"]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +31,11 @@ def report(request: pytest.FixtureRequest) -> Path:
     return Path(request.getfixturevalue(request.param))
 
 
-class Watched:
-    """A page, and everything it complained of or asked for."""
+class Watched(WatchedPage):
+    """The page of a report."""
 
     def __init__(self, browser: Any, file: Path, **options: Any) -> None:
-        settings = {"viewport": {"width": 1280, "height": 800}, **options}
-        self.context = browser.new_context(**settings)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.on("request", lambda request: self.requests.append(request.url))
+        super().__init__(browser, **options)
         self.page.goto(file.as_uri())
         self.page.wait_for_selector("html[data-drawn]", state="attached")
 

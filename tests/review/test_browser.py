@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,24 +16,13 @@ import pytest
 from capro.review.log import Log, log_file
 from capro.review.serving import Review
 from capro.run.directory import Run
+from tests.browsing import MARKS, WatchedPage, browser
 from tests.made_up import CLASSES
 from tests.review.made import make_run
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt: chromium)"),
-]
+__all__ = ["browser"]
+pytestmark = MARKS
 READY = "html[data-ready]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture
@@ -44,19 +32,12 @@ def review(run: Run) -> Iterator[Review]:
     made.stop()
 
 
-class Watched:
-    """A page of a browser of its own, and everything it complained of or asked for."""
+class Watched(WatchedPage):
+    """A page of a review."""
 
     def __init__(self, browser: Any, link: str, **options: Any) -> None:
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        self.page = self.context.new_page()
+        super().__init__(browser, **options)
         self.base = link.split("/open", maxsplit=1)[0]
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(link)
         self.page.wait_for_url(f"{self.base}/")
         self.page.wait_for_selector(READY, state="attached")
@@ -132,6 +113,24 @@ def test_a_whole_review_by_keyboard(watched: Watched, review: Review) -> None:
     watched.saved(total)
     page.reload()
     page.wait_for_selector("text=Nothing left to decide here")
+
+
+def test_a_question_asked_again_at_once_is_not_answered_by_the_closing_of_the_first(
+    watched: Watched, review: Review
+) -> None:
+    page = watched.page
+    page.keyboard.press("Shift+ArrowRight")
+    page.evaluate(
+        """() => {
+          const drop = () => dispatchEvent(new KeyboardEvent("keydown", { key: "d" }));
+          drop();
+          document.querySelector("#sure").close();  // as Escape does; its event comes when this script has ended
+          drop();
+        }"""
+    )
+    page.wait_for_timeout(200)
+    page.keyboard.press("Enter")
+    watched.saved(2)
 
 
 def test_undo_and_redo_by_keyboard_after_a_restart(browser: Any, run: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from capro.evaluate.comparison import wilson
+from capro.evaluate.metrics import wilson
 from capro.review.log import Decision
 from capro.review.progress import agreement_by_class, estimate, random_part
 
@@ -53,5 +53,5 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     for share in (0.1, 0.5, 0.9):
         hits = rng.binomial(60, share, 2000)
-        covered = [low <= share <= high for low, high in (wilson(int(k), 60) for k in hits)]
+        covered = [low <= share <= high for low, high in (wilson(int(k) / 60, 60) for k in hits)]
         assert 0.92 < np.mean(covered) < 0.98

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -35,3 +37,18 @@ def test_what_a_killed_writer_left_goes_with_the_next_start(tmp_path: Path) -> N
     left.write_text("half")
     perform(run, stage("x"))
     assert not left.exists()
+
+
+def test_threads_that_write_the_same_file_do_not_take_each_others_temporary_file(tmp_path: Path) -> None:
+    """Two browsers that ask for one picture at once wrote the same temporary file: one answer was an error 500."""
+    target, together = tmp_path / "a.txt", threading.Barrier(2, timeout=20)
+
+    def write(text: str) -> None:
+        with atomic_path(target) as temporary:
+            temporary.write_text(text)
+            together.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, ["one", "two"]))
+    assert target.read_text() in {"one", "two"}
+    assert [left.name for left in tmp_path.iterdir()] == ["a.txt"]

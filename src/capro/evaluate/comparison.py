@@ -158,20 +158,6 @@ def paired_interval(vanilla: Scores, capro: Scores, y: Labels) -> tuple[float, f
     return float(each.mean() - Z95 * error), float(each.mean() + Z95 * error)
 
 
-def wilson(hits: int, total: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson's score interval); from 0 to 1 where nothing was counted.
-
-    >>> [round(end, 3) for end in wilson(8, 10)], wilson(0, 0)
-    ([0.49, 0.943], (0.0, 1.0))
-    """
-    if not total:
-        return 0.0, 1.0
-    p, spread = hits / total, Z95**2 / total
-    half = Z95 * math.sqrt(p * (1 - p) / total + spread / (4 * total))
-    low, high = ((p + spread / 2 + sign * half) / (1 + spread) for sign in (-1, 1))
-    return max(0.0, low), min(1.0, high)
-
-
 def jsonable(value: Any) -> Any:
     """The same data in types that JSON has; figures that do not exist (nan) become None.
 

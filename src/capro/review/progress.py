@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capro.evaluate.comparison import wilson
+from capro.evaluate.metrics import wilson
 from capro.review.log import Decision
 
 JUDGED = ("labels", "out")  # answers that say what a picture shows
@@ -27,8 +27,8 @@ class Share:
 
     def as_dict(self) -> dict[str, Any]:
         """For pages and JSON; the share is None where nothing was counted."""
-        low, high = wilson(self.hits, self.total)
         share = self.hits / self.total if self.total else None
+        low, high = (0.0, 1.0) if share is None else wilson(share, self.total)
         return {"hits": self.hits, "total": self.total, "share": share, "low": low, "high": high}
 
 

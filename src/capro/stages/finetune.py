@@ -30,6 +30,11 @@ def targets_of(run: Run, training: TrainingSet) -> Tensor:
     return torch.from_numpy(np.array(run.read(CLEANED_WORDS if soft else CLEANED_LABELS)))
 
 
+def classifier_steps(settings: Settings) -> tuple[str, str]:
+    """The steps whose schedules made the last classifier."""
+    return ("train" if has_step2(settings) else "pretrain", "finetune")
+
+
 def calibration_of(run: Run) -> Calibration:
     """How step 3 calibrated its classifier."""
     found = run.result("finetune").get("calibration")
@@ -63,7 +68,7 @@ def _work(job: Job) -> dict[str, Any]:
 def _calibration(job: Job, training: TrainingSet, labels: Tensor) -> Calibration:
     """Fitted to the posterior of samples that the classifier has not seen."""
     settings = job.settings
-    schedules = [settings.train if has_step2(settings) else settings.pretrain, settings.finetune]
+    schedules = [getattr(settings, name) for name in classifier_steps(settings)]
     held = held_out_logits(
         job, training, labels, schedules, model=_before(settings), name="calibration", folds=1
     )
@@ -82,7 +87,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _reads(settings: Settings) -> list[str]:
-    return ["train" if has_step2(settings) else "pretrain", "clean"]
+    return [classifier_steps(settings)[0], "clean"]
 
 
 STAGE = training_stage("finetune", _work, summary="step 3", reads=_reads, settings=_settings)

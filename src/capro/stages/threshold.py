@@ -21,9 +21,8 @@ from capro.run.artefacts import CLEANED_LABELS, MODELS
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Job, Stage, perform
-from capro.stages.finetune import calibration_of, targets_of
+from capro.stages.finetune import calibration_of, classifier_steps, targets_of
 from capro.stages.held_out import held_out_logits
-from capro.stages.train import has_step2
 from capro.train.setup import TrainingSet, training_set
 
 VERSION = 2  # raise it when the rule or the refits change
@@ -69,9 +68,7 @@ def threshold(run: Run, method: str = "capro", *, watch: Watch = SILENT) -> dict
 
 def _steps(method: str, settings: Settings) -> tuple[str, ...]:
     """The schedules that made a classifier."""
-    if method == "vanilla":
-        return ("pretrain",)
-    return ("train" if has_step2(settings) else "pretrain", "finetune")
+    return ("pretrain",) if method == "vanilla" else classifier_steps(settings)
 
 
 def _val(run: Run, training: TrainingSet, method: str) -> Held | None:

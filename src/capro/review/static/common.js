@@ -135,6 +135,8 @@ for (const dialog of $$("dialog")) {
     if (event.target === dialog || event.target.closest("[data-close]")) dialog.close();
   });
 }
+// a browser tells of the closing a moment later: by then the dialog may ask the next question
+const closed = (dialog, done) => { dialog.onclose = () => { if (!dialog.open) done(); }; };
 export const busy = () => $$("dialog").some((dialog) => dialog.open);
 
 export function confirmed(title, text) {
@@ -146,7 +148,7 @@ export function confirmed(title, text) {
   return new Promise((done) => {
     // answered at once: the close event comes later, and the next key may come before it
     $("#sure-yes").onclick = () => { done(true); dialog.close(); };
-    dialog.onclose = () => done(false);
+    closed(dialog, () => done(false));
   });
 }
 
@@ -187,7 +189,7 @@ export function chosenLabel(title) {
   draw();
   dialog.showModal();
   input.focus();
-  return new Promise((done) => { answer = done; dialog.onclose = () => done(null); });
+  return new Promise((done) => { answer = done; closed(dialog, () => done(null)); });
 }
 
 $("#who").value = who();
