@@ -27,7 +27,7 @@ from capro.method.plus import fitting, one_label, several
 from capro.method.plus.fitting import FoldScores, linear
 from capro.run.artefacts import VISUAL
 from capro.stages import PLAN
-from capro.stages.posterior import posterior_of
+from capro.stages.posterior import weigh
 from capro.train.setup import training_set
 from variants import PRESETS, arguments, bench_of, truth_of
 
@@ -71,7 +71,7 @@ def in_fold(
     """Stands for `judge_folds`: a classifier that has seen what it judges."""
     del fold
     model = linear(x, q, offsets=offsets, **options)
-    return FoldScores(model(x, offsets), model.scales)
+    return FoldScores(model(x, offsets), model)
 
 
 BOTH: dict[str, Change | dict[str, Any]] = {
@@ -92,7 +92,11 @@ ONE = BOTH | {
     "no texts start as none of these": {
         "one_label.first_none": lambda field: torch.zeros_like(field.present)
     },
-    "sharpness of the picture not fitted": {"one_label.tempered": lambda logits, *_: logits.log_softmax(1)},
+    "sharpness of the picture not fitted": {
+        "one_label.temperature": lambda logits, *_: plus.Temperature(
+            torch.ones(()), torch.zeros(logits.shape[1])
+        )
+    },
     "Bayes' rule in place of the cautious pool": {"one_label.cautious_pool": plus.pool},
 }
 SEVERAL = BOTH | {"all fields as one text": joined_fields, "no bare class names": without("class_names")}
@@ -122,7 +126,7 @@ def measure(bench: Bench, seeds: Sequence[int]) -> dict[str, list[float]]:
     """Figures of each variant: labels true, kept, errors found, score ECE, right at 0.9."""
     run = bench.run_of("accuracy", "plus", ["method=plus"], 0)
     PLAN.do(run, "scan", "posterior", watch=bench.watch)
-    training, features = training_set(run), torch.from_numpy(np.array(run.read(VISUAL)))
+    training, features = training_set(run), run.read(VISUAL)
     member = membership(load_truth(truth_of(bench), manifest_of(run)), training.classes)
     given, anchors = training.labels, torch.zeros(len(training.labels), dtype=torch.bool)
     rows = SEVERAL if training.multi_label else ONE
@@ -132,7 +136,7 @@ def measure(bench: Bench, seeds: Sequence[int]) -> dict[str, list[float]]:
         for seed in seeds:
             with ExitStack() as stack:
                 patched(stack, change)
-                q = posterior_of(run, training, features, seed=seed).q
+                q = weigh(run, training, features, seed=seed).posterior.q
             decided = plus.decide_pairs(q, given) if training.multi_label else plus.decide(q, given, anchors)
             after, scores = decided.labels.numpy(), q[:, : len(training.classes)].numpy()
             quality = score_quality(scores, given.numpy(), after, member)

@@ -35,6 +35,7 @@ from capro.evaluate.metrics import summary
 from capro.evaluate.truth import label_accuracy, load_truth, membership, score_quality
 from capro.run.artefacts import CLEANED_LABELS, FUSED_SCORES
 from capro.run.directory import Run
+from capro.run.kept_scores import KeptScores
 from capro.run.plan import Plan
 from capro.stages import PLAN
 from capro.train.setup import training_set
@@ -151,7 +152,8 @@ def cleaned_figures(run: Run, truth: Path) -> dict[str, float]:
     manifest, classes = manifest_of(run), training_set(run).classes
     member = membership(load_truth(truth, manifest), classes)
     before = labels_of(manifest, manifest.split("train"), classes)
-    after, scores = (np.array(run.read(name)) for name in (CLEANED_LABELS, FUSED_SCORES))
+    after = np.array(run.read(CLEANED_LABELS))
+    scores = KeptScores(run.read(FUSED_SCORES), "fused", member.shape[1])[:]
     out = after < 0 if after.ndim == 1 else (after < 0).any(axis=1)
     return {
         "web_label_accuracy": label_accuracy(before, member),

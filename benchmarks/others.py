@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from capro.bench.baselines.selection import cross_validated
 from capro.run.artefacts import CLEANED_LABELS, FUSED_SCORES, PLAIN_FEATURES
 from capro.run.directory import Run
+from capro.run.kept_scores import keep
 from capro.run.plan import Plan
 from capro.run.stage import Job
 from capro.train.setup import training_set
@@ -37,7 +38,7 @@ def cleanlab_plan(plan: Plan, by: Callable[[Run], Found]) -> Plan:
     def clean(job: Job) -> None:
         labels, scores = by(job.run)
         job.write(CLEANED_LABELS, labels)
-        job.write(FUSED_SCORES, scores.astype(np.float32))
+        job.write(FUSED_SCORES, keep({"fused": scores}))
 
     stages = step3_after_step1(plan)
     return stages.replacing(

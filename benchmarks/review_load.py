@@ -33,6 +33,7 @@ from capro import config
 from capro.data.manifest import schema
 from capro.run.artefacts import ANCHORS, CLASSES, CLEANED_LABELS, FUSED_SCORES, MANIFEST, VERDICTS, VISUAL
 from capro.run.directory import Run
+from capro.run.kept_scores import keep
 
 PICTURES, WIDTH = 500, 128
 BOUNDS = {"first page": 150.0, "later page": 150.0, "key to next picture": 50.0}  # ms, p95
@@ -90,7 +91,7 @@ def make_run(folder: Path, n: int, classes: int, seed: int) -> Run:
     }  # fmt: skip
     with run_stage(run, "clean") as here:
         CLEANED_LABELS.save(here / CLEANED_LABELS.file, after)
-        FUSED_SCORES.save(here / FUSED_SCORES.file, fused)
+        FUSED_SCORES.save(here / FUSED_SCORES.file, keep({"fused": fused}))
         VERDICTS.save(here / VERDICTS.file, pd.DataFrame(verdicts))
     return run
 

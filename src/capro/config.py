@@ -219,6 +219,9 @@ class PlusSettings(Section):
     ask_below: Share = setting(
         0.5, "a posterior below this is a question for a person; the best class stands"
     )
+    memory_gb: Rate = setting(
+        3.0, "memory of the fit; samples beyond it are judged by a fit to a random part of them"
+    )
 
 
 class FinetuneSettings(Schedule):

@@ -14,7 +14,7 @@ from tests.golden.record import CASES, HERE, record
 pytestmark = pytest.mark.slow
 
 NUMBER = re.compile(r"\d+\.\d+")
-CLOSE = 2e-3  # another processor rounds otherwise, and training carries it on
+CLOSE = 5e-3  # another processor rounds otherwise, and training carries it on
 
 
 @pytest.mark.parametrize("case", CASES)

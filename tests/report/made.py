@@ -14,8 +14,9 @@ from PIL import Image
 
 from capro import config
 from capro.report.collect import collect
-from capro.run.artefacts import write_array, write_json
+from capro.run.artefacts import FUSED_SCORES, write_array, write_json
 from capro.run.directory import Run
+from capro.run.kept_scores import keep
 from capro.stages import PLAN
 from capro.stages import report as stage
 from tests.fakes import fake_stage
@@ -135,7 +136,7 @@ def _writer(
             write_array(folder / "labels.npy", after)
             reasons = [f"Kept as {NAMES[first[row]]!r}: a made-up reason" for row in range(n)]
             pd.DataFrame({"id": ids, "evidence": reasons}).to_parquet(folder / "verdicts.parquet")
-            write_array(folder / "fused.npy", rng.dirichlet(np.ones(c), n).astype(np.float32))
+            write_array(folder / FUSED_SCORES.file, keep({"fused": rng.dirichlet(np.ones(c), n)}))
         elif name == "evaluate" and len(tests):
             results = {}
             for model, right in (("vanilla", 1.0), ("capro", 2.0)):

@@ -21,6 +21,7 @@ from capro.run.artefacts import (
     write_table,
 )
 from capro.run.directory import Run
+from capro.run.kept_scores import keep
 from capro.stages import PLAN
 from capro.train import setup
 from tests.fakes import fake_stage
@@ -59,7 +60,7 @@ def make_run(folder: Path, *, multi: bool = False, per_class: int = 8) -> Run:
 
 def _write(folder: Path, evidence: verdicts.Evidence) -> None:
     write_array(folder / CLEANED_LABELS.file, evidence.corrected)
-    write_array(folder / FUSED_SCORES.file, np.asarray(evidence.fused, dtype=np.float32))
+    write_array(folder / FUSED_SCORES.file, keep({"fused": np.asarray(evidence.fused, dtype=np.float32)}))
     if evidence.given.ndim == 2:
         write_table(folder / SAMPLE_VERDICTS.file, verdicts.multi_label(evidence))
         write_table(folder / VERDICTS.file, verdicts.pairs(evidence))

@@ -11,6 +11,7 @@ import pytest
 from capro.review.log import Decision, open_log
 from capro.run.artefacts import ANCHORS, CLEANED_LABELS, CLEANED_WORDS, FUSED_SCORES, POSTERIOR, VERDICTS
 from capro.run.directory import Run
+from capro.run.kept_scores import KeptScores
 from capro.stages import PLAN, run_all
 from capro.train.setup import training_set
 from tests import squares
@@ -68,7 +69,7 @@ def test_decisions_are_fixed_and_only_what_depends_on_them_is_done_again(
     assert names[cleaned[0]] == other
     assert cleaned[dropped] == cleaned[2] == -1
     assert names[cleaned[picked]] == own
-    q = np.array(run.read(POSTERIOR))
+    q = KeptScores(run.read(POSTERIOR), "posterior", 4)[:]
     assert q[0, names.index(other)] == q[dropped, -1] == 1
     assert q[2].max() < 1  # a copy shows what it shows
     anchors = run.read(ANCHORS)
@@ -105,7 +106,8 @@ def test_several_labels(tmp_path: Path) -> None:
     log.decide([Decision(ids[2], "out")], who="me")
     log.close()
     run_all(run)
-    cleaned, fused = (np.array(run.read(name)) for name in (CLEANED_LABELS, FUSED_SCORES))
+    cleaned = np.array(run.read(CLEANED_LABELS))
+    fused = KeptScores(run.read(FUSED_SCORES), "fused", cleaned.shape[1])[:]
     assert cleaned[0, names.index(add)] == fused[0, names.index(add)] == 1
     assert cleaned[1].tolist() == [1, *[0] * (len(names) - 1)]
     assert (cleaned[2] == -1).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,17 +21,18 @@ from capro.run.artefacts import (
     CLEANED_WORDS,
     FUSED_SCORES,
     KEY_FEATURES,
-    PICTURE_EVIDENCE,
     PLAIN_FEATURES,
     POSTERIOR,
     QUERY_FEATURES,
     STEP3,
-    WORD_EVIDENCE,
+    Artefact,
 )
 from capro.run.directory import Run
+from capro.run.kept_scores import KeptScores
 from capro.run.progress import Watch
 from capro.stages import PLAN, run_all
 from capro.stages.finetune import calibration_of
+from capro.stages.posterior import Evidence
 from capro.stages.train import judge_of
 from capro.train.classifier_only import ClassifierOnly
 from capro.train.setup import training_set
@@ -60,6 +62,10 @@ def several(tmp_path_factory) -> Run:
     return run
 
 
+def kept(run: Run, artefact: Artefact, name: str, states: int) -> np.ndarray:
+    return KeptScores(run.read(artefact), name, states)[:]
+
+
 def truth_of(run: Run) -> Path:
     return Path(str(run.settings.data.source)) / "train_truth.csv"
 
@@ -72,6 +78,46 @@ def test_wrong_labels_are_found_and_mended(single):
     assert single.result("evaluate")["capro"]["top1"] == 1.0
 
 
+@pytest.mark.parametrize("multi", [False, True])
+def test_a_fit_to_a_part_judges_the_others_too(single, several, tmp_path, monkeypatch, multi):
+    whole = several if multi else single
+    n = len(whole.read(CLEANED_LABELS))
+    monkeypatch.setattr(Evidence, "rows_at_once", lambda _: n - 8)
+    run = tiny.copied(whole, tmp_path / "run")
+    PLAN.do(run, "posterior", "clean", force=True)
+    assert (run.result("posterior")["fitted_to"], whole.result("posterior")["fitted_to"]) == (n - 8, n)
+    found = on_truth(run, truth_of(whole))
+    assert found["cleaned_label_accuracy"] > found["web_label_accuracy"] + 0.05
+
+
+def test_the_memory_of_the_fit_bounds_its_rows(single):
+    evidence = Evidence(single, training_set(single), np.zeros((5, 7), np.float32))
+    settings = single.settings.model_copy(
+        update={"plus": single.settings.plus.model_copy(update={"memory_gb": 0.001})}
+    )
+    small = replace(evidence, run=single.with_settings(settings))
+    assert small.rows_at_once() == pytest.approx(evidence.rows_at_once() / 3000, rel=0.01)
+
+
+def test_blocks_change_nothing(single, tmp_path, monkeypatch):
+    run = tiny.copied(single, tmp_path / "run")
+    for module in ("clean", "posterior"):
+        monkeypatch.setattr(f"capro.stages.{module}.BLOCK", 7)
+    PLAN.do(run, "posterior", "clean", force=True)
+    assert np.array_equal(run.read(POSTERIOR), single.read(POSTERIOR))
+    assert run.issues().equals(single.issues())
+
+
+def test_of_many_classes_the_highest_scores_are_kept(single, tmp_path, monkeypatch):
+    for name in ("DENSE", "MOST"):
+        monkeypatch.setattr(f"capro.run.kept_scores.{name}", 2)
+    run = tiny.copied(single, tmp_path / "run")
+    PLAN.do(run, "posterior", "clean", "finetune", "evaluate", force=True)
+    assert run.read(POSTERIOR).shape[1] == 2  # none of these and the web label
+    assert run.read(FUSED_SCORES).shape[1] == 2
+    assert run.result("evaluate")["capro"]["top1"] > 0.5
+
+
 def test_with_a_frozen_encoder_step_two_has_nothing_to_learn(single):
     names = [stage.name for stage in PLAN.of(single.settings)]
     assert "posterior" in names
@@ -82,17 +128,17 @@ def test_with_a_frozen_encoder_step_two_has_nothing_to_learn(single):
 
 
 def test_the_posterior_is_a_distribution_and_decides(single):
-    q = np.array(single.read(POSTERIOR))
+    q = kept(single, POSTERIOR, "posterior", 4)
     np.testing.assert_allclose(q.sum(axis=1), 1, atol=1e-4)
     best, labels = q.argmax(axis=1), np.array(single.read(CLEANED_LABELS))
     sure = q.max(axis=1) >= single.settings.plus.ask_below
     assert (labels[sure] == np.where(best < 3, best, -1)[sure]).all()
-    for evidence in (WORD_EVIDENCE, PICTURE_EVIDENCE):
-        np.testing.assert_allclose(np.exp(single.read(evidence)).sum(axis=1), 1, atol=1e-4)
+    for view in ("words", "picture"):
+        np.testing.assert_allclose(np.exp(kept(single, POSTERIOR, view, 4)).sum(axis=1), 1, atol=1e-4)
 
 
 def test_verdicts_show_the_posterior_and_what_it_is_made_of(single):
-    frame, q = single.issues(), np.array(single.read(POSTERIOR))
+    frame, q = single.issues(), kept(single, POSTERIOR, "posterior", 4)
     names = ["crimson", "azure", "lime"]
     given = np.array([names.index(name) for name in frame["given_label"]])
     np.testing.assert_allclose(frame["label_score"], q[np.arange(len(q)), given], atol=1e-6)
@@ -138,7 +184,7 @@ def test_several_labels_are_mended_pair_by_pair(several):
     found = on_truth(several, truth_of(several))
     assert found["web_label_accuracy"] < 0.9
     assert found["cleaned_label_accuracy"] > found["web_label_accuracy"] + 0.05
-    q = np.array(several.read(POSTERIOR))
+    q = kept(several, POSTERIOR, "posterior", 3)
     assert q.shape == (len(manifest_of(several).split("train")), 3)
     assert "needs_review" in several.issues()
 
@@ -222,10 +268,10 @@ def test_step_three_of_several_labels_learns_from_the_words_after_step_two(tmp_p
         ClassifierOnly, "by", lambda *given, **named: seen.append(given[3]) or real(*given, **named)
     )
     PLAN.do(run, "finetune")
-    after = np.array(run.read(FUSED_SCORES))
-    assert np.abs(after - run.read(POSTERIOR)).max() > 1e-3
+    after = kept(run, FUSED_SCORES, "fused", 3)
+    assert np.abs(after - kept(run, POSTERIOR, "posterior", 3)).max() > 1e-3
     np.testing.assert_array_equal(seen[0].numpy(), run.read(CLEANED_WORDS))
-    first = 1 / (1 + np.exp(-np.array(run.read(WORD_EVIDENCE))))
+    first = 1 / (1 + np.exp(-kept(run, POSTERIOR, "words", 3)))
     assert np.abs(run.read(CLEANED_WORDS) - first).max() > 1e-3
 
 

@@ -10,6 +10,7 @@ import torch
 
 from capro.method.label_rule import NULL, Decision
 from capro.method.text_evidence import TextEvidence
+from capro.run.kept_scores import KeptScores
 from capro.train.batches import EVAL_BATCH
 from capro.train.judgement import Judged, judge_all
 from tests.train.toys import TAU, Toy
@@ -20,6 +21,10 @@ def judged(toy: Toy, objective, texts: TextEvidence | None = None) -> Judged:
         toy.judge(texts), objective.net, objective.prototypes, toy.labels, toy.anchored, toy.inputs(),
         toy.positions,
     )  # fmt: skip
+
+
+def scores(found, name):
+    return KeptScores(found.scores, name, 3)[:]
 
 
 @pytest.mark.parametrize("policy", ["capro", "mopro"])
@@ -47,9 +52,9 @@ def test_verdicts_equal_the_rule_by_hand(policy):
         else:
             label, decision = NULL, Decision.DROP
         assert (found.labels[i], found.decisions[i]) == (label, decision)
-        assert np.allclose(found.fused[i], o, atol=1e-5)
-        assert np.allclose(found.classifier[i], p, atol=1e-5)
-        assert np.allclose(found.similarity[i], r, atol=1e-5)
+        assert np.allclose(scores(found, "fused")[i], o, atol=1e-5)
+        assert np.allclose(scores(found, "classifier")[i], p, atol=1e-5)
+        assert np.allclose(scores(found, "similarity")[i], r, atol=1e-5)
         seen.add(decision)
     assert {Decision.KEEP, Decision.RELABEL} <= seen
 
@@ -68,14 +73,14 @@ def test_texts_count_where_there_are_any():
     assert not torch.equal(objective.state()["pseudo"], plain.state()["pseudo"])
     found = judged(toy, objective, evidence)
     without = judged(toy, objective)
-    assert without.text is None
-    np.testing.assert_array_equal(found.fused[::4], without.fused[::4])
+    assert "text" not in without.scores.dtype.names
+    np.testing.assert_array_equal(scores(found, "fused")[::4], scores(without, "fused")[::4])
     t = evidence.of(np.arange(40)).numpy()
-    np.testing.assert_allclose(found.text, t, atol=1e-6)
-    joint = without.fused * t**0.7
+    np.testing.assert_allclose(scores(found, "text"), t, atol=1e-6)
+    joint = scores(without, "fused") * t**0.7
     has_text = np.arange(40) % 4 > 0
     expected = joint[has_text] / joint[has_text].sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(found.fused[has_text], expected, atol=1e-5)
+    np.testing.assert_allclose(scores(found, "fused")[has_text], expected, atol=1e-5)
     assert (found.labels != without.labels).any()
 
 
@@ -86,7 +91,7 @@ def test_the_pass_changes_nothing_and_needs_no_luck():
     objective.net.train()
     before = {name: value.clone() for name, value in objective.net.state_dict().items()}
     first, second = judged(toy, objective), judged(toy, objective)
-    assert np.array_equal(first.fused, second.fused)
+    assert np.array_equal(scores(first, "fused"), scores(second, "fused"))
     assert np.array_equal(first.labels, second.labels)
     after = objective.net.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
@@ -98,7 +103,7 @@ def test_blocks_keep_the_order():
     found = judged(toy, objective)
     with torch.no_grad():
         out = objective.net.eval()(torch.from_numpy(toy.plain)).query
-    assert np.allclose(found.classifier, out.p.softmax(1), atol=1e-5)
+    assert np.allclose(scores(found, "classifier"), out.p.softmax(1), atol=1e-5)
     assert found.labels.shape == (toy.n,)
 
 
@@ -108,7 +113,7 @@ def test_several_labels():
     toy.fit(objective)
     found = judged(toy, objective)
     assert found.labels.shape == found.decisions.shape == (30, 3)
-    web, o = toy.labels.numpy(), found.fused
+    web, o = toy.labels.numpy(), scores(found, "fused")
     anchored = toy.anchored.numpy()
     for i in range(30):
         row = [

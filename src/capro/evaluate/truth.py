@@ -19,6 +19,7 @@ from capro.errors import DataError
 from capro.evaluate.metrics import average_precision, binned, harmonic, mean, shares_by_class, wilson
 from capro.run.artefacts import ANCHORS, CLEANED_LABELS, FUSED_SCORES
 from capro.run.directory import Run
+from capro.run.kept_scores import KeptScores
 from capro.text.classes import classes_of
 
 NAME_COLUMNS = ("id", "file_name", "key", "path")
@@ -271,7 +272,9 @@ def on_truth(run: Run, truth: Path) -> dict[str, Any]:
         "intervals": {name: each.interval for name, each in (shares | noise).items()}
         if len(rows) < total
         else {},
-        **score_quality(np.array(run.read(FUSED_SCORES))[rows], before, after, member),
+        **score_quality(
+            KeptScores(run.read(FUSED_SCORES), "fused", len(classes))[rows], before, after, member
+        ),
         "purity_by_class": dict(zip(classes, map(float, pure), strict=True)),
     }
 

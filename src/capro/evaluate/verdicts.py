@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from capro.evaluate.neighbourhood import Neighbourhood
@@ -24,6 +25,14 @@ from capro.method.label_rule import Decision, PairDecision
 from capro.wording import many
 
 NAMED = 3  # classes named in a sentence
+# columns that a block of rows may leave empty
+TYPES: dict[str, pa.DataType] = {
+    **dict.fromkeys(["given_label", "corrected_label", "predicted_label", "evidence"], pa.string()),
+    **dict.fromkeys(
+        ["near_duplicate_sets", "neighbors", "given_labels", "corrected_labels", "predicted_labels"],
+        pa.list_(pa.string()),
+    ),
+}
 
 Floats = NDArray[np.floating[Any]]
 Names = NDArray[np.object_]
@@ -34,7 +43,10 @@ Names = NDArray[np.object_]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything verdicts are written from, by training row."""
+    """Everything verdicts are written from, by training row: of all of them, or of a block.
+
+    Rows of others (near duplicates, lenders) are rows of ``everybody``.
+    """
 
     ids: Names  # (n,)
     classes: list[str]
@@ -55,6 +67,18 @@ class Evidence:
     none: Floats | None = None  # method plus, one label: posterior of none of these, (n,)
     ask: NDArray[np.bool_] | None = None  # method plus: where a person should be asked, shape of the labels
     person: NDArray[np.bool_] | None = None  # what a person has decided, shape of the labels
+
+    everybody: tuple[Names, NDArray[np.int64]] | None = None  # ids and corrected of all, in a block
+
+    @property
+    def all_ids(self) -> Names:
+        """Of all training rows."""
+        return self.ids if self.everybody is None else self.everybody[0]
+
+    @property
+    def all_corrected(self) -> NDArray[np.int64]:
+        """Of all training rows."""
+        return self.corrected if self.everybody is None else self.everybody[1]
 
     def distances(self, ids: Names, names: Names) -> NDArray[np.float64]:
         """d* of each (id, class); nan where the class is none of the sample's web labels."""
@@ -97,8 +121,8 @@ class Evidence:
             "outlier_score": pictures.outlier_score,
             "is_near_duplicate_issue": np.array([len(rows) > 0 for rows in pictures.duplicates]),
             "near_duplicate_score": pictures.duplicate_score,
-            "near_duplicate_sets": [self.ids[rows].tolist() for rows in pictures.duplicates],
-            "neighbors": [self.ids[rows].tolist() for rows in self.lenders],
+            "near_duplicate_sets": [self.all_ids[rows].tolist() for rows in pictures.duplicates],
+            "neighbors": [self.all_ids[rows].tolist() for rows in self.lenders],
         }
 
     def decided_by(self, person: NDArray[np.bool_]) -> NDArray[np.object_]:
@@ -258,7 +282,7 @@ def _votes(e: Evidence, row: int, label: int) -> str:
     others = e.lenders[row]
     if not len(others):
         return ""
-    agree = int((e.corrected[others] == label).sum())
+    agree = int((e.all_corrected[others] == label).sum())
     return (
         f"; {agree} of the {len(others)} similar pictures whose texts were added to it are "
         f"'{e.classes[label]}' after cleaning"

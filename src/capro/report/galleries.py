@@ -126,8 +126,7 @@ def _ranks(frame: pd.DataFrame | None) -> dict[tuple[int, int], int]:
 
 def _evidence(found: Loaded, row: int) -> str:
     """The sentence that the clean stage wrote."""
-    identity = found.manifest.samples["id"].iloc[int(found.train[row])]
-    return plain(found.evidence.get(identity, ""), 400)
+    return "" if found.evidence is None else plain(found.evidence[row].as_py(), 400)
 
 
 # --- matches and map ------------------------------------------------------------------------------

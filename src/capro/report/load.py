@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from capro.data.labels import Labels, labels_of
@@ -35,6 +37,7 @@ from capro.run.artefacts import (
     Artefact,
 )
 from capro.run.directory import Run
+from capro.run.kept_scores import KeptScores
 from capro.run.plan import Plan
 from capro.text.classes import ClassSpec, class_text, classes_of, has_meaning
 
@@ -56,7 +59,7 @@ class Loaded:
         evaluated: the test samples with the scores of both models.
         results: the headline figures of both models.
         held_out: the open-set threshold chosen on held-out training data, and on which.
-        evidence: sentences of the clean stage by sample id.
+        evidence: sentences of the clean stage by training row.
         missing: stage -> sentence.
     """
 
@@ -73,8 +76,8 @@ class Loaded:
     enhanced: Matrix | None = None
     anchors: pd.DataFrame | None = None
     after: Labels | None = None
-    fused: Matrix | None = None
-    evidence: dict[str, str] = field(default_factory=dict)
+    fused: KeptScores | None = None
+    evidence: pa.ChunkedArray | None = None
     evaluated: Evaluated | None = None
     results: dict[str, dict[str, float]] = field(default_factory=dict)
     history: dict[str, list[dict[str, float]]] = field(default_factory=dict)
@@ -128,8 +131,8 @@ def load(run: Run, plan: Plan, *, held_out: str) -> Loaded:
         enhanced=reader.array(ENHANCED_TEXTS, len(train)),
         anchors=run.find(ANCHORS),
         after=after,
-        fused=None if after is None else reader.array(FUSED_SCORES, len(train)),
-        evidence={} if after is None else _evidence(run),
+        fused=reader.scores(len(train), len(names)),
+        evidence=None if after is None else _evidence(run, len(train)),
         evaluated=reader.evaluated(),
         results=(stages["evaluate"] or {}).get("result") or {},
         history={name: rows for name, kept in HISTORIES.items() if (rows := run.find(kept)) is not None},
@@ -138,10 +141,14 @@ def load(run: Run, plan: Plan, *, held_out: str) -> Loaded:
     )
 
 
-def _evidence(run: Run) -> dict[str, str]:
-    frames = (run.find(table) for table in (SAMPLE_VERDICTS, VERDICTS))
-    frame = next((frame for frame in frames if frame is not None and "evidence" in frame), None)
-    return {} if frame is None else dict(zip(frame["id"], frame["evidence"], strict=True))
+def _evidence(run: Run, rows: int) -> pa.ChunkedArray | None:
+    """The column with the sentences; the table is not read whole, a million rows of it take gigabytes."""
+    files = (run.file(table) for table in (SAMPLE_VERDICTS, VERDICTS))
+    file = next((file for file in files if file.exists()), None)
+    if file is None or "evidence" not in pq.read_schema(file).names:
+        return None
+    found = pq.read_table(file, columns=["evidence"])["evidence"]
+    return found if len(found) == rows else None
 
 
 def _held_out(run: Run, stage: str) -> dict[str, Any] | None:
@@ -173,6 +180,11 @@ class _Reader:
             return found if len(found) == rows else None
 
         return self._fitting(artefact.stage, read)
+
+    def scores(self, rows: int, classes: int) -> KeptScores | None:
+        """The scores behind the verdicts."""
+        found = self.array(FUSED_SCORES, rows)
+        return None if found is None else KeptScores(found, "fused", classes)
 
     def _fitting(self, stage: str, read: Callable[[], T | None]) -> T | None:
         """What a finished stage left; None, with a sentence, if that does not fit the scan."""

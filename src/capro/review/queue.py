@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from capro.run.kept_scores import KeptScores
+
 SPREAD = 0.98  # of the gain, for each question of the same class that comes before
 EVERY = 5  # each fifth question is drawn at random
 UNLIKE = 0.5  # weight of a picture that is unlike all others
@@ -27,7 +29,9 @@ Floats = NDArray[np.floating[Any]]
 Rows = NDArray[np.int64]
 
 
-def chance_of_error(fused: Floats, labels: NDArray[np.int64], none: Floats | None = None) -> Floats:
+def chance_of_error(
+    fused: Floats | KeptScores, labels: NDArray[np.int64], none: Floats | None = None
+) -> Floats:
     """Expected number of wrong labels of each sample, (n,).
 
     Args:

@@ -27,14 +27,14 @@ from capro.run.artefacts import (
     CLEANED_LABELS,
     FUSED_SCORES,
     MANIFEST,
-    PICTURE_EVIDENCE,
+    POSTERIOR,
     SAMPLE_VERDICTS,
     VERDICTS,
     VISUAL,
-    WORD_EVIDENCE,
     Artefact,
 )
 from capro.run.directory import Run
+from capro.run.kept_scores import KeptScores
 from capro.text.classes import ClassSpec, classes_of
 
 TEXTS = ("title", "description", "tags")
@@ -109,9 +109,9 @@ class ReviewTable:
         return tuple(self.names[c] for c in np.flatnonzero(values > 0))
 
     @cached_property
-    def fused(self) -> NDArray[np.float32]:
-        """Probability of each class, (n, C); a memory map."""
-        return self.run.read(FUSED_SCORES)
+    def fused(self) -> KeptScores:
+        """Probability of each class, (n, C)."""
+        return KeptScores(self.run.read(FUSED_SCORES), "fused", len(self.classes))
 
     @cached_property
     def visual(self) -> NDArray[np.float32] | None:
@@ -119,10 +119,12 @@ class ReviewTable:
         return _of_rows(self.run, VISUAL, len(self))
 
     @cached_property
-    def parts(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """Method plus: evidence of words and picture, (n, C + 1) or (n, C) each; memory maps."""
-        words, picture = (_of_rows(self.run, name, len(self)) for name in (WORD_EVIDENCE, PICTURE_EVIDENCE))
-        return None if words is None or picture is None else (words, picture)
+    def parts(self) -> tuple[KeptScores, KeptScores] | None:
+        """Method plus: evidence of words and picture, (n, C + 1) or (n, C) each."""
+        found, states = _of_rows(self.run, POSTERIOR, len(self)), len(self.classes) + (not self.several)
+        if found is None:
+            return None
+        return KeptScores(found, "words", states, -np.inf), KeptScores(found, "picture", states, -np.inf)
 
     @cached_property
     def _texts(self) -> pa.Table:
@@ -177,9 +179,9 @@ def load_table(run: Run) -> ReviewTable:
         ],
     )  # fmt: skip
     given = _member(verdicts["given_labels"], names) if several else _codes(verdicts["given_label"], names)
-    fused = run.read(FUSED_SCORES)
+    fused = KeptScores(run.read(FUSED_SCORES), "fused", len(names))
     none = _numbers(verdicts, "none_score") if "none_score" in verdicts.column_names else None
-    error = chance_of_error(np.asarray(fused), after, none).astype(np.float32)
+    error = chance_of_error(fused, after, none).astype(np.float32)
     copies = _copies(verdicts["near_duplicate_sets"], ids)
     concern, key = _concern(fused, given, after, several=several)
     group = groups_of(copies, *key)
@@ -265,17 +267,17 @@ def _copies(column: pa.ChunkedArray, ids: pa.Array) -> NDArray[np.int64]:
 
 
 def _concern(
-    fused: NDArray[np.float32], given: NDArray[np.int64], after: NDArray[np.int64], *, several: bool
+    fused: KeptScores, given: NDArray[np.int64], after: NDArray[np.int64], *, several: bool
 ) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
     """The class that each question is about, and what near-identical questions have in common."""
     if not several:
         best = np.asarray(fused.argmax(axis=1), dtype=np.int64)
         return np.where(after >= 0, after, np.where(given >= 0, given, best)), (given, after)
-    doubt = np.abs(np.asarray(fused) - 0.5).argmin(axis=1).astype(np.int64)
+    doubt = np.abs(fused[:] - 0.5).argmin(axis=1).astype(np.int64)
     sets = [np.unique(each, axis=0, return_inverse=True)[1].reshape(-1) for each in (given, after)]
     return doubt, (sets[0], sets[1])
 
 
-def _of_rows(run: Run, artefact: Artefact[Any], count: int) -> NDArray[np.float32] | None:
+def _of_rows(run: Run, artefact: Artefact[Any], count: int) -> NDArray[Any] | None:
     found = run.find(artefact)
     return found if found is not None and len(found) == count else None

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -22,6 +22,7 @@ from capro.errors import RunError
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from scipy.sparse import csr_array
     from torch import Tensor
 
@@ -93,6 +94,29 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
     """Write a Parquet table, whole or not at all."""
     with atomic_path(path) as temporary:
         frame.to_parquet(temporary, index=False)
+
+
+def write_blocks(path: Path, frames: Iterable[pd.DataFrame], types: Mapping[str, pa.DataType]) -> None:
+    """Write a Parquet table from its rows in blocks, a row group each, whole or not at all.
+
+    Args:
+        path: The file.
+        frames: Blocks of rows with the same columns, at least one; one is held at a time.
+        types: Of columns whose type a block may not show (empty lists, nothing but missing values).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with atomic_path(path) as temporary, ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+        for frame in frames:
+            if writer is None:
+                form = pa.Schema.from_pandas(frame, preserve_index=False)
+                for place, name in enumerate(form.names):
+                    if name in types:
+                        form = form.set(place, pa.field(name, types[name]))
+                writer = stack.enter_context(pq.ParquetWriter(temporary, form))
+            writer.write_table(pa.Table.from_pandas(frame, schema=form, preserve_index=False))
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -213,14 +237,12 @@ ANCHORS = _table("match", "anchors.parquet")
 DISTANCES = _table("match", "distances.parquet")
 ANCHOR_SHEET = "anchors.png"
 
-POSTERIOR = _array(
-    "posterior", "posterior.npy"
-)  # q, (training samples, C + 1), or (.., C) for several labels
-WORD_EVIDENCE = _array("posterior", "words.npy")  # log P(z | words), or log-odds
-PICTURE_EVIDENCE = _array("posterior", "picture.npy")  # log P(z | picture), or log-odds beyond the prior
+# kept scores (run/kept_scores.py) of states, C is none of these: q, log P(z | words), log P(z | picture);
+# several labels: of classes, with log-odds in place of logs
+POSTERIOR = _array("posterior", "scores.npy")
 
 CLEANED_LABELS = _array("clean", "labels.npy")  # -1: dropped
-FUSED_SCORES = _array("clean", "fused.npy")  # o, or the posterior of the method plus, (training samples, C)
+FUSED_SCORES = _array("clean", "scores.npy")  # kept scores: o, or the posterior of the method plus
 CLEANED_WORDS = _array("clean", "words.npy")  # plus, several labels: P(class | words), (training samples, C)
 VERDICTS = _table("clean", "verdicts.parquet")  # several labels: one row per (sample, class)
 SAMPLE_VERDICTS = _table("clean", "samples.parquet")  # several labels: one row per sample

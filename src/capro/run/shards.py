@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from capro.errors import RunError
 from capro.run.artefacts import atomic_path, write_array
@@ -124,22 +124,25 @@ def sharded(
     return shards
 
 
-def write_rows(path: Path, shape: tuple[int, ...], blocks: Iterable[NDArray[Any]]) -> None:
-    """Write a float32 ``.npy`` file from blocks of rows in order, whole or not at all.
+def write_rows(
+    path: Path, shape: tuple[int, ...], blocks: Iterable[NDArray[Any]], *, dtype: DTypeLike = "<f4"
+) -> None:
+    """Write an ``.npy`` file from blocks of rows in order, whole or not at all.
 
     Args:
         path: The file.
         shape: Of the array, (..., d).
         blocks: (b, d) each; one is held at a time.
+        dtype: Of its numbers.
     """
-    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     rows = 0
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks:
             if block.shape[1:] != shape[-1:]:
                 raise RunError(f"{path}: rows of shape {block.shape[1:]}, expected {shape[-1:]}")
-            file.write(np.ascontiguousarray(block, "<f4").data)
+            file.write(np.ascontiguousarray(block, dtype).data)
             rows += len(block)
         if rows * shape[-1] != np.prod(shape):
             raise RunError(f"{path}: {rows} rows do not fill the shape {shape}")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import Settings
 from capro.evaluate import verdicts
-from capro.evaluate.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
+from capro.evaluate.neighbourhood import NEIGHBORS, Neighbourhood, neighbourhood, text_lenders
 from capro.graph.neighbors import nearest
 from capro.method import plus
 from capro.review.decisions import Fixed, deciding_person
@@ -21,20 +26,21 @@ from capro.run.artefacts import (
     CLEANED_WORDS,
     DISTANCES,
     FUSED_SCORES,
-    PICTURE_EVIDENCE,
     POSTERIOR,
     SAMPLE_VERDICTS,
     STEP2,
     TEXTS,
     VERDICTS,
     VISUAL,
-    WORD_EVIDENCE,
+    write_blocks,
 )
 from capro.run.directory import Run
+from capro.run.kept_scores import CLASS, Entries, KeptScores, given_classes, keep
+from capro.run.shards import write_rows
 from capro.run.stage import Job, Stage
 from capro.stages.decided import decided_of, with_decisions
 from capro.stages.graph import search_options
-from capro.stages.posterior import posterior_of
+from capro.stages.posterior import BLOCK, weigh
 from capro.stages.train import has_step2, judge_of
 from capro.stages.training import Parts, parts_of
 from capro.train.batches import forward_plain
@@ -56,33 +62,41 @@ def _by_rule(job: Job, parts: Parts, anchored: Tensor) -> Judged:
 @torch.no_grad()
 def _by_posterior(job: Job, parts: Parts, anchored: Tensor) -> Judged:
     """What follows from the posterior: the stage's, or that of the features that step 2 has learnt."""
-    run, training, settings = job.run, parts.training, job.settings
-    arrays = [run.read(name) for name in (POSTERIOR, WORD_EVIDENCE, PICTURE_EVIDENCE)]
-    q, words, picture = (torch.from_numpy(np.array(array)) for array in arrays)
-    if has_step2(settings):
-        load_net(run, STEP2, parts.net)
-        encoder, device = parts.net.eval().encoder, training.labels.device
-        v = forward_plain(encoder, parts.inputs, training.positions, width=encoder.dim, device=device)
-        found = posterior_of(run, training, v.cpu())
-        q, words, picture = found.q, found.words, found.picture
-    labels, count = training.labels.cpu(), len(training.classes)
-    if training.multi_label:
-        decided = plus.decide_pairs(q, labels)
-        parts_of_q = [part.sigmoid() for part in (picture, words)]
-    else:
-        decided = plus.decide(q, labels, anchored.cpu(), sure=settings.plus.ask_below)
-        parts_of_q = [part.exp()[:, :count] for part in (picture, words)]
-    seen, read = (part.numpy() for part in parts_of_q)
-    return Judged(
-        decided.labels.numpy(),
-        decided.decisions.numpy(),
-        q[:, :count].numpy(),
-        classifier=seen,
-        similarity=np.full_like(seen, np.nan),
-        text=read,
-        none=None if training.multi_label else q[:, count].numpy(),
-        ask=decided.ask.numpy(),
-    )
+    run, training = job.run, parts.training
+    if not has_step2(job.settings):
+        stored = run.read(POSTERIOR)
+        return _judged(job, training, anchored, (stored[rows] for rows in _parts(len(stored))))
+    load_net(run, STEP2, parts.net)
+    encoder, device = parts.net.eval().encoder, training.labels.device
+    v = forward_plain(encoder, parts.inputs, training.positions, width=encoder.dim, device=device)
+    return _judged(job, training, anchored, weigh(run, training, v.cpu().numpy()).entries())
+
+
+def _judged(job: Job, training: TrainingSet, anchored: Tensor, blocks: Iterable[Entries]) -> Judged:
+    """Labels and decisions from kept posteriors, block by block."""
+    several, count = training.multi_label, len(training.classes)
+    labels, states, start = training.labels.cpu(), count if several else count + 1, 0
+    found: list[tuple[NDArray[Any], ...]] = []
+    for block in blocks:
+        rows = slice(start, start + len(block))
+        start = rows.stop
+        q, words, picture = (
+            torch.from_numpy(KeptScores(block, name, states, other)[:])
+            for name, other in (("posterior", 0.0), ("words", -np.inf), ("picture", -np.inf))
+        )
+        y = labels[rows]
+        if several:
+            decided = plus.decide_pairs(q, y)
+            seen, read = picture.sigmoid(), words.sigmoid()
+        else:
+            decided = plus.decide(q, y, anchored.cpu()[rows], sure=job.settings.plus.ask_below)
+            seen, read = picture.exp()[:, :count], words.exp()[:, :count]
+        scores = {"fused": q[:, :count], "classifier": seen, "text": read}
+        kept = keep({name: part.numpy() for name, part in scores.items()}, given_classes(y.numpy(), count))
+        none = np.zeros(0, np.float32) if several else q[:, count].numpy()
+        found.append((decided.labels.numpy(), decided.decisions.numpy(), kept, none, decided.ask.numpy()))
+    new, decisions, kept, none, ask = (np.concatenate(part) for part in zip(*found, strict=True))
+    return Judged(new, decisions, kept, None if several else none, ask)
 
 
 def _work(job: Job) -> dict[str, Any]:
@@ -93,44 +107,108 @@ def _work(job: Job) -> dict[str, Any]:
     fixed = decided_of(job.run, training)
     judged = with_decisions(judged, fixed, training.labels.cpu().numpy(), anchored.cpu().numpy())
     job.write(CLEANED_LABELS, judged.labels)
-    job.write(FUSED_SCORES, judged.fused)
-    if training.multi_label and judged.text is not None:
-        job.write(CLEANED_WORDS, judged.text)
-    evidence = _evidence(job, training, anchored, judged, fixed)
+    job.write(FUSED_SCORES, judged.scores[[CLASS, "fused"]])
+    if training.multi_label and job.settings.method == "plus":
+        count = len(training.classes)
+        texts = KeptScores(judged.scores, "text", count)
+        blocks = (texts[part] for part in _parts(len(judged.labels)))
+        write_rows(job.file(CLEANED_WORDS), (len(judged.labels), count), blocks)
+    counts = Counter[str]()
+
+    def counted(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            counts.update(frame["decision"])
+            yield frame
+
+    known = _known(job, training, anchored, judged, fixed)
     if training.multi_label:  # labels as lists, beside the (sample, class) table
-        job.write(SAMPLE_VERDICTS, verdicts.multi_label(evidence))
-        frame = verdicts.pairs(evidence)
+        write_blocks(job.file(SAMPLE_VERDICTS), map(verdicts.multi_label, known.blocks()), verdicts.TYPES)
+        write_blocks(job.file(VERDICTS), counted(map(verdicts.pairs, known.blocks())), verdicts.TYPES)
     else:
         job.remove(SAMPLE_VERDICTS)
-        frame = verdicts.single_label(evidence)
-    job.write(VERDICTS, frame)
-    return {str(name): int(n) for name, n in frame["decision"].value_counts().items()}
+        write_blocks(job.file(VERDICTS), counted(map(verdicts.single_label, known.blocks())), verdicts.TYPES)
+    return dict(counts.most_common())
 
 
-def _evidence(
-    job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fixed: Fixed | None
-) -> verdicts.Evidence:
-    """What the verdict tables are written from."""
-    has_text = np.asarray(np.asarray(job.read(TEXTS)).any(axis=1))
+def _parts(n: int) -> Iterator[slice]:
+    """Rows in blocks; one block of none where there are none."""
+    yield from (slice(start, min(n, start + BLOCK)) for start in range(0, max(1, n), BLOCK))
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What verdicts are written from, by training row; scores are made whole block by block."""
+
+    training: TrainingSet
+    ids: NDArray[np.object_]
+    anchored: NDArray[np.bool_]
+    judged: Judged
+    distances: pd.DataFrame  # sorted by row
+    pictures: Neighbourhood
+    lenders: list[NDArray[np.int64]]
+    has_text: NDArray[np.bool_]
+    chosen_by: NDArray[np.object_]
+    gamma: float
+    person: NDArray[np.bool_] | None
+
+    def blocks(self) -> Iterator[verdicts.Evidence]:
+        """Of all training rows, in order."""
+        return map(self._block, _parts(len(self.ids)))
+
+    def _block(self, rows: slice) -> verdicts.Evidence:
+        judged, near = self.judged, self.pictures
+        begin, end = np.searchsorted(self.distances["row"].to_numpy(), [rows.start, rows.stop])
+        return verdicts.Evidence(
+            ids=self.ids[rows],
+            classes=self.training.classes,
+            given=self.training.labels[rows].cpu().numpy(),
+            corrected=judged.labels[rows],
+            decisions=judged.decisions[rows],
+            anchored=self.anchored[rows],
+            fused=self._scores("fused", rows),
+            classifier=self._scores("classifier", rows),
+            similarity=self._scores("similarity", rows),
+            text=self._scores("text", rows) if "text" in (judged.scores.dtype.names or ()) else None,
+            none=None if judged.none is None else judged.none[rows],
+            ask=None if judged.ask is None else judged.ask[rows],
+            text_distance=self.distances.iloc[begin:end][["id", "class", "distance"]],
+            pictures=Neighbourhood(
+                near.outlier_score[rows],
+                near.is_outlier[rows],
+                near.duplicate_score[rows],
+                near.duplicates[rows],
+            ),
+            lenders=self.lenders[rows],
+            has_text=self.has_text[rows],
+            chosen_by=self.chosen_by[rows],
+            gamma=self.gamma,
+            person=None if self.person is None else self.person[rows],
+            everybody=(self.ids, judged.labels),
+        )
+
+    def _scores(self, name: str, rows: slice) -> NDArray[np.float32]:
+        scores, count = self.judged.scores[rows], len(self.training.classes)
+        if name not in (scores.dtype.names or ()):  # no prototypes with method plus
+            return np.full((len(scores), count), np.nan, np.float32)
+        return KeptScores(scores, name, count)[:]
+
+
+def _known(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fixed: Fixed | None) -> _Known:
+    texts = job.read(TEXTS)
+    has_text = np.concatenate([texts[part].any(axis=1) for part in _parts(len(texts))])
     anchors = job.read(ANCHORS)
     chosen_by = np.empty(len(has_text), dtype=np.object_)  # None where it is no anchor
     chosen_by[anchors["row"].to_numpy(dtype=np.int64)] = anchor_choice(anchors)
     with job.scratch() as scratch:
         near = nearest(job.read(VISUAL), NEIGHBORS, **search_options(job, scratch))
-    return verdicts.Evidence(
-        ids=np.array(training.row_ids, dtype=object),
-        classes=training.classes,
-        given=training.labels.cpu().numpy(),
-        corrected=judged.labels,
-        decisions=judged.decisions,
+    ids, distances = np.array(training.row_ids, dtype=object), job.read(DISTANCES)
+    distances["row"] = pd.Index(ids).get_indexer(distances["id"])
+    return _Known(
+        training=training,
+        ids=ids,
         anchored=anchored.cpu().numpy(),
-        fused=judged.fused,
-        classifier=judged.classifier,
-        similarity=judged.similarity,
-        text=judged.text,
-        none=judged.none,
-        ask=judged.ask,
-        text_distance=job.read(DISTANCES)[["id", "class", "distance"]],
+        judged=judged,
+        distances=distances.sort_values("row", kind="stable", ignore_index=True),
         pictures=neighbourhood(near),
         lenders=text_lenders(job.run.find(ADJACENCY), has_text),
         has_text=has_text,
@@ -142,9 +220,14 @@ def _evidence(
 
 def _settings(run: Run) -> dict[str, Any]:
     if run.settings.method == "plus":
-        return {"plus": run.settings.plus.model_dump(), "seed": run.settings.seed, **deciding_person(run)}
+        return {
+            "plus": run.settings.plus.model_dump(),
+            "kept": "the highest",
+            "seed": run.settings.seed,
+            **deciding_person(run),
+        }
     rule = run.settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"})
-    return {**rule, **deciding_person(run)}
+    return {**rule, "kept": "the highest", **deciding_person(run)}
 
 
 def _reads(settings: Settings) -> list[str]:

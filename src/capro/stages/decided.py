@@ -11,6 +11,7 @@ from torch import Tensor
 from capro.method.label_rule import Decision, PairDecision
 from capro.review.decisions import Fixed, fixed_of
 from capro.run.directory import Run
+from capro.run.kept_scores import CLASS
 from capro.train.judgement import Judged
 from capro.train.setup import TrainingSet
 
@@ -61,9 +62,12 @@ def with_decisions(judged: Judged, fixed: Fixed | None, given: np.ndarray, ancho
         )
         changed = settled | fixed.out[:, None]
         decisions = np.where(changed, pairs, decisions)
-        text = None if judged.text is None else np.where(settled, fixed.known, judged.text).astype(np.float32)
+        scores = np.array(judged.scores)
+        if "text" in (scores.dtype.names or ()):
+            said = np.take_along_axis(fixed.known, scores[CLASS].astype(np.int64), 1)
+            scores["text"] = np.where(np.isnan(said), scores["text"], said)
         ask = None if judged.ask is None else judged.ask & ~changed
-        return replace(judged, labels=labels, decisions=decisions, text=text, ask=ask)
+        return replace(judged, labels=labels, decisions=decisions, scores=scores, ask=ask)
     kept = np.where(anchored, Decision.ANCHOR, Decision.KEEP)
     made = np.where(labels < 0, Decision.DROP, np.where(labels == given, kept, Decision.RELABEL))
     ask = None if judged.ask is None else judged.ask & ~rows

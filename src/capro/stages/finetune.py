@@ -12,6 +12,7 @@ from capro.config import Settings
 from capro.method.plus import NO_CALIBRATION, Calibration, calibrate
 from capro.run.artefacts import CLEANED_LABELS, CLEANED_WORDS, FUSED_SCORES, HISTORIES, STEP1, STEP2, STEP3
 from capro.run.directory import Run
+from capro.run.kept_scores import KeptScores
 from capro.run.stage import Job
 from capro.stages.held_out import held_out_logits
 from capro.stages.train import has_step2
@@ -72,8 +73,8 @@ def _calibration(job: Job, training: TrainingSet, labels: Tensor) -> Calibration
     held = held_out_logits(
         job, training, labels, schedules, model=_before(settings), name="calibration", folds=1
     )
-    q = torch.from_numpy(np.array(job.read(FUSED_SCORES)))[held.rows]
-    return calibrate(held.logits, q, several=training.multi_label)
+    q = KeptScores(job.read(FUSED_SCORES), "fused", len(training.classes))[held.rows]
+    return calibrate(held.logits, torch.from_numpy(q), several=training.multi_label)
 
 
 def _before(settings: Settings) -> Any:

@@ -63,7 +63,7 @@ def _match(run: Run, training: TrainingSet, texts: NDArray[Any], **changed: Any)
 def _work(job: Job) -> dict[str, Any]:
     training = training_set(job.run)
     with job.bar("matching texts", None):
-        anchors = _match(job.run, training, np.array(job.read(ENHANCED_TEXTS)))
+        anchors = _match(job.run, training, job.read(ENHANCED_TEXTS))
     ids = np.array(training.row_ids, dtype=object)
     classes = np.array(training.classes, dtype=object)
     gallery = anchors.gallery

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import Settings
@@ -20,64 +24,210 @@ from capro.run.artefacts import (
     JOINT_PROMPTS,
     JOINT_TEXTS,
     OTHER_SENSES,
-    PICTURE_EVIDENCE,
     POSTERIOR,
     VISUAL,
-    WORD_EVIDENCE,
-    Artefact,
 )
 from capro.run.directory import Run
+from capro.run.fingerprints import seed_for
+from capro.run.kept_scores import Entries, entries_type, given_classes, keep, width_of
+from capro.run.shards import write_rows
 from capro.run.stage import Job, Stage
 from capro.stages.decided import known_of
 from capro.text.towers import has_text_tower
 from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
 
-
-def _tensor(run: Run, artefact: Artefact[Any]) -> Tensor:
-    return torch.from_numpy(np.array(run.read(artefact)))
-
-
-def _joint(run: Run) -> plus.Joint | None:
-    """What an image-text model says in its own space; None where the backbone is none."""
-    if not has_text_tower(run.settings.net.backbone):
-        return None
-    texts = [_tensor(run, JOINT_TEXTS[name]) for name in run.result("embed")["fields"]]
-    return plus.joint_evidence(_tensor(run, JOINT_PICTURES), _tensor(run, JOINT_PROMPTS), texts)
+BLOCK = 8192  # rows that are judged at once
+SCORES = ["posterior", "words", "picture"]  # of POSTERIOR
 
 
-def posterior_of(run: Run, training: TrainingSet, features: Tensor, **options: Any) -> plus.Posterior:
-    """The posterior of the training rows from features of their pictures, (n, d), and what the run knows."""
-    x = plus.centred(features)
-    texts = [_tensor(run, FIELD_TEXTS[name]) for name in run.result("embed")["fields"]]
-    class_texts, labels = _tensor(run, CLASS_TEXTS), training.labels.cpu()
-    settings = run.settings.plus
-    known = known_of(run, training)
+Rows = NDArray[np.int64] | slice
+
+
+def _tensor(array: NDArray[Any], rows: Rows = slice(None)) -> Tensor:
+    return torch.from_numpy(np.array(array[rows]))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a run knows of its training rows, read as far as it is asked for.
+
+    Attributes:
+        run: The run.
+        training: Its training rows.
+        features: Of their pictures, (n, d); may be a memory map.
+    """
+
+    run: Run
+    training: TrainingSet
+    features: NDArray[np.float32]
+
+    @cached_property
+    def _fields(self) -> list[NDArray[Any]]:
+        return [self.run.read(FIELD_TEXTS[name]) for name in self.run.result("embed")["fields"]]
+
+    @cached_property
+    def _known(self) -> Tensor | None:
+        return known_of(self.run, self.training)
+
+    @cached_property
+    def _joint_fields(self) -> list[NDArray[Any]] | None:
+        """Texts in the space of an image-text model; None where the backbone is none."""
+        if not has_text_tower(self.run.settings.net.backbone):
+            return None
+        return [self.run.read(JOINT_TEXTS[name]) for name in self.run.result("embed")["fields"]]
+
+    @cached_property
+    def class_texts(self) -> Tensor:
+        """s^c, (C, d_t)."""
+        return _tensor(self.run.read(CLASS_TEXTS))
+
+    def texts(self, rows: Rows) -> list[Tensor]:
+        """Each field's text vectors, (b, d_t)."""
+        return [_tensor(field, rows) for field in self._fields]
+
+    def labels(self, rows: Rows) -> Tensor:
+        """Web labels, (b,) or (b, C)."""
+        return self.training.labels.cpu()[rows]
+
+    def known(self, rows: Rows) -> Tensor | None:
+        """What a person has decided of them; None without any decision."""
+        return None if self._known is None else self._known[rows]
+
+    def towers(self, rows: Rows) -> plus.Towers | None:
+        """The space of an image-text model, measured on these rows."""
+        if self._joint_fields is None:
+            return None
+        pictures, prompts = self.run.read(JOINT_PICTURES), _tensor(self.run.read(JOINT_PROMPTS))
+        texts = [_tensor(field, rows) for field in self._joint_fields]
+        return plus.Towers.measured(_tensor(pictures, rows), prompts, texts)
+
+    def joint(self, towers: plus.Towers | None, rows: Rows) -> plus.Joint | None:
+        """What the image-text model says of these rows."""
+        if towers is None or self._joint_fields is None:
+            return None
+        texts = [_tensor(field, rows) for field in self._joint_fields]
+        return towers(_tensor(self.run.read(JOINT_PICTURES), rows), texts)
+
+    def rows_at_once(self) -> int:
+        """How many rows EM can have within ``plus.memory_gb``; 15 arrays of (n, C) and the inputs twice, by measure."""
+        texts = sum(field.shape[1] for field in self._fields)
+        numbers = (
+            2 * self.features.shape[1] + 3 * texts + (15 + len(self._fields)) * (len(self.class_texts) + 1)
+        )
+        return max(1, int(self.run.settings.plus.memory_gb * 2**30 / (4 * numbers)))
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A posterior that was fitted to all training rows, or to a random part of them.
+
+    Attributes:
+        evidence: What it was fitted to.
+        posterior: Of the rows of the fit.
+        rows: Which these are, ascending, (m,).
+        centring: Of the features.
+        towers: Of the image-text model, where there is one.
+    """
+
+    evidence: Evidence
+    posterior: plus.Posterior
+    rows: NDArray[np.int64]
+    centring: plus.Centring
+    towers: plus.Towers | None
+
+    def of(self, rows: slice) -> plus.Beliefs:
+        """Beliefs in a block of training rows; those of the fit were judged out of fold in it."""
+        begin, end = np.searchsorted(self.rows, [rows.start, rows.stop])
+        fit, found = self.rows[begin:end], self.posterior
+        own = plus.Beliefs(*(part[begin:end] for part in (found.q, found.words, found.picture)))
+        if len(fit) == rows.stop - rows.start:
+            return own
+        evidence = self.evidence
+        others = np.setdiff1d(np.arange(rows.start, rows.stop), fit)
+        judged = found.of(
+            self.centring(_tensor(evidence.features, others)),
+            evidence.texts(others),
+            evidence.labels(others),
+            joint=evidence.joint(self.towers, others),
+            known=evidence.known(others),
+        )
+        parts = []
+        for new, old in zip(judged, own, strict=True):
+            block = torch.empty(rows.stop - rows.start, new.shape[1])
+            block[others - rows.start], block[fit - rows.start] = new, old
+            parts.append(block)
+        return plus.Beliefs(*parts)
+
+    def blocks(self) -> Iterator[tuple[slice, plus.Beliefs]]:
+        """Beliefs in all training rows, block by block."""
+        n = len(self.evidence.features)
+        for start in range(0, n, BLOCK):
+            rows = slice(start, min(n, start + BLOCK))
+            yield rows, self.of(rows)
+
+    def entries(self) -> Iterator[Entries]:
+        """The same as scores that are kept: the highest posteriors, none of these and the web labels among them."""
+        for rows, beliefs in self.blocks():
+            q, words, picture = (part.numpy() for part in beliefs)
+            also = given_classes(self.evidence.labels(rows).numpy(), q.shape[1])
+            if not self.posterior.several:
+                also[:, -1] = True
+            yield keep({"posterior": q, "words": words, "picture": picture}, also)
+
+
+def weigh(run: Run, training: TrainingSet, features: NDArray[np.float32], **options: Any) -> Weighed:
+    """The posterior of the training rows from features of their pictures, (n, d), and what the run knows.
+
+    Where EM on all rows would take more than ``plus.memory_gb``, it is fitted to a random part of them (what a
+    person has decided is in it), and the others are judged with what was fitted.
+    """
+    evidence, settings = Evidence(run, training, features), run.settings.plus
+    rows = _part(evidence, run.settings.seed)
+    fit: Rows = slice(None) if len(rows) == len(features) else rows
+    v = _tensor(features, fit)
+    centring, towers = plus.centring(v), evidence.towers(fit)
+    x, texts, labels = centring(v), evidence.texts(fit), evidence.labels(fit)
     options = {
         "folds": settings.folds,
         "seed": run.settings.seed,
-        "known": known,
-        "joint": _joint(run),
+        "known": evidence.known(fit),
+        "joint": evidence.joint(towers, fit),
         **options,
     }
     if settings.rounds:
         options.setdefault("rounds", settings.rounds)
     if training.multi_label:
-        names = _tensor(run, CLASS_NAME_TEXTS)
-        return plus.several_labels(x, texts, class_texts, labels, class_names=names, **options)
-    owners = torch.tensor(run.result("embed")["sense_owners"], dtype=torch.int64)
-    return plus.single_label(
-        x, texts, class_texts, labels, anchors=anchored_of(run, training).cpu(),
-        senses=_tensor(run, OTHER_SENSES), owner=owners, **options,
-    )  # fmt: skip
+        names = _tensor(run.read(CLASS_NAME_TEXTS))
+        found = plus.several_labels(x, texts, evidence.class_texts, labels, class_names=names, **options)
+    else:
+        owners = torch.tensor(run.result("embed")["sense_owners"], dtype=torch.int64)
+        found = plus.single_label(
+            x, texts, evidence.class_texts, labels, anchors=anchored_of(run, training).cpu()[fit],
+            senses=_tensor(run.read(OTHER_SENSES)), owner=owners, **options,
+        )  # fmt: skip
+    return Weighed(evidence, found, rows, centring, towers)
+
+
+def _part(evidence: Evidence, seed: int) -> NDArray[np.int64]:
+    """Rows that the posterior is fitted to, ascending."""
+    n, most = len(evidence.features), evidence.rows_at_once()
+    if n <= most:
+        return np.arange(n)
+    order = np.random.default_rng(seed_for(seed, "posterior")).permutation(n)
+    known = evidence.known(slice(None))
+    if known is not None:  # a person's answers count wherever they are
+        decided = (~known.isnan()).any(1).numpy()
+        order = order[np.argsort(~decided[order], kind="stable")]
+    return np.sort(order[:most])
 
 
 def _work(job: Job) -> dict[str, Any]:
     training = training_set(job.run)
     with job.bar("weighing evidence", None):
-        found = posterior_of(job.run, training, _tensor(job.run, VISUAL))
-    job.write(POSTERIOR, found.q.numpy())
-    job.write(WORD_EVIDENCE, found.words.numpy())
-    job.write(PICTURE_EVIDENCE, found.picture.numpy())
+        weighed = weigh(job.run, training, job.read(VISUAL))
+    found = weighed.posterior
+    shape = (len(training.positions), width_of(found.q.shape[1]))
+    write_rows(job.file(POSTERIOR), shape, weighed.entries(), dtype=entries_type(SCORES))
     fields = job.run.result("embed")["fields"]
     weights = found.field_weights.reshape(len(fields), -1).mean(1).tolist() if fields else []
     return {
@@ -85,7 +235,8 @@ def _work(job: Job) -> dict[str, Any]:
         "field_weights": dict(zip(fields, weights, strict=True)),
         **_joint_weights(found, fields),
         "none_of_these": None if found.several else float(found.prior[-1]),
-        "findings": _findings(job.run, training, found),
+        "fitted_to": len(weighed.rows),
+        "findings": _findings(job.run, weighed),
     }
 
 
@@ -97,16 +248,18 @@ def _joint_weights(found: plus.Posterior, fields: list[str]) -> dict[str, Any]:
     return {"zero_shot_weight": found.zero_shot_weight, "fit_weights": fits}
 
 
-def _findings(run: Run, training: TrainingSet, found: plus.Posterior) -> list[dict[str, Any]]:
-    """Classes with something wrong, and the samples that show it (one label)."""
+def _findings(run: Run, weighed: Weighed) -> list[dict[str, Any]]:
+    """Classes with something wrong, and the samples that show it (one label), by the rows of the fit."""
+    found, evidence, rows = weighed.posterior, weighed.evidence, weighed.rows
     if found.several:
         return []
-    texts = [_tensor(run, FIELD_TEXTS[name]) for name in run.result("embed")["fields"]]
-    anchors, known = text_anchors(run, training).cpu(), known_of(run, training)
+    training = evidence.training
+    anchors, known = text_anchors(run, training).cpu()[rows], evidence.known(rows)
     if known is not None:  # what a person decided is no sign of a class with something wrong
         anchors &= known.isnan().any(1)
-    listed = plus.diagnose(found, training.labels.cpu(), texts, _tensor(run, CLASS_TEXTS), anchors=anchors)
-    ids = training.row_ids
+    texts, labels = evidence.texts(rows), evidence.labels(rows)
+    listed = plus.diagnose(found.q, labels, texts, evidence.class_texts, anchors=anchors)
+    ids = [training.ids[position] for position in training.positions[rows]]
     return [
         {
             "kind": each.kind,
@@ -128,7 +281,8 @@ STAGE = Stage(
     _work,
     summary="posterior of the true labels",
     settings=lambda run: {
-        "plus": run.settings.plus.model_dump(include={"folds", "rounds"}),
+        "plus": run.settings.plus.model_dump(include={"folds", "rounds", "memory_gb"}),
+        "kept": "the highest",
         "seed": run.settings.seed,
         **deciding_person(run),
     },

@@ -15,9 +15,10 @@ from capro.method.references import own_settings, provider
 from capro.method.text_evidence import TextEvidence
 from capro.run.artefacts import CLASS_TEXTS, ENHANCED_TEXTS, HISTORIES, POSTERIOR, STEP1, STEP2
 from capro.run.directory import Run
+from capro.run.kept_scores import CLASS, Entries
 from capro.run.stage import Job
 from capro.stages.decided import settled_set
-from capro.stages.posterior import posterior_of
+from capro.stages.posterior import weigh
 from capro.stages.training import Parts, deciding, fit_step, parts_of, training_stage
 from capro.train.judgement import Judge, PosteriorJudge
 from capro.train.prototype_learning import PrototypeLearning
@@ -35,15 +36,27 @@ def judge_of(run: Run, training: TrainingSet, task: Task) -> Judge:
     """The label rule of a run: the posterior, or the fused score with the texts where they count in it."""
     settings, texts = run.settings.train, None
     if run.settings.method == "plus":
-        first = torch.from_numpy(np.array(run.read(POSTERIOR))).to(training.labels.device)
+        states, q = (part.to(training.labels.device) for part in _states(run.read(POSTERIOR)))
         return PosteriorJudge(
-            task, settings, q=first, posterior=lambda v: posterior_of(run, training, v, rounds=2).q,
+            task, settings, states=states, q=q,
+            posterior=lambda v: _states(_weighed_again(run, training, v)),
             sure=run.settings.plus.ask_below,
         )  # fmt: skip
     if settings.text_weight and not training.multi_label:
         labels = training.labels.cpu().numpy()
         texts = TextEvidence.fitted(run.read(ENHANCED_TEXTS), run.read(CLASS_TEXTS), labels)
     return Judge(task, settings, texts)
+
+
+def _weighed_again(run: Run, training: TrainingSet, features: Tensor) -> Entries:
+    """The posterior of features that step 2 has learnt, (n, d_v)."""
+    return np.concatenate(list(weigh(run, training, features.numpy(), rounds=2).entries()))
+
+
+def _states(entries: Entries) -> tuple[Tensor, Tensor]:
+    """Kept states and their posteriors, (n, k) each."""
+    states, q = entries[CLASS].astype(np.int64), np.array(entries["posterior"])
+    return torch.from_numpy(states), torch.from_numpy(q)
 
 
 def _work(job: Job) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from capro.method.label_rule import fused_score, with_text
 from capro.method.text_evidence import TextEvidence
 from capro.nets.heads import HeadOutputs
 from capro.nets.siamese import Siamese
+from capro.run.kept_scores import Entries, given_classes, keep
 from capro.train.batches import EVAL_BATCH, Inputs, plain_batches
 from capro.train.tasks import MultiLabel, Task
 
@@ -87,19 +88,22 @@ class PosteriorJudge(Judge):
     """The method plus: the posterior of the true label decides, and is computed anew before each epoch.
 
     Attributes:
-        q: of every training row, (n, C + 1) with none of these last; several labels: (n, C).
-        posterior: from features of all training rows, (n, d_v), to a new q.
+        states: of every training row whose posteriors are kept, (n, k); C is none of these.
+        q: their posteriors, (n, k).
+        posterior: from features of all training rows, (n, d_v), to new states and q.
         sure: least posterior of a decision (``plus.ask_below``), one label.
     """
 
+    states: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int64))
     q: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
-    posterior: Callable[[Tensor], Tensor] = lambda v: v
+    posterior: Callable[[Tensor], tuple[Tensor, Tensor]] = lambda v: (v, v)
     sure: float = 0.5
 
     def scores(self, out: HeadOutputs, prototypes: Tensor, rows: NDArray[np.int64]) -> ClassScores:
         p, r = self.task.probabilities(out.p), self.task.similarity(out.compared, prototypes)
-        q = self.q[torch.from_numpy(rows).to(self.q.device)][:, : self.task.classes]
-        return ClassScores(q, p.detach(), r.detach(), None)
+        at, classes = torch.from_numpy(rows).to(self.q.device), self.task.classes
+        q = self.q.new_zeros(len(at), classes + 1).scatter_(1, self.states[at], self.q[at])
+        return ClassScores(q[:, :classes], p.detach(), r.detach(), None)
 
     def decide(self, fused: Tensor, labels: Tensor, anchored: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(self.task, MultiLabel):
@@ -108,10 +112,11 @@ class PosteriorJudge(Judge):
         return plus.decide(torch.cat([fused, none], dim=1), labels, anchored, sure=self.sure)[:2]
 
     def refresh(self, features: Callable[[], Tensor]) -> None:
-        self.q.copy_(self.posterior(features().float().cpu()))
+        for old, new in zip((self.states, self.q), self.posterior(features().float().cpu()), strict=True):
+            old.copy_(new)
 
     def state(self) -> dict[str, Tensor]:
-        return {"posterior": self.q}
+        return {"states": self.states, "posterior": self.q}
 
 
 @dataclass(frozen=True)
@@ -120,10 +125,7 @@ class Judged:
 
     labels: NDArray[np.int64]  # (n,) or (n, C); -1: out
     decisions: NDArray[np.int64]  # same shape, numbers of Task.names
-    fused: NDArray[np.float32]  # o, (n, C)
-    classifier: NDArray[np.float32]  # p, (n, C)
-    similarity: NDArray[np.float32]  # r, (n, C)
-    text: NDArray[np.float32] | None = None  # t, (n, C), where texts count
+    scores: Entries  # fused (o), classifier (p), similarity (r) and, where texts count, text (t), (n, k)
     none: NDArray[np.float32] | None = None  # posterior of none of these, (n,), method plus with one label
     ask: NDArray[np.bool_] | None = None  # where a person should be asked, same shape as labels, method plus
 
@@ -150,11 +152,12 @@ def judge_all(
         positions: Manifest position of each row.
     """
     net.eval()
-    parts: list[tuple[Tensor, ...]] = []
+    parts: list[tuple[NDArray[Any], ...]] = []
     for block, x in plain_batches(inputs, positions, size=EVAL_BATCH, device=labels.device):
         rows = torch.from_numpy(block).to(labels.device)
         scores = judge.scores(net(x).query, prototypes, block)
-        decided = judge.decide(scores.fused, labels[rows], anchored[rows])
-        parts.append((*decided, *(part for part in scores if part is not None)))
-    whole = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
-    return Judged(*whole)
+        new, decisions = judge.decide(scores.fused, labels[rows], anchored[rows])
+        found = {name: part.cpu().numpy() for name, part in scores._asdict().items() if part is not None}
+        kept = keep(found, given_classes(labels[rows].cpu().numpy(), len(prototypes)))
+        parts.append((new.cpu().numpy(), decisions.cpu().numpy(), kept))
+    return Judged(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -42,23 +42,17 @@ def test_pairs_are_decided_one_by_one(seed):
             assert bool(found.ask[i, c]) == (abs(float(q[i, c]) - 0.5) < 0.1)
 
 
-def diagnosed(q, y, texts, classes, anchors=None):
-    blank = torch.zeros_like(q)
-    found = plus.Posterior(q, blank, blank, q.mean(0), torch.eye(3), 1.0, torch.ones(1))
-    return plus.diagnose(found, y, texts, classes, anchors=anchors)
-
-
 def test_diagnosis_names_what_is_wrong():
     y = torch.tensor([0] * 10 + [1] * 10)
     classes, anchors = torch.eye(2), torch.arange(20) < 5
     sure = one_hot(y, 3).float()
-    assert diagnosed(sure, y, [torch.eye(2)[y]], classes, anchors) == []
+    assert plus.diagnose(sure, y, [torch.eye(2)[y]], classes, anchors=anchors) == []
     away = sure.clone()
     away[:4] = torch.tensor([0.0, 0.0, 1.0])
-    (found,) = diagnosed(away, y, [torch.eye(2)[y]], classes, anchors)
+    (found,) = plus.diagnose(away, y, [torch.eye(2)[y]], classes, anchors=anchors)
     assert (found.kind, found.classes, found.share) == ("anchors", (0,), pytest.approx(0.8))
     assert found.rows == (0, 1, 2, 3)
     mixed = torch.tensor([0.5, 0.5, 0.0]).repeat(20, 1)
-    assert [f.kind for f in diagnosed(mixed, y, [torch.eye(2)[y]], classes)] == ["one class"]
+    assert [f.kind for f in plus.diagnose(mixed, y, [torch.eye(2)[y]], classes)] == ["one class"]
     swapped = torch.eye(2)[torch.where(y == 0, 1, y)]
-    assert [(f.kind, f.classes) for f in diagnosed(sure, y, [swapped], classes)] == [("sense", (0,))]
+    assert [(f.kind, f.classes) for f in plus.diagnose(sure, y, [swapped], classes)] == [("sense", (0,))]

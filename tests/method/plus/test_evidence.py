@@ -71,20 +71,20 @@ def test_agreement_reference_and_zero_where_one_view_is_the_prior(seed):
 
 @given(SEEDS)
 @FEW
-def test_tempered_agrees_at_least_as_well(seed):
+def test_temperature_agrees_at_least_as_well(seed):
     logits = 3 * torch.randn(60, 4, generator=generator(seed))
     words = (logits + torch.randn(60, 4, generator=generator(seed + 1))).log_softmax(1)
     prior = words.exp().mean(0)
     before = plus.agreement(words, logits.log_softmax(1), prior).mean()
-    after = plus.tempered(logits, words, prior)
+    after = plus.temperature(logits, words, prior)(logits)
     assert after.exp().sum(1).tolist() == pytest.approx([1.0] * 60, abs=1e-4)
     assert plus.agreement(words, after, prior).mean() >= before - 1e-3
 
 
-def test_tempered_flattens_a_picture_that_knows_nothing():
+def test_temperature_flattens_a_picture_that_knows_nothing():
     words = distributions(400, 3, 0).log()
     noise = 10 * torch.randn(400, 3, generator=generator(1))
-    found = plus.tempered(noise, words, words.exp().mean(0))
+    found = plus.temperature(noise, words, words.exp().mean(0))(noise)
     assert found.exp().max(1)[0].mean() < 0.6
 
 

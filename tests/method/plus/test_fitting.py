@@ -59,10 +59,10 @@ def test_a_label_never_judges_itself(seed):
     """Logits of a fold do not depend on any target within it."""
     x, q = torch.randn(30, 4, generator=generator(seed)), distributions(30, 3, seed)
     fold = plus.assign_folds(30, 3, seed)
-    before = plus.out_of_fold(x, q, fold)
+    before = plus.judge_folds(x, q, fold).logits
     changed = q.clone()
     changed[fold == 0] = torch.tensor([1.0, 0, 0])
-    after = plus.out_of_fold(x, changed, fold)
+    after = plus.judge_folds(x, changed, fold).logits
     assert torch.equal(before[fold == 0], after[fold == 0])
     assert not torch.equal(before[fold != 0], after[fold != 0])
 
@@ -75,10 +75,11 @@ def test_offsets_are_fitted_with_the_rest_and_judged_out_of_fold():
     offsets = torch.stack([useful, useless], 2)
     fold = plus.assign_folds(300, 3, 0)
     found = plus.judge_folds(x, q, fold, offsets=offsets)
-    assert found.scales[0] > 2
-    assert found.scales[1].abs() < 0.5
+    assert found.model.scales[0] > 2
+    assert found.model.scales[1].abs() < 0.5
     right = [
-        (logits.argmax(1) == y).float().mean() for logits in (found.logits, plus.out_of_fold(x, q, fold))
+        (logits.argmax(1) == y).float().mean()
+        for logits in (found.logits, plus.judge_folds(x, q, fold).logits)
     ]
     assert right[0] > right[1] + 0.1
     changed = q.clone()

@@ -148,3 +148,22 @@ def test_odd_towers_stay_finite(case):
     found = plus.single_label(x, texts, classes, y, joint=joint)
     assert found.q.isfinite().all()
     assert found.q.sum(1).tolist() == pytest.approx([1.0] * 60, abs=1e-4)
+
+
+def test_towers_measured_on_some_samples_say_the_same_of_each():
+    pictures, prompts, text = unit_rows(30, 6, 0), unit_rows(4, 6, 1), unit_rows(30, 6, 2)
+    space = plus.Towers.measured(pictures, prompts, [text])
+    whole, part = space(pictures, [text]), space(pictures[:7], [text[:7]])
+    for all_of_them, some in zip(whole, part, strict=True):
+        assert torch.allclose(all_of_them[:7], some)
+
+
+def test_others_are_judged_with_towers_too():
+    x, text, classes, y, z, (shown, told) = crawl(3)
+    joint = towers(shown, told)
+    found = plus.single_label(x, [text], classes, y, joint=joint)
+    again = found.of(x, [text], y, joint=joint)
+    assert (again.q.argmax(1) == found.q.argmax(1)).float().mean() > 0.95
+    blind = plus.single_label(x, [text], classes, torch.full_like(y, -1), joint=joint, rounds=1)
+    unseen = blind.of(x, [text], torch.full_like(y, -1), joint=joint)
+    assert right(unseen, z) > right(blind, z) - 0.03

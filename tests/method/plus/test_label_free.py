@@ -10,7 +10,7 @@ from tests.method.plus.cases import made_up
 def test_picture_to_text_is_ridge_out_of_fold():
     x, text, *_ = made_up(90)
     fold = plus.assign_folds(90, 3, 0)
-    found = plus.picture_to_text(x, [text], fold, ridge=0.01)
+    found = plus.picture_to_text(x, [text], fold, ridge=0.01).predicted
     rest = ((fold != 1) & text.any(1)).numpy()
     t = text.numpy()
     model = Ridge(alpha=0.01 * rest.sum(), fit_intercept=False)

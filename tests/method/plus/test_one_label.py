@@ -89,3 +89,32 @@ def test_seeds_repeat():
     x, text, classes, y, _ = made_up(100)
     one, two = (plus.single_label(x, [text], classes, y, rounds=2, seed=7).q for _ in range(2))
     assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("start", ["anchors", "no anchors"])
+def test_samples_outside_of_the_fit_are_judged_nearly_as_well(start):
+    x, text, classes, y, z = made_up(1200, 4, seed=5, noise=0.3, none=0.1)
+    anchors = (text @ classes.T).max(1)[0] > 0.8 if start == "anchors" else None
+    fit = slice(0, 800)
+    found = plus.single_label(
+        x[fit], [text[fit]], classes, y[fit], anchors=None if anchors is None else anchors[fit]
+    )
+    seen, unseen = (found.of(x[part], [text[part]], y[part]) for part in (fit, slice(800, None)))
+    right = (unseen.q.argmax(1) == z[800:]).float().mean()
+    assert right > (found.q.argmax(1) == z[fit]).float().mean() - 0.04
+    assert right > (y[800:] == z[800:]).float().mean() + 0.1
+    assert (seen.q.argmax(1) == found.q.argmax(1)).float().mean() > 0.97
+    assert (seen.words - found.words).exp().sub(1).abs().median() < 0.2
+
+
+def test_judging_others_goes_row_by_row_and_a_person_is_right():
+    x, text, classes, y, _ = made_up(300, 3, seed=6)
+    found = plus.single_label(x, [text], classes, y, rounds=2)
+    known = torch.full((300, 4), torch.nan)
+    known[7] = torch.tensor([0.0, 0.0, 1.0, 0.0])
+    whole = found.of(x, [text], y, known=known)
+    assert whole.q[7].tolist() == [0, 0, 1, 0]
+    blocks = [found.of(x[p], [text[p]], y[p], known=known[p]) for p in (slice(0, 100), slice(100, 300))]
+    for name in plus.Beliefs._fields:
+        parts = torch.cat([getattr(block, name) for block in blocks])
+        assert torch.allclose(parts, getattr(whole, name), atol=1e-5)

@@ -54,3 +54,17 @@ def test_odd_tags(case):
     found = plus.several_labels(x, texts, classes, y, class_names=names)
     assert found.q.isfinite().all()
     assert ((found.q >= 0) & (found.q <= 1)).all()
+
+
+def test_samples_outside_of_the_fit_are_judged_nearly_as_well():
+    x, title, classes, y, z = tagged(900)
+    found = plus.several_labels(x[:600], [title[:600]], classes, y[:600])
+    unseen = found.of(x[600:], [title[600:]], y[600:])
+    inside, outside = (
+        ((found.q > 0.5) == z[:600]).float().mean(),
+        ((unseen.q > 0.5) == z[600:]).float().mean(),
+    )
+    assert outside > inside - 0.02
+    assert outside > (y[600:] == z[600:]).float().mean() + 0.04
+    again = found.of(x[:600], [title[:600]], y[:600])
+    assert torch.allclose(again.words, found.words, atol=1e-4)

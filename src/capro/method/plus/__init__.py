@@ -29,13 +29,16 @@ Several labels: the same with one hidden bit per (sample, class); a tag's reliab
 given where the thing is shown (hit rate) and where it is not (false rate), per class.
 
 Cost: rounds x folds linear classifiers on n features, O(n d C) per optimiser step; beyond the inputs
-O(n C) memory. All n x C work is row by row: blocks of rows would bound it if n x C ever did not fit.
+O(n C) memory. Where that does not fit, the fit is to a random part of the samples, and the others are judged
+block by block with what was fitted (`Posterior.of`).
 """
 
 from capro.method.plus.calibration import NO_CALIBRATION, Calibration, calibrate
 from capro.method.plus.decisions import Decided, Finding, decide, decide_pairs, diagnose
 from capro.method.plus.evidence import (
+    Beliefs,
     Posterior,
+    Temperature,
     agreement,
     cautious_pool,
     label_given_truth,
@@ -45,38 +48,44 @@ from capro.method.plus.evidence import (
     state_prior,
     tag_evidence,
     tag_rates,
-    tempered,
+    temperature,
 )
 from capro.method.plus.fitting import (
+    Centring,
     FoldScores,
     Linear,
     assign_folds,
     centred,
+    centring,
     cross_entropy,
     judge_folds,
     linear,
     minimise,
-    out_of_fold,
 )
-from capro.method.plus.joint import Joint, counted, joint_evidence
+from capro.method.plus.joint import Joint, Towers, counted, joint_evidence
 from capro.method.plus.label_free import picture_to_text, text_guess
 from capro.method.plus.one_label import first_none, single_label
 from capro.method.plus.several import several_labels
 
 __all__ = [
     "NO_CALIBRATION",
+    "Beliefs",
     "Calibration",
+    "Centring",
     "Decided",
     "Finding",
     "FoldScores",
     "Joint",
     "Linear",
     "Posterior",
+    "Temperature",
+    "Towers",
     "agreement",
     "assign_folds",
     "calibrate",
     "cautious_pool",
     "centred",
+    "centring",
     "counted",
     "cross_entropy",
     "decide",
@@ -89,7 +98,6 @@ __all__ = [
     "linear",
     "log_odds",
     "minimise",
-    "out_of_fold",
     "picture_to_text",
     "pool",
     "settled",
@@ -98,6 +106,6 @@ __all__ = [
     "state_prior",
     "tag_evidence",
     "tag_rates",
-    "tempered",
+    "temperature",
     "text_guess",
 ]

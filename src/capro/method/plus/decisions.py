@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from capro.method.label_rule import NULL, Decision, PairDecision
-from capro.method.plus.evidence import Posterior
 from capro.method.plus.fitting import TINY
 
 
@@ -78,7 +77,7 @@ class Finding(NamedTuple):
 
 
 def diagnose(
-    found: Posterior,
+    q: Tensor,
     y: Tensor,
     texts: Sequence[Tensor],
     class_texts: Tensor,
@@ -86,13 +85,13 @@ def diagnose(
     anchors: Tensor | None = None,
     shown: int = 9,
 ) -> list[Finding]:
-    """Which classes have something wrong, one label; the rows are the samples to show.
+    """Which classes have something wrong, one label, by the posterior q, (n, C + 1); the rows are the samples to show.
 
     Kinds: "anchors", most anchors of a class end elsewhere (share of them); "one class", pictures and
     texts cannot tell two classes apart (posterior mass they exchange, of the smaller one's); "sense",
     no text of the class's samples is nearest to its class text more often than by chance (share).
     """
-    q, C = found.q, found.q.shape[1] - 1
+    C = q.shape[1] - 1
     out, best = [], q.argmax(1)
     nearest = sum((t @ class_texts.T for t in texts), torch.zeros(len(y), C)).argmax(1)
     has_text = torch.zeros(len(y), dtype=torch.bool)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
@@ -13,6 +15,14 @@ from capro.method.plus.fitting import TINY, minimise
 LABEL_TRUST = 12.0  # pseudo-counts for P(y = z | z)
 LABEL_SPREAD = 5.0  # pseudo-counts over all y
 LOW = 1e-4
+
+
+class Beliefs(NamedTuple):
+    """Posterior of some samples, and what each view says; shapes and meaning as in `Posterior`."""
+
+    q: Tensor
+    words: Tensor
+    picture: Tensor
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,8 @@ class Posterior:
         reliability: P(y | z), (C + 1, C); several labels: hit and false rates, (2, C).
         label_weight: w of the web label; several labels: 1.
         field_weights: a_f of the fields, in order; several labels: (f, 1 or 2) with class names.
+        of: (x, texts, y, joint=, known=) of samples that the fit has not seen -> `Beliefs`; pictures and the
+            correction of the texts are read with the mean of the folds' classifiers.
         several: whether samples have several labels.
         zero_shot_weight: scale of the image-text model's likeness of picture and class, in logits per standard
             deviation; None without such a model.
@@ -40,6 +52,7 @@ class Posterior:
     reliability: Tensor
     label_weight: float
     field_weights: Tensor
+    of: Callable[..., Beliefs]
     several: bool = False
     zero_shot_weight: float | None = None
     fit_weights: Tensor | None = None
@@ -98,8 +111,19 @@ def agreement(words: Tensor, picture: Tensor, prior: Tensor) -> Tensor:
     return torch.logsumexp(words + picture - prior.clamp(min=TINY).log(), 1)
 
 
-def tempered(logits: Tensor, words: Tensor, prior: Tensor) -> Tensor:
-    """Find log P(z | picture), with the sharpness that makes held-out pictures agree best with words.
+class Temperature(NamedTuple):
+    """How logits of a picture become log P(z | picture)."""
+
+    sharp: Tensor
+    bias: Tensor  # (K,)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """(n, K) -> (n, K)."""
+        return F.log_softmax(self.sharp * logits + self.bias, 1)
+
+
+def temperature(logits: Tensor, words: Tensor, prior: Tensor) -> Temperature:
+    """Find the sharpness and the biases that make held-out pictures agree best with words.
 
     Args:
         logits: of the picture, out of fold, (n, K).
@@ -109,11 +133,11 @@ def tempered(logits: Tensor, words: Tensor, prior: Tensor) -> Tensor:
     sharp, bias = torch.ones(()), torch.zeros(logits.shape[1])
 
     def value() -> Tensor:
-        seen = F.log_softmax(sharp * logits + bias, 1)
+        seen = Temperature(sharp, bias)(logits)
         return 1e-3 * (bias**2).sum() - agreement(words, seen, prior).mean()
 
     minimise(value, [sharp, bias], 30)
-    return F.log_softmax(sharp.clamp(min=0) * logits + bias, 1)
+    return Temperature(sharp.clamp(min=0), bias)
 
 
 def pool(words: Tensor, picture: Tensor, prior: Tensor) -> Tensor:

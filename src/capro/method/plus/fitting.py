@@ -44,14 +44,30 @@ def minimise(value: Callable[[], Tensor], parameters: Sequence[Tensor], steps: i
         parameter.requires_grad_(False)
 
 
+class Centring(NamedTuple):
+    """Less a mean, over a scale: found on some features, the same for others."""
+
+    mean: Tensor  # (d,)
+    scale: Tensor
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """(n, d) -> (n, d)."""
+        return (features - self.mean) / self.scale
+
+
+def centring(features: Tensor) -> Centring:
+    """What gives features, (n, d), a mean of zero and a mean squared norm of 1."""
+    mean = features.mean(0)
+    return Centring(mean, ((features - mean) ** 2).sum(1).mean().sqrt().clamp(min=TINY))
+
+
 def centred(features: Tensor) -> Tensor:
     """Features less their mean, scaled to a mean squared norm of 1, (n, d).
 
     >>> centred(torch.tensor([[1.0, 0.0], [3.0, 0.0]])).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     """
-    away = features - features.mean(0)
-    return away / (away**2).sum(1).mean().sqrt().clamp(min=TINY)
+    return centring(features)(features)
 
 
 def cross_entropy(logits: Tensor, q: Tensor, *, several: bool = False) -> Tensor:
@@ -117,13 +133,13 @@ class FoldScores(NamedTuple):
     """What classifiers say of the samples that they were not fitted to."""
 
     logits: Tensor  # (n, K)
-    scales: Tensor  # of the offsets, (m,), mean over the folds
+    model: Linear  # mean over the folds, for samples that are in none
 
 
 def judge_folds(
     x: Tensor, q: Tensor, fold: Tensor, *, offsets: Tensor | None = None, **options: Any
 ) -> FoldScores:
-    """Logits of each sample by a classifier that was fitted to the other folds, and the scales of the offsets.
+    """Logits of each sample by a classifier that was fitted to the other folds, and the mean of these classifiers.
 
     Args:
         x: (n, d).
@@ -132,17 +148,15 @@ def judge_folds(
         offsets: logits whose scales are fitted, (n, K, m).
         options: of `linear`; `weight` and `base` have one row per sample.
     """
-    out, scales = torch.zeros_like(q), []
+    out, models = torch.zeros_like(q), list[Linear]()
+    empty = Linear(torch.zeros(x.shape[1], q.shape[1]), torch.zeros(q.shape[1]), torch.zeros(0))
     options = {**options, "offsets": offsets}
     for f in range(int(fold.max()) + 1 if len(fold) else 0):
         rest = fold != f
         part: dict[str, Any] = {k: v[rest] if isinstance(v, Tensor) else v for k, v in options.items()}
         model = linear(x[rest], q[rest], **part)
         out[~rest] = model(x[~rest], None if offsets is None else offsets[~rest])
-        scales.append(model.scales)
-    return FoldScores(out, torch.stack(scales).mean(0) if scales else torch.zeros(0))
-
-
-def out_of_fold(x: Tensor, q: Tensor, fold: Tensor, **options: Any) -> Tensor:
-    """Logits of each sample by a classifier that was fitted to the other folds, (n, K); see `judge_folds`."""
-    return judge_folds(x, q, fold, **options).logits
+        models.append(model)
+    return FoldScores(
+        out, Linear(*(torch.stack(part).mean(0) for part in zip(*(models or [empty]), strict=True)))
+    )

@@ -11,6 +11,7 @@ Cost: O(n d_j C); beyond the inputs O(n C) memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -36,6 +37,64 @@ class Joint(NamedTuple):
         return out
 
 
+class Spread(NamedTuple):
+    """Mean and standard deviation of some values."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, here: Tensor) -> Spread:
+        """Of values, (n,), over the samples that have one."""
+        count = here.sum().clamp(min=1)
+        mean = (values * here).sum() / count
+        away = (values - mean) * here
+        return cls(mean, ((away**2).sum() / count).sqrt().clamp(min=TINY))
+
+    def __call__(self, values: Tensor, here: Tensor) -> Tensor:
+        """In standard deviations from the mean, (n,); 0 where there is none."""
+        return (values - self.mean) * here / self.deviation
+
+
+@dataclass(frozen=True)
+class Towers:
+    """An image-text model's space, measured on some samples: the same scales for others.
+
+    Attributes:
+        prompts: of the classes, (C, d_j), unit rows.
+        classes: mean and scale of the cosines of pictures and prompts, (C,) and ().
+        best: of the best cosine of a picture.
+        fits: of each field's cosine to its own picture.
+    """
+
+    prompts: Tensor
+    classes: Spread
+    best: Spread
+    fits: tuple[Spread, ...]
+
+    @classmethod
+    def measured(cls, pictures: Tensor, prompts: Tensor, texts: Sequence[Tensor]) -> Towers:
+        """Args as in `joint_evidence`."""
+        cosines = pictures @ prompts.T
+        mean = cosines.mean(0)
+        cosines = cosines - mean
+        scale = (cosines**2).mean().sqrt().clamp(min=TINY)
+        best = Spread.of(cosines.max(1)[0] / scale, torch.ones(len(pictures), dtype=torch.bool))
+        fits = tuple(Spread.of((pictures * t).sum(1), t.any(1)) for t in texts)
+        return cls(prompts, Spread(mean, scale), best, fits)
+
+    def __call__(self, pictures: Tensor, texts: Sequence[Tensor]) -> Joint:
+        """Evidence of samples: pictures, (n, d_j), and each field's texts, (n, d_j)."""
+        cosines = (pictures @ self.prompts.T - self.classes.mean) / self.classes.deviation
+        everybody = torch.ones(len(pictures), dtype=torch.bool)
+        fits = [
+            spread((pictures * t).sum(1), t.any(1)).clamp(-FAR, FAR)
+            for spread, t in zip(self.fits, texts, strict=True)
+        ]
+        columns = torch.stack(fits, 1) if fits else torch.zeros(len(pictures), 0)
+        return Joint(cosines, self.best(cosines.max(1)[0], everybody), columns)
+
+
 def joint_evidence(pictures: Tensor, prompts: Tensor, texts: Sequence[Tensor]) -> Joint:
     """Evidence from vectors of one space.
 
@@ -48,19 +107,7 @@ def joint_evidence(pictures: Tensor, prompts: Tensor, texts: Sequence[Tensor]) -
     >>> found.cosines.tolist(), tuple(found.fits.shape)
     ([[1.0, -1.0], [-1.0, 1.0]], (2, 1))
     """
-    cosines = pictures @ prompts.T
-    cosines = cosines - cosines.mean(0)
-    cosines = cosines / (cosines**2).mean().sqrt().clamp(min=TINY)
-    fits = [_standard((pictures * t).sum(1), t.any(1)).clamp(-FAR, FAR) for t in texts]
-    columns = torch.stack(fits, 1) if fits else torch.zeros(len(pictures), 0)
-    return Joint(cosines, _standard(cosines.max(1)[0], torch.ones(len(pictures), dtype=torch.bool)), columns)
-
-
-def _standard(values: Tensor, here: Tensor) -> Tensor:
-    """Values in standard deviations from their mean, (n,), over the samples that have one; 0 elsewhere."""
-    count = here.sum().clamp(min=1)
-    away = (values - (values * here).sum() / count) * here
-    return away / ((away**2).sum() / count).sqrt().clamp(min=TINY)
+    return Towers.measured(pictures, prompts, texts)(pictures, texts)
 
 
 def counted(fits: Tensor, gate: Tensor) -> Tensor:

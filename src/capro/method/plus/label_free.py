@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor
 
 
-def picture_to_text(x: Tensor, texts: Sequence[Tensor], fold: Tensor, *, ridge: float = 1e-3) -> Tensor:
-    """Where each picture lies in the text space, (n, d_t): ridge regression on the crawl's own pairs.
+class Regressed(NamedTuple):
+    """Pictures in the text space."""
+
+    predicted: Tensor  # out of fold, (n, d_t)
+    B: Tensor  # mean of the folds' regressions, (d, d_t), for samples that are in none
+
+
+def picture_to_text(x: Tensor, texts: Sequence[Tensor], fold: Tensor, *, ridge: float = 1e-3) -> Regressed:
+    """Where each picture lies in the text space: ridge regression on the crawl's own pairs.
 
     Judged out of fold; the texts are the mean of a sample's fields. Reads no label. O(n d^2 + d^3).
 
@@ -21,9 +29,9 @@ def picture_to_text(x: Tensor, texts: Sequence[Tensor], fold: Tensor, *, ridge: 
         ridge: penalty per sample.
     """
     if not texts:
-        return torch.zeros(len(x), 1)
+        return Regressed(torch.zeros(len(x), 1), torch.zeros(x.shape[1], 1))
     t = F.normalize(torch.stack(list(texts)).sum(0), dim=1)
-    out, here = torch.zeros_like(t), t.any(1)
+    out, here, found = torch.zeros_like(t), t.any(1), list[Tensor]()
     for f in range(int(fold.max()) + 1 if len(fold) else 0):
         rest = (fold != f) & here
         if not rest.any():
@@ -32,14 +40,15 @@ def picture_to_text(x: Tensor, texts: Sequence[Tensor], fold: Tensor, *, ridge: 
         mean = t[rest].mean(0)
         B = torch.linalg.solve(gram, x[rest].T @ (t[rest] - mean))  # (d, d_t)
         out[fold == f] = x[fold == f] @ B
-    return out
+        found.append(B)
+    return Regressed(out, torch.stack(found).mean(0) if found else torch.zeros(x.shape[1], t.shape[1]))
 
 
 def text_guess(predicted: Tensor, class_texts: Tensor) -> Tensor:
     """Cosine of each predicted text to each class text, both less their means, (n, C).
 
     Args:
-        predicted: (n, d_t), of `picture_to_text`; (n, 1) without any text.
+        predicted: (n, d_t), by `picture_to_text`; (n, 1) without any text.
         class_texts: (C, d_t).
     """
     if predicted.shape[1] != class_texts.shape[1]:

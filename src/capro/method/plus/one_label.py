@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,15 +10,17 @@ import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor
 
 from capro.method.plus.evidence import (
+    Beliefs,
     Posterior,
+    Temperature,
     cautious_pool,
     label_given_truth,
     pool,
     settled,
     state_prior,
-    tempered,
+    temperature,
 )
-from capro.method.plus.fitting import TINY, assign_folds, cross_entropy, judge_folds, minimise, out_of_fold
+from capro.method.plus.fitting import TINY, Linear, assign_folds, cross_entropy, judge_folds, minimise
 from capro.method.plus.joint import Joint, counted
 from capro.method.plus.label_free import picture_to_text, text_guess
 
@@ -85,37 +87,44 @@ class _Words:
     With `fits`, (n, f), of an image-text model, a text that does not fit its picture counts less.
     """
 
-    def __init__(self, fields: Sequence[_Field], classes: int, fits: Tensor | None = None) -> None:
-        m, states = len(fields), classes + 1
-        self.fields, self.fits = fields, fits
-        self.gate = torch.zeros(0 if fits is None else m)
+    def __init__(self, fields: int, classes: int, *, gated: bool) -> None:
+        m, states = fields, classes + 1
+        self.gate = torch.zeros(m if gated else 0)
         self.label = torch.zeros(())
         self.slope, self.none_slope = (torch.full((m,), 6.0), torch.tensor([[-3.0, 0.0]]).repeat(m, 1))
         self.field_bias, self.bias = torch.zeros(m, states), torch.zeros(states)
 
-    def logits(self, label: Tensor) -> Tensor:
-        """(n, C + 1), from log P(y | z) of each sample, (n, C + 1)."""
+    def logits(self, label: Tensor, fields: Sequence[_Field], fits: Tensor | None) -> Tensor:
+        """(n, C + 1), from log P(y | z) of each sample, (n, C + 1), and its texts."""
         out = self.label * label + self.bias
-        weight = None if self.fits is None else counted(self.fits, self.gate)
-        for j, field in enumerate(self.fields):
+        weight = None if fits is None else counted(fits, self.gate)
+        for j, field in enumerate(fields):
             none = (field.none * self.none_slope[j]).sum(1, keepdim=True)
             text = torch.cat([self.slope[j] * field.cosines, none], 1) + self.field_bias[j]
             here = field.present if weight is None else field.present * weight[:, j]
             out = out + here[:, None] * text
         return out
 
-    def fit(self, label: Tensor, q: Tensor, *, with_label: bool = True) -> None:
+    def fit(
+        self,
+        label: Tensor,
+        fields: Sequence[_Field],
+        fits: Tensor | None,
+        q: Tensor,
+        *,
+        with_label: bool = True,
+    ) -> None:
         """To the posterior, from where the parameters are."""
         parameters = [self.slope, self.none_slope, self.field_bias, self.bias, self.gate]
         parameters = [p for p in parameters if p.numel()]
 
         def value() -> Tensor:
             ridge = 1e-4 * (self.bias**2).mean()
-            if self.fields:
+            if fields:
                 ridge = ridge + 1e-3 * (self.field_bias**2).mean()
             if len(self.gate):
                 ridge = ridge + GATE_RIDGE * (self.gate**2).mean()
-            return cross_entropy(self.logits(label), q).mean() + ridge
+            return cross_entropy(self.logits(label, fields, fits), q).mean() + ridge
 
         minimise(value, [*parameters, *([self.label] if with_label else [])], 40)
 
@@ -135,11 +144,9 @@ def _start_table(classes: int) -> tuple[Tensor, Tensor]:
 
 
 def _read_texts(
-    texts: Sequence[Tensor], class_texts: Tensor, y: Tensor, senses: Tensor | None, owner: Tensor | None
+    texts: Sequence[Tensor], class_texts: Tensor, y: Tensor, senses: Tensor, owner: Tensor
 ) -> tuple[Tensor, list[_Field]]:
     """The class whose word fetched each sample (the nearest class without a label), and the fields."""
-    senses = torch.zeros(0, class_texts.shape[1]) if senses is None else senses
-    owner = torch.zeros(0, dtype=torch.int64) if owner is None else owner
     likeness = sum((t @ class_texts.T for t in texts), torch.zeros(len(y), len(class_texts)))
     word = torch.where(y >= 0, y, likeness.argmax(1))
     return word, _fields(texts, class_texts, word, senses, owner)
@@ -159,8 +166,19 @@ def _blind(target: Tensor) -> bool:
     return bool((target == target[:, :1]).all())
 
 
-def _guessed(guesses: Sequence[Tensor], target: Tensor) -> Tensor:
-    """Logits of label-free guesses, (n, C + 1), as sharp as the first targets are predicted best.
+def _joined(guesses: Sequence[Tensor], sharp: Tensor) -> Tensor:
+    """Guesses, (n, C) each, by their sharpness, (n, C)."""
+    return sum((scale * guess for scale, guess in zip(sharp, guesses, strict=True)), torch.zeros(()))
+
+
+def _with_none(logits: Tensor) -> Tensor:
+    """Logits of the classes with none of these, one in ten, (n, C) -> (n, C + 1)."""
+    share = torch.tensor([0.9, 0.1]).log()
+    return torch.cat([logits + share[0], logits.logsumexp(1, keepdim=True) + share[1]], 1)
+
+
+def _sharpness(guesses: Sequence[Tensor], target: Tensor) -> Tensor:
+    """With which label-free guesses predict the first targets best, one number each.
 
     Args:
         guesses: of the texts, (n, C), and of an image-text model where there is one.
@@ -168,18 +186,85 @@ def _guessed(guesses: Sequence[Tensor], target: Tensor) -> Tensor:
     """
     sharp, named = torch.tensor([5.0, ZERO_SHOT][: len(guesses)]), target[:, :-1]
 
-    def logits() -> Tensor:
-        return sum((scale * guess for scale, guess in zip(sharp, guesses, strict=True)), torch.zeros(()))
-
     def value() -> Tensor:
-        return cross_entropy(logits(), named).mean() + 1e-4 * (sharp**2).sum()
+        return cross_entropy(_joined(guesses, sharp), named).mean() + 1e-4 * (sharp**2).sum()
 
     if not _blind(target):
         minimise(value, [sharp], 30)
         sharp = sharp.clamp(min=0)
-    found = logits()
-    share = torch.tensor([0.9, 0.1]).log()
-    return torch.cat([found + share[0], found.logsumexp(1, keepdim=True) + share[1]], 1)
+    return sharp
+
+
+Look = Callable[[Tensor, Joint | None], Tensor]  # features, (n, d), and towers -> logits, (n, C + 1)
+
+
+def _first_look(
+    x: Tensor,
+    texts: Sequence[Tensor],
+    class_texts: Tensor,
+    target: Tensor,
+    fold: Tensor,
+    *,
+    weight: Tensor | None,
+    joint: Joint | None,
+) -> tuple[Tensor, Look]:
+    """What pictures say before the first round, and the same for others.
+
+    By a classifier of the targets where samples have a weight (anchors), else by a guess that reads no label.
+    """
+    if weight is not None:
+        offsets = None if joint is None else joint.offsets()
+        found = judge_folds(x, target, fold, weight=weight, offsets=offsets)
+        return found.logits, _by(found.model)
+    regressed = picture_to_text(x, texts, fold)
+
+    def guesses(predicted: Tensor, joint: Joint | None) -> list[Tensor]:
+        return [text_guess(predicted, class_texts), *([joint.cosines] if joint else [])]
+
+    first = guesses(regressed.predicted, joint)
+    sharp = _sharpness(first, target)
+    return _with_none(_joined(first, sharp)), lambda x, joint: _with_none(
+        _joined(guesses(x @ regressed.B, joint), sharp)
+    )
+
+
+def _by(model: Linear) -> Look:
+    return lambda x, joint: model(x, None if joint is None else joint.offsets())
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Everything that the last round was judged with."""
+
+    class_texts: Tensor
+    senses: Tensor
+    owner: Tensor
+    table: Tensor  # P(y | z) that the words were read with
+    prior: Tensor
+    model: _Words
+    correction: Linear | None  # of the text vectors
+    means: list[Tensor]  # of the fields' text vectors
+    look: Look
+    sharpness: Temperature | None
+
+    def of(
+        self,
+        x: Tensor,
+        texts: Sequence[Tensor],
+        y: Tensor,
+        *,
+        joint: Joint | None = None,
+        known: Tensor | None = None,
+    ) -> Beliefs:
+        """Beliefs in samples that the fit has not seen; arguments as in `single_label`."""
+        _, fields = _read_texts(texts, self.class_texts, y, self.senses, self.owner)
+        label = _label_evidence(self.table, y)
+        logits = self.model.logits(label, fields, None if joint is None else joint.fits)
+        if self.correction is not None:
+            logits = logits + self.correction(_text_vectors(texts, x, self.means))
+        words, seen = logits.log_softmax(1), self.look(x, joint)
+        picture = seen.log_softmax(1) if self.sharpness is None else self.sharpness(seen)
+        return Beliefs(settled(cautious_pool(words, picture, self.prior), known), words, picture)
 
 
 def single_label(
@@ -217,8 +302,12 @@ def single_label(
         seed: of the folds.
     """
     C, fold = len(class_texts), assign_folds(len(x), folds, seed)
+    senses = torch.zeros(0, class_texts.shape[1]) if senses is None else senses
+    owner = torch.zeros(0, dtype=torch.int64) if owner is None else owner
+    fits = None if joint is None else joint.fits
     word, fields = _read_texts(texts, class_texts, y, senses, owner)
-    vectors, residual = _text_vectors(texts, x), torch.zeros(len(x), C + 1)
+    means = _text_means(texts)
+    vectors, residual = _text_vectors(texts, x, means), torch.zeros(len(x), C + 1)
     target, none = _first_targets(fields, y, word, C)
     target = settled(target, known)
     table, prior = _start_table(C)
@@ -226,43 +315,47 @@ def single_label(
     offsets = None if joint is None else joint.offsets()
     if joint is not None and _blind(target):
         rounds = 1  # pictures are all that is known: there is no other view to learn from
+    weight = None
     if anchors is not None and bool(anchors.any()):
         weight = anchors.float() + 0.5 * none.float() + 1e-9
         weight = weight if known is None else torch.where(known.isnan().any(1), weight, 1.0)
-        logits = out_of_fold(x, target, fold, weight=weight, offsets=offsets)
-    else:
-        guesses = [
-            text_guess(picture_to_text(x, texts, fold), class_texts),
-            *([joint.cosines] if joint else []),
-        ]
-        logits = _guessed(guesses, target)
-    model, scales = _Words(fields, C, None if joint is None else joint.fits), torch.tensor([ZERO_SHOT])
-    model.fit(label, 0.9 * target + 0.1 / (C + 1), with_label=False)
+    logits, look = _first_look(x, texts, class_texts, target, fold, weight=weight, joint=joint)
+    model, scales = _Words(len(fields), C, gated=joint is not None), torch.tensor([ZERO_SHOT])
+    sharpness: Temperature | None = None
+    correction: Linear | None = None
+    model.fit(label, fields, fits, 0.9 * target + 0.1 / (C + 1), with_label=False)
     model.label.fill_(1.0)
     for turn in range(rounds):
-        words = (model.logits(label) + residual).log_softmax(1)
-        picture = tempered(logits, words, prior) if turn else logits.log_softmax(1)
+        words, read = (model.logits(label, fields, fits) + residual).log_softmax(1), table
+        if turn:
+            sharpness = temperature(logits, words, prior)
+        picture = logits.log_softmax(1) if sharpness is None else sharpness(logits)
         q = settled(pool(words, picture, prior), known)
         prior, table = state_prior(q), label_given_truth(q, y, C)
         if turn == rounds - 1:
             break
         label = _label_evidence(table, y)
-        model.fit(label, q, with_label=bool((y >= 0).any()))
+        model.fit(label, fields, fits, q, with_label=bool((y >= 0).any()))
         if turn and vectors.shape[1]:
-            base = model.logits(label)
-            residual = out_of_fold(vectors, q, fold, base=base, decay=TEXT_DECAY)
-        logits, scales = judge_folds(x, q, fold, offsets=offsets)
+            base = model.logits(label, fields, fits)
+            residual, correction = judge_folds(vectors, q, fold, base=base, decay=TEXT_DECAY)
+        logits, seen = judge_folds(x, q, fold, offsets=offsets)
+        look, scales = _by(seen), seen.scales
     q = settled(cautious_pool(words, picture, prior), known)
-    found = Posterior(q, words, picture, prior, table, float(model.label), model.slope)
+    fitted = _Fitted(class_texts, senses, owner, read, prior, model, correction, means, look, sharpness)
+    found = Posterior(q, words, picture, prior, table, float(model.label), model.slope, fitted.of)
     if joint is None:
         return found
     return replace(found, zero_shot_weight=float(scales[0]), fit_weights=model.gate)
 
 
-def _text_vectors(texts: Sequence[Tensor], like: Tensor) -> Tensor:
-    """All fields side by side, each less the mean of the texts that are present, (n, f d_t)."""
+def _text_means(texts: Sequence[Tensor]) -> list[Tensor]:
+    """The mean of the texts that are present, of each field, (d_t,)."""
+    return [t.sum(0) / t.any(1).sum().clamp(min=1) for t in texts]
+
+
+def _text_vectors(texts: Sequence[Tensor], like: Tensor, means: Sequence[Tensor]) -> Tensor:
+    """All fields side by side, each less its mean where there is a text, (n, f d_t)."""
     parts = [torch.zeros(len(like), 0)]
-    for t in texts:
-        here = t.any(1, keepdim=True)
-        parts.append((t - t[here[:, 0]].sum(0) / here.sum().clamp(min=1)) * here)
+    parts += [(t - mean) * t.any(1, keepdim=True) for t, mean in zip(texts, means, strict=True)]
     return torch.cat(parts, 1)

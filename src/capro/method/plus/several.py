@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from capro.method.plus.evidence import Posterior, log_odds, settled, tag_evidence, tag_rates
-from capro.method.plus.fitting import assign_folds, cross_entropy, judge_folds, minimise
+from capro.method.plus.evidence import Beliefs, Posterior, log_odds, settled, tag_evidence, tag_rates
+from capro.method.plus.fitting import Linear, assign_folds, cross_entropy, judge_folds, minimise
 from capro.method.plus.joint import Joint, counted
 from capro.method.plus.one_label import FOLDS, GATE_RIDGE
 
 ROUNDS_SEVERAL = 4
+
+
+class _Read(NamedTuple):
+    """The texts of samples, compared with the classes."""
+
+    cosines: list[Tensor]  # of each field to each meaning, (n, C)
+    present: list[Tensor]  # (n,) bool
+    fits: Tensor | None  # of an image-text model, (n, f)
+
+    @classmethod
+    def of(cls, texts: Sequence[Tensor], meanings: Sequence[Tensor], joint: Joint | None) -> _Read:
+        """Texts, (n, d_t) each, and meanings of the classes, (C, d_t) each."""
+        cosines = [t @ meaning.T for t in texts for meaning in meanings]
+        present = [t.any(1) for t in texts for _ in meanings]
+        return cls(cosines, present, None if joint is None else joint.fits)
 
 
 class _TagWords:
@@ -22,36 +38,59 @@ class _TagWords:
     With `fits`, (n, f), of an image-text model, a text that does not fit its picture counts less.
     """
 
-    def __init__(
-        self, cosines: Sequence[Tensor], present: Sequence[Tensor], prior: Tensor, fits: Tensor | None = None
-    ) -> None:
-        self.cosines, self.present, self.fits = cosines, present, fits
+    def __init__(self, meanings: int, prior: Tensor, fits: Tensor | None) -> None:
         self.gate = torch.zeros(0 if fits is None else fits.shape[1])
-        self.slope = torch.full((len(cosines),), 5.0)
-        self.field_bias, self.bias = torch.zeros(len(cosines), len(prior)), log_odds(prior)
+        self.slope = torch.full((meanings,), 5.0)
+        self.field_bias, self.bias = torch.zeros(meanings, len(prior)), log_odds(prior)
 
-    def logits(self, tags: Tensor) -> Tensor:
-        """(n, C), from the tags' evidence, (n, C)."""
+    def logits(self, tags: Tensor, read: _Read) -> Tensor:
+        """(n, C), from the tags' evidence, (n, C), and the texts."""
         out = self.bias + tags
-        weight = None if self.fits is None else counted(self.fits, self.gate)
-        for j, (cosine, present) in enumerate(zip(self.cosines, self.present, strict=True)):
+        weight = None if read.fits is None else counted(read.fits, self.gate)
+        for j, (cosine, present) in enumerate(zip(read.cosines, read.present, strict=True)):
             # a field may have several cosines, one after the other
-            here = (
-                present if weight is None else present * weight[:, j * weight.shape[1] // len(self.cosines)]
-            )
+            column = 0 if weight is None else j * weight.shape[1] // len(read.cosines)
+            here = present if weight is None else present * weight[:, column]
             out = out + here[:, None] * (self.slope[j] * cosine + self.field_bias[j])
         return out
 
-    def fit(self, tags: Tensor, q: Tensor) -> None:
+    def fit(self, tags: Tensor, read: _Read, q: Tensor) -> None:
         """To the posterior, from where the parameters are."""
         parameters = [p for p in (self.slope, self.field_bias, self.bias, self.gate) if p.numel()]
 
         def value() -> Tensor:
-            loss = cross_entropy(self.logits(tags), q, several=True).mean()
+            loss = cross_entropy(self.logits(tags, read), q, several=True).mean()
             loss = loss + 1e-3 * (self.field_bias**2).sum()
             return loss + GATE_RIDGE * (self.gate**2).mean() if len(self.gate) else loss
 
         minimise(value, parameters, 60)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Everything that the last round was judged with."""
+
+    meanings: list[Tensor]
+    rates: tuple[Tensor, Tensor]  # hit and false
+    model: _TagWords
+    seen: Linear
+    prior: Tensor
+
+    def of(
+        self,
+        x: Tensor,
+        texts: Sequence[Tensor],
+        y: Tensor,
+        *,
+        joint: Joint | None = None,
+        known: Tensor | None = None,
+    ) -> Beliefs:
+        """Beliefs in samples that the fit has not seen; arguments as in `several_labels`."""
+        read = _Read.of(texts, self.meanings, joint)
+        words = self.model.logits(tag_evidence(y.float(), *self.rates), read)
+        offsets = None if joint is None else joint.cosines[:, :, None]
+        picture = self.seen(x, offsets) - log_odds(self.prior)
+        return Beliefs(settled((words + picture).sigmoid(), known), words, picture)
 
 
 def several_labels(
@@ -86,27 +125,27 @@ def several_labels(
     """
     given, fold = y.float(), assign_folds(len(x), folds, seed)
     meanings = [class_texts] if class_names is None else [class_texts, class_names]
-    cosines = [t @ meaning.T for t in texts for meaning in meanings]
-    present = [t.any(1) for t in texts for _ in meanings]
+    read = _Read.of(texts, meanings, joint)
     prior = given.mean(0).clamp(min=1e-3)
     hit, false = torch.full_like(prior, 0.6), torch.full_like(prior, 0.04)
-    model = _TagWords(cosines, present, prior, None if joint is None else joint.fits)
+    model = _TagWords(len(read.cosines), prior, read.fits)
     offsets = None if joint is None else joint.cosines[:, :, None]
-    picture, scales = judge_folds(x, settled(given, known), fold, several=True, offsets=offsets)
+    picture, look = judge_folds(x, settled(given, known), fold, several=True, offsets=offsets)
     tags = tag_evidence(given, hit, false)
-    model.fit(tags, settled(picture.sigmoid(), known))
+    model.fit(tags, read, settled(picture.sigmoid(), known))
     for turn in range(rounds):
-        words, seen = model.logits(tags), picture - log_odds(prior)
+        words, seen = model.logits(tags, read), picture - log_odds(prior)
         q = settled((words + seen).sigmoid(), known)
+        fitted = _Fitted(meanings, (hit, false), model, look, prior)
         hit, false = tag_rates(q, given)
         if turn == rounds - 1:
             break
         tags = tag_evidence(given, hit, false)
-        model.fit(tags, q)
+        model.fit(tags, read, q)
         prior = q.mean(0)
-        picture, scales = judge_folds(x, q, fold, several=True, offsets=offsets)
+        picture, look = judge_folds(x, q, fold, several=True, offsets=offsets)
     weights = model.slope.reshape(len(texts), len(meanings))
-    found = Posterior(q, words, seen, prior, torch.stack([hit, false]), 1.0, weights, True)
+    found = Posterior(q, words, seen, prior, torch.stack([hit, false]), 1.0, weights, fitted.of, True)
     if joint is None:
         return found
-    return replace(found, zero_shot_weight=float(scales[0]), fit_weights=model.gate)
+    return replace(found, zero_shot_weight=float(look.scales[0]), fit_weights=model.gate)
