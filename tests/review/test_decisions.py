@@ -41,8 +41,8 @@ def test_several_labels() -> None:
         "c": Decision("c", "out"),
     }
     fixed = resolve(said, IDS, CLASSES, several=True)
-    assert np.isnan(fixed.known[0]).tolist() == [False, False, True]
-    assert fixed.known[1].tolist() == [0, 0, 0]
+    assert np.isnan(fixed.known()[0]).tolist() == [False, False, True]
+    assert fixed.known([1])[0].tolist() == [0, 0, 0]
     method = np.array([[1, 0, 1], [1, 1, 1], [1, 0, 0], [-1, -1, -1]])
     assert fixed.labels(method).tolist() == [[0, 1, 1], [0, 0, 0], [-1, -1, -1], [-1, -1, -1]]
     dropped = np.full((4, 3), -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from capro.review.log import Decision, replayed
 from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
 
+Rows = NDArray[np.signedinteger[Any]] | slice
 FIXING = ("labels", "out", "copy")  # answers that decide something; "not sure" decides nothing
 
 
@@ -21,45 +23,65 @@ class Fixed:
     """What a person has settled, by training row.
 
     Attributes:
-        known: Probability of each class, (n, C), nan where nothing is settled: 1 the sample has it, 0 not.
+        at: Samples of which a person said what they show, ascending, (m,).
+        said: Probability of each class for them, (m, C), nan where nothing is settled: 1 the sample has it, 0 not.
         out: Samples that leave the set, (n,): they show none of the classes, or are copies.
         none: Those of them that show none of the classes, (n,).
         picked: Samples picked as anchors of their class, (n,).
     """
 
-    known: NDArray[np.float32]
+    at: NDArray[np.int64]
+    said: NDArray[np.float32]
     out: NDArray[np.bool_]
     none: NDArray[np.bool_]
     picked: NDArray[np.bool_]
 
+    def known(self, rows: Rows = slice(None)) -> NDArray[np.float32]:
+        """What was said of some samples, (b, C), nan where nothing is settled."""
+        asked = np.arange(len(self.out))[rows]
+        found = np.full((len(asked), self.said.shape[1]), np.nan, dtype=np.float32)
+        here = np.flatnonzero(np.isin(asked, self.at))
+        found[here] = self.said[np.searchsorted(self.at, asked[here])]
+        return found
+
+    @property
+    def settled(self) -> NDArray[np.bool_]:
+        """Samples of which something is settled that they show, be it none of the classes, (n,)."""
+        found = self.none.copy()
+        found[self.at] |= ~np.isnan(self.said).all(axis=1)
+        return found
+
     @property
     def rows(self) -> NDArray[np.bool_]:
         """Samples of which something is settled, (n,)."""
-        return self.out | ~np.isnan(self.known).all(axis=1)
+        return self.out | self.settled
 
     @property
     def pairs(self) -> NDArray[np.bool_]:
         """Pairs of sample and class that are settled, (n, C)."""
-        return self.out[:, None] | ~np.isnan(self.known)
+        return self.out[:, None] | ~np.isnan(self.known())
 
-    def states(self) -> NDArray[np.float32]:
-        """One label: `known` with none of these as the last state, (n, C + 1)."""
-        none = np.where(np.isnan(self.known).any(axis=1), np.nan, 0.0)
-        found = np.column_stack([self.known, none]).astype(np.float32)
-        found[self.none] = [*[0.0] * self.known.shape[1], 1.0]
+    def states(self, rows: Rows = slice(None)) -> NDArray[np.float32]:
+        """One label: `known` with none of these as the last state, (b, C + 1)."""
+        known = self.known(rows)
+        none = np.where(np.isnan(known).any(axis=1), np.nan, 0.0)
+        found = np.column_stack([known, none]).astype(np.float32)
+        found[self.none[rows]] = [*[0.0] * known.shape[1], 1.0]
         return found
 
     def labels(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
         """Labels with what is settled in their place, in the shape of the given ones; -1 is out."""
         found = np.array(given)
         if found.ndim == 2:
-            settled = ~np.isnan(self.known)
-            touched = settled.any(axis=1)  # one that the method dropped is back with what it is said to show
+            settled = ~np.isnan(self.said)
+            touched = self.at[
+                settled.any(axis=1)
+            ]  # one that the method dropped is back with what it is said to show
             found[touched] = np.maximum(found[touched], 0)
-            found[settled] = (self.known[settled] > 0.5).astype(np.int64)
+            found[self.at] = np.where(settled, self.said > 0.5, found[self.at])
         else:
-            has = (self.known > 0.5).any(axis=1)
-            found[has] = self.known[has].argmax(axis=1)
+            has = (self.said > 0.5).any(axis=1)
+            found[self.at[has]] = self.said[has].argmax(axis=1)
         found[self.out] = NO_CLASS
         return found
 
@@ -71,29 +93,28 @@ def resolve(
 
     >>> said = {"a": Decision("a", "labels", yes=("cat",)), "b": Decision("b", "out")}
     >>> fixed = resolve(said, ["a", "b", "c"], ["cat", "dog"], several=False)
-    >>> fixed.known.tolist()[0], fixed.out.tolist(), fixed.labels(np.array([1, 0, 1])).tolist()
+    >>> fixed.known()[0].tolist(), fixed.out.tolist(), fixed.labels(np.array([1, 0, 1])).tolist()
     ([1.0, 0.0], [False, True, False], [0, -1, 1])
     """
     n, place = len(ids), {name: number for number, name in enumerate(classes)}
-    known = np.full((n, len(classes)), np.nan, dtype=np.float32)
+    at = [row for row, sample in enumerate(ids) if sample in decisions and decisions[sample].answer in FIXING]
+    known = np.full((len(at), len(classes)), np.nan, dtype=np.float32)
     out, none, picked = (np.zeros(n, dtype=bool) for _ in range(3))
-    for row, sample in enumerate(ids):
-        said = decisions.get(sample)
-        if said is None or said.answer not in FIXING:
-            continue
+    for number, row in enumerate(at):
+        said = decisions[ids[row]]
         yes = [place[name] for name in said.yes if name in place]
         if said.answer == "labels":
             if said.whole and (several or yes):
-                known[row] = 0.0
-            known[row, [place[name] for name in said.no if name in place]] = 0.0
-            known[row, yes] = 1.0
+                known[number] = 0.0
+            known[number, [place[name] for name in said.no if name in place]] = 0.0
+            known[number, yes] = 1.0
             picked[row] = said.anchor
         else:
             out[row] = True
             none[row] = said.answer == "out"
             if said.answer == "out" and several:
-                known[row] = 0.0
-    return Fixed(known, out, none, picked)
+                known[number] = 0.0
+    return Fixed(np.array(at, dtype=np.int64), known, out, none, picked)
 
 
 def _fixing(run: Run) -> dict[str, Decision]:

@@ -21,14 +21,6 @@ def decided_of(run: Run, training: TrainingSet) -> Fixed | None:
     return fixed_of(run, training.row_ids, training.classes, several=training.multi_label)
 
 
-def known_of(run: Run, training: TrainingSet) -> Tensor | None:
-    """What is settled of the posterior, in its shape; None without any decision."""
-    fixed = decided_of(run, training)
-    if fixed is None:
-        return None
-    return torch.from_numpy(fixed.known if training.multi_label else fixed.states())
-
-
 def settled_set(run: Run, training: TrainingSet, anchored: Tensor) -> tuple[TrainingSet, Tensor]:
     """CAPro as published: decided labels stand in the place of web labels and are anchors, which keep them.
 
@@ -40,10 +32,12 @@ def settled_set(run: Run, training: TrainingSet, anchored: Tensor) -> tuple[Trai
     web = training.labels.cpu().numpy()
     out = fixed.out if web.ndim == 1 else fixed.out[:, None]
     labels = torch.from_numpy(np.where(out, web, fixed.labels(web))).to(training.labels.device)
-    has = torch.from_numpy((fixed.known > 0.5) & ~fixed.out[:, None]).to(anchored.device)
-    gone = torch.from_numpy(np.broadcast_to(out, web.shape).copy()).to(anchored.device)
-    mine = has if training.multi_label else has.any(dim=1)
-    return replace(training, labels=labels), (anchored | mine) & ~gone
+    mine = np.zeros(web.shape, dtype=bool)
+    mine[fixed.at] = fixed.said > 0.5 if training.multi_label else (fixed.said > 0.5).any(axis=1)
+    gone, own = (
+        torch.from_numpy(part).to(anchored.device) for part in (np.broadcast_to(out, web.shape).copy(), mine)
+    )
+    return replace(training, labels=labels), (anchored | own) & ~gone
 
 
 def with_decisions(judged: Judged, fixed: Fixed | None, given: np.ndarray, anchored: np.ndarray) -> Judged:
@@ -53,7 +47,8 @@ def with_decisions(judged: Judged, fixed: Fixed | None, given: np.ndarray, ancho
     labels = fixed.labels(judged.labels)
     rows, decisions = fixed.rows, np.array(judged.decisions)
     if given.ndim == 2:
-        settled = ~np.isnan(fixed.known)
+        known = fixed.known()
+        settled = ~np.isnan(known)
         after = labels > 0
         pairs = np.select(
             [after & (given <= 0), ~after & (given > 0)],
@@ -64,7 +59,7 @@ def with_decisions(judged: Judged, fixed: Fixed | None, given: np.ndarray, ancho
         decisions = np.where(changed, pairs, decisions)
         scores = np.array(judged.scores)
         if "text" in (scores.dtype.names or ()):
-            said = np.take_along_axis(fixed.known, scores[CLASS].astype(np.int64), 1)
+            said = np.take_along_axis(known, scores[CLASS].astype(np.int64), 1)
             scores["text"] = np.where(np.isnan(said), scores["text"], said)
         ask = None if judged.ask is None else judged.ask & ~changed
         return replace(judged, labels=labels, decisions=decisions, scores=scores, ask=ask)

@@ -110,11 +110,13 @@ def _with_picked(
     if fixed is None or not fixed.picked.any():
         return found
     gallery = anchors.gallery
-    picked = fixed.picked[gallery.sample] & (fixed.known[gallery.sample, gallery.label] > 0.5)
+    picked = np.flatnonzero(fixed.picked[gallery.sample])
+    known = fixed.known(gallery.sample[picked])
+    picked = picked[known[np.arange(len(picked)), gallery.label[picked]] > 0.5]
     there = set(zip(found["row"], found["class_index"], strict=True))
     rank = found["class_index"].value_counts().to_dict()
     rows = []
-    for at in np.flatnonzero(picked).tolist():
+    for at in picked.tolist():
         sample, label = int(gallery.sample[at]), int(gallery.label[at])
         if (sample, label) in there:
             continue

@@ -15,7 +15,7 @@ from torch import Tensor
 from capro.config import Settings
 from capro.evaluate.class_findings import class_findings, finding_text
 from capro.method import plus
-from capro.review.decisions import deciding_person
+from capro.review.decisions import Fixed, deciding_person
 from capro.run.artefacts import (
     CLASS_NAME_TEXTS,
     CLASS_TEXTS,
@@ -32,7 +32,7 @@ from capro.run.fingerprints import seed_for
 from capro.run.kept_scores import Entries, entries_type, given_classes, keep, width_of
 from capro.run.shards import write_rows
 from capro.run.stage import Job, Stage
-from capro.stages.decided import known_of
+from capro.stages.decided import decided_of
 from capro.text.towers import has_text_tower
 from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
 
@@ -66,8 +66,9 @@ class Evidence:
         return [self.run.read(FIELD_TEXTS[name]) for name in self.run.result("embed")["fields"]]
 
     @cached_property
-    def _known(self) -> Tensor | None:
-        return known_of(self.run, self.training)
+    def decided(self) -> Fixed | None:
+        """What a person has decided; None without any decision."""
+        return decided_of(self.run, self.training)
 
     @cached_property
     def _joint_fields(self) -> list[NDArray[Any]] | None:
@@ -91,7 +92,10 @@ class Evidence:
 
     def known(self, rows: Rows) -> Tensor | None:
         """What a person has decided of them; None without any decision."""
-        return None if self._known is None else self._known[rows]
+        if self.decided is None:
+            return None
+        known = self.decided.known if self.training.multi_label else self.decided.states
+        return torch.from_numpy(known(rows))
 
     def towers(self, rows: Rows) -> plus.Towers | None:
         """The space of an image-text model, measured on these rows."""
@@ -214,10 +218,8 @@ def _part(evidence: Evidence, seed: int) -> NDArray[np.int64]:
     if n <= most:
         return np.arange(n)
     order = np.random.default_rng(seed_for(seed, "posterior")).permutation(n)
-    known = evidence.known(slice(None))
-    if known is not None:  # a person's answers count wherever they are
-        decided = (~known.isnan()).any(1).numpy()
-        order = order[np.argsort(~decided[order], kind="stable")]
+    if evidence.decided is not None:  # a person's answers count wherever they are
+        order = order[np.argsort(~evidence.decided.settled[order], kind="stable")]
     return np.sort(order[:most])
 
 
