@@ -44,11 +44,12 @@ test: .venv/.dev debian ## all checks and tests
 	@$(MAKE) --no-print-directory check
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-check: .venv/.dev ## format, lint, types, layers
+check: .venv/.dev ## format, lint, types, layers, known holes of dependencies
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/check_advisories.py
 
 format: .venv/.dev ## format and fix what can be fixed
 	@$(BIN)/ruff format .
