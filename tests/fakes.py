@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from capro.run.artefacts import write_json
+from capro.run.artefacts import read_json, write_json
+from capro.run.checksums import SELF, sealed
 from capro.run.directory import FINISHED, Run
 from capro.run.stage import Stage, perform
 from capro.stages import PLAN
@@ -29,4 +31,13 @@ def fake_the_rest(run: Run) -> None:
             fake_stage(run, stage.name, lambda _: None)
         done = run.finished(stage.name) or {}
         reads = {name: run.need(name) for name in stage.inputs(run.settings)}
-        write_json(run.folder(stage.name) / FINISHED, done | {"reads": reads})
+        done.pop(SELF)
+        write_json(run.folder(stage.name) / FINISHED, sealed(done | {"reads": reads}))
+
+
+def as_version_0_1_0(file: Path, *without: str) -> None:
+    """Rewrite a stage.json as version 0.1.0 wrote it: no checksums, and without other parts."""
+    done = read_json(file)
+    for name in ("files", SELF, *without):
+        del done[name]
+    file.write_text(json.dumps(done))

@@ -1,4 +1,4 @@
-"""Counts, shares and lists in sentences, and web text that is safe to print. Pure."""
+"""Counts, sizes, shares and lists in sentences, and web text that is safe to print. Pure."""
 
 from __future__ import annotations
 
@@ -30,6 +30,18 @@ def many(count: int, one: str, more: str | None = None) -> str:
     ('1 image', '2,400 images', '3 classes')
     """
     return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def byte_size(count: int) -> str:
+    """A number of bytes in a unit that fits.
+
+    >>> byte_size(80), byte_size(4_300_000), byte_size(5 * 2**30)
+    ('80 bytes', '4.1 MB', '5.0 GB')
+    """
+    for unit, size in (("TB", 2**40), ("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return many(count, "byte")
 
 
 def share(part: float, whole: float) -> str:

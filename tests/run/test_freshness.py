@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from capro.errors import DataError
 from capro.run.directory import Run
 from capro.run.freshness import FILES, UNKNOWN, Outlook, decides, outdated, outlook
 from capro.run.stage import Stage, perform
+from tests.fakes import as_version_0_1_0
 from tests.run.cases import make, stage
 
 
@@ -64,9 +64,7 @@ def test_a_stage_of_version_0_1_0_says_only_that_something_changed(tmp_path: Pat
     run = make(tmp_path, Settings())
     perform(run, stage("scan"))
     perform(run, _gamma())
-    file = run.folder("clean") / "stage.json"
-    old = {k: v for k, v in json.loads(file.read_text()).items() if k not in ("settings", "reads")}
-    file.write_text(json.dumps(old))
+    as_version_0_1_0(run.folder("clean") / "stage.json", "settings", "reads")
     assert outdated(_gamma(), run) == []
     assert outdated(_gamma(), _changed(run, "train.gamma=0.4")) == [UNKNOWN]
 

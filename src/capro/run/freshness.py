@@ -24,6 +24,7 @@ class Outlook:
     stage: str
     state: Literal["fresh", "stale", "to do"]
     why: str = ""
+    same: bool = False  # the result will be the same: nothing that reads it is done again
 
 
 def decides(stage: Stage, run: Run, name: str, new: Settings) -> bool:
@@ -58,7 +59,7 @@ def outlook(stages: Iterable[Stage], run: Run) -> list[Outlook]:
     """What a run would do with each of its stages, in order."""
     found: list[Outlook] = []
     for stage in stages:
-        before = [each.stage for each in found if each.state != "fresh"]
+        before = [each.stage for each in found if each.state != "fresh" and not each.same]
         again = [name for name in stage.inputs(run.settings) if name in before]
         if run.finished(stage.name) is None:
             found.append(Outlook(stage.name, "to do"))
@@ -66,6 +67,8 @@ def outlook(stages: Iterable[Stage], run: Run) -> list[Outlook]:
             found.append(Outlook(stage.name, "stale", "; ".join(why)))
         elif again:
             found.append(Outlook(stage.name, "stale", f"it reads {', '.join(again)}"))
+        elif damaged := run.damaged(stage.name):
+            found.append(Outlook(stage.name, "stale", f"{damaged[0]} is damaged", same=True))
         elif not stage.is_fresh(run):
             found.append(Outlook(stage.name, "stale", FILES))
         else:

@@ -141,7 +141,7 @@ class Plan:
         return outlook(self.of(run.settings), run)
 
     def require(self, run: Run, *names: str) -> None:
-        """Refuse a run in which one of these stages, or one before it, is missing or out of date."""
+        """Refuse a run in which one of these stages, or one before it, is missing, damaged or out of date."""
         wanted = self._before(run, names, uses=False)
         for name in self.names:
             if name in wanted:
@@ -164,7 +164,8 @@ class Plan:
                 self._refuse(run, needed)
 
     def _refuse(self, run: Run, name: str) -> None:
-        """Stop where a stage is missing or out of date."""
+        """Stop where a stage is missing, damaged or out of date."""
+        run.refuse_damaged(name)
         everything = self.command("run", run.path) + _as_options(run)
         if run.finished(name) is None:
             own = f"`{self.command(name, run.path)}` first, or " if name in self and name != "scan" else ""
@@ -196,7 +197,8 @@ class Plan:
         for each in outlook([self[name] for name in self.names if name in before], run):
             stage = self[each.stage]
             if each.state == "stale" and (stage.name in names or stage.implicit):
-                old = f"; what it left is kept in {run.kept(stage.name)}" if stage.keep else ""
+                kept = stage.keep and not run.damaged(stage.name)
+                old = f"; what it left is kept in {run.kept(stage.name)}" if kept else ""
                 watch.say(f"{stage.name} is done again: {each.why}{old}")
 
     # --- settings ---------------------------------------------------------------------------------
