@@ -8,7 +8,10 @@ from typing import Any
 
 CLIP = 280  # characters of a web text in the page
 # control characters, and those that turn the direction of the text around them
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"  # lone surrogates, which no file can hold; tags, which nobody sees
+)
 
 
 def plain(value: Any, clip: int = CLIP) -> str:

@@ -17,4 +17,4 @@ def test_card_has_data_settings_and_results(run: Run, model: Path) -> None:
     assert run.need("scan") in card
     top1 = run.result("evaluate")["capro"]["top1"]
     assert f"{100 * top1:.1f}" in card
-    assert _plain("<script>[x](javascript:1)`\n") == "script  x  javascript:1"
+    assert _plain("<script>[x](javascript:1)`\n") == "script x javascript:1"
