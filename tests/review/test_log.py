@@ -145,7 +145,7 @@ def test_a_killed_writer_loses_nothing_that_it_confirmed(tmp_path: Path) -> None
 def test_a_file_that_is_no_log_is_named(tmp_path: Path) -> None:
     file = tmp_path / "log.sqlite"
     file.write_bytes(b"no database" * 100)
-    with pytest.raises(RunError, match=r"log\.sqlite: no log of decisions"):
+    with pytest.raises(RunError, match=r"log\.sqlite: the log of decisions cannot be used"):
         Log(file)
 
 

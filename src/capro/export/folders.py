@@ -36,7 +36,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     >>> [p.name for p in target.parent.iterdir()], [p.name for p in target.iterdir()]
     (['out'], ['a.txt'])
     """
-    path = Path(os.path.abspath(path))  # `--out .` has a name as well
+    path = Path(os.path.abspath(path))
+    if path == Path.cwd():
+        raise RunError(f"{path}: is the folder you are in", hint="give a new folder to --out")
     with writing(path):
         if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
             raise _exists(path)

@@ -59,7 +59,9 @@ def same(file: Path, record: Mapping[str, Any], *, thorough: bool = False) -> bo
         os.close(descriptor)
     if stat.st_size != record["size"]:
         return False
-    if stat.st_mtime_ns == record["mtime_ns"] and not thorough:
+    if thorough:
+        return sha256_of(str(file)) == record["sha256"]
+    if stat.st_mtime_ns == record["mtime_ns"]:
         return True
     return bool(_known(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ino) == record["sha256"])
 

@@ -114,7 +114,7 @@ def _begun(path: Path) -> list[Path]:
 def settings_in(path: Path) -> Settings | None:
     """The settings in a folder's run.yaml; None if it is absent or damaged."""
     values = _document(path).get("settings")
-    return None if values is None else validate(values, place=str(path / SETTINGS))
+    return validate(values, place=str(path / SETTINGS)) if isinstance(values, dict) else None
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ class Run:
     Attributes:
         path: The directory.
         settings: Of the next stages.
-        thorough: Every file is hashed before it is read, whatever its size and time.
+        hashed: Where every file is hashed before it is first read, whatever its size and time: those that were.
     """
 
     path: Path
     settings: Settings
-    thorough: bool = field(default=False, kw_only=True)
+    hashed: set[Path] | None = field(default=None, kw_only=True, compare=False)
 
     @staticmethod
     def create(path: Path, settings: Settings) -> Run:
@@ -171,7 +171,7 @@ class Run:
 
     def thoroughly(self) -> Self:
         """The same run, whose files are all hashed before they are read: for what leaves it."""
-        return replace(self, thorough=True)
+        return replace(self, hashed=set())
 
     def with_settings(self, settings: Settings) -> Self:
         """The same directory under other settings; nothing is written."""
@@ -237,7 +237,7 @@ class Run:
         file = self.file(artefact)
         self._check(artefact)
         if not file.exists():
-            raise RunError(f"{file}: no such file", hint=artefacts.AGAIN)
+            raise RunError(f"{file}: no such file", hint=self._mend(artefact.stage, file))
         try:
             return load(file)
         except Exception as error:
@@ -259,7 +259,11 @@ class Run:
         return [file for file, record in named.items() if not self._same(file, record)]
 
     def _same(self, file: Path, record: Mapping[str, Any]) -> bool:
-        return checksums.same(file, record, thorough=self.thorough)
+        thorough = self.hashed is not None and file not in self.hashed
+        same = checksums.same(file, record, thorough=thorough)
+        if same and self.hashed is not None:
+            self.hashed.add(file)
+        return same
 
     def _check(self, artefact: Artefact[Any]) -> None:
         """Refuse a file that is not what its stage wrote."""
@@ -277,15 +281,18 @@ class Run:
             raise self._damage(stage, damaged)
 
     def _damage(self, stage: str, file: Path, why: str = "") -> RunError:
-        """A file is not what its stage wrote; doing the stage again gives the same file anew."""
-        mark, again = self.path / stage / FINISHED, f"`capro run --run {shlex.quote(str(self.path))}`"
-        noticed = file == mark or replace(self, thorough=False).damaged(stage)
-        if noticed:  # by `capro run` as well
-            hint = f"{again} does the {stage} stage again"
-        else:
-            hint = f"`rm {shlex.quote(str(mark))}`, then {again} does the {stage} stage again"
+        """A file is not what its stage wrote."""
         state = "damaged" if file.exists() else "gone"
-        return RunError(f"{file}: {state} since the {stage} stage wrote it{why}", hint=hint)
+        return RunError(
+            f"{file}: {state} since the {stage} stage wrote it{why}", hint=self._mend(stage, file)
+        )
+
+    def _mend(self, stage: str, file: Path) -> str:
+        """What to do about a damaged file: the stage gives the same file anew."""
+        mark = self.path / stage / FINISHED
+        again = f"`capro run --run {shlex.quote(str(self.path))}` does the {stage} stage again"
+        noticed = file == mark or replace(self, hashed=None).damaged(stage)  # by `capro run` as well
+        return again if noticed else f"`rm {shlex.quote(str(mark))}`, then {again}"
 
     def issues(self) -> pd.DataFrame:
         """The verdicts, one row per training sample (docs/export.md)."""
