@@ -16,7 +16,7 @@ from typing import Literal
 
 from capro.errors import RunError
 from capro.run import durable
-from capro.run.disk_errors import writing
+from capro.run.disk_errors import DiskError, writing
 
 TEMPORARY = ".capro-new-"  # how the name of a folder begins that is being written
 LONGEST = 60  # characters of a name; file systems stop at 255 bytes
@@ -49,6 +49,9 @@ def new_folder(path: Path) -> Iterator[Path]:
             yield temporary
             durable.sync_tree(temporary)
             _take_place(temporary, path)
+        except DiskError as error:
+            named = str(error).replace(str(temporary), str(path))
+            raise DiskError(named, hint=error.hint) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             os.close(lock)
