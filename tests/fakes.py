@@ -13,7 +13,6 @@ from capro.run.directory import FINISHED, Run
 from capro.run.stage import Stage, perform
 from capro.stages import PLAN
 
-
 T = TypeVar("T")
 
 

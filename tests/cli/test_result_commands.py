@@ -14,9 +14,11 @@ import pytest
 
 from capro.cli import app
 from capro.errors import CaproError
+from tests import commands
 from tests.commands import Capro
-from tests.commands import capro as typed
 from tests.made_up import CLASSES, make_run
+
+typed = commands.capro  # with the error messages; the function `capro` below lets errors through
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +140,10 @@ def test_flipped_bits_do_not_leave_the_run(
     assert code == 2
     assert lines[0] == f"error: {harmed / file}: damaged since the {stage} stage wrote it"
     again = f"`capro run --run {harmed}` does the {stage} stage again"
-    assert lines[1] == f"hint: {'`rm ' + str(harmed / stage / 'stage.json') + '`, then ' if quietly else ''}{again}"
+    assert (
+        lines[1]
+        == f"hint: {'`rm ' + str(harmed / stage / 'stage.json') + '`, then ' if quietly else ''}{again}"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -173,7 +178,13 @@ def test_a_damaged_stage_json_stops_no_command_but_those_that_need_it(
 )
 @pytest.mark.parametrize("command", ["export", "export-model"])
 def test_a_bad_out_is_no_bug(
-    run: Path, tmp_path: Path, typed: Capro, monkeypatch: pytest.MonkeyPatch, command: str, out: str, message: str
+    run: Path,
+    tmp_path: Path,
+    typed: Capro,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    out: str,
+    message: str,
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)

@@ -31,7 +31,9 @@ def test_the_card_holds_no_absolute_path_and_no_hidden_character(run: Run, model
     hidden = "".join(map(chr, [0, 7, 27, 0x7F, 0x85, 0x9B, 0x61C, *range(0x200E, 0x2010), *range(0x2028, 0x202F),
                                *range(0x2066, 0x206A), 0xFEFF, 0xFFF9, 0xE0041]))  # fmt: skip
     assert _plain(f"a{hidden}b") in {"ab", "a b"}
-    assert _plain("نیم\u200cفاصله 👩\u200d💻") == "نیم\u200cفاصله 👩\u200d💻"  # joiners are part of words and pictures
+    assert (
+        _plain("نیم\u200cفاصله 👩\u200d💻") == "نیم\u200cفاصله 👩\u200d💻"
+    )  # joiners are part of words and pictures
 
 
 def test_class_names_of_the_web_stay_inert_in_the_card(run: Run, model: Path) -> None:

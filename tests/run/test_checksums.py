@@ -59,7 +59,9 @@ def test_a_damaged_file_is_refused_and_a_run_makes_it_again(run: Run, harm: Call
     file, whole = run.file(LABELS), run.file(LABELS).read_bytes()
     harm(file)
     for read in (run.read, run.find):
-        with pytest.raises(RunError, match=r"clean/labels\.npy: (damaged|gone) since the clean stage") as caught:
+        with pytest.raises(
+            RunError, match=r"clean/labels\.npy: (damaged|gone) since the clean stage"
+        ) as caught:
             read(LABELS)
         assert caught.value.hint == f"`capro run --run {run.path}` does the clean stage again"
     assert perform(run, _clean(keep=True))
@@ -143,7 +145,9 @@ def _same_but_for_the_seal(found: dict[str, object], whole: bytes) -> bool:
     return all(found.get(name) == value for name, value in real.items() if name != checksums.SELF)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", '{"fingerprint": 5}', '{"fingerprint": "x"}', "\0" * 40, "[" * 9999])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"fingerprint": 5}', '{"fingerprint": "x"}', "\0" * 40, "[" * 9999]
+)
 def test_no_stage_json_is_too_strange(run: Run, text: str) -> None:
     (run.folder("clean") / FINISHED).write_text(text)
     assert run.finished("clean") is None

@@ -148,7 +148,15 @@ def test_a_damaged_run_yaml_has_a_way_out(tmp_path: Path) -> None:
     perform(run, stage("scan", a=1))
     file = run.path / "run.yaml"
     whole = file.read_text("utf-8")
-    for text in ("", "half: [", whole[: len(whole) // 2].rsplit("settings")[0], "\0" * 50, "[" * 3000, "5", "settings: 5"):
+    for text in (
+        "",
+        "half: [",
+        whole[: len(whole) // 2].rsplit("settings")[0],
+        "\0" * 50,
+        "[" * 3000,
+        "5",
+        "settings: 5",
+    ):
         file.write_text(text)
         with pytest.raises(CaproError, match=r"run\.yaml") as caught:
             Run.open(run.path)

@@ -21,7 +21,8 @@ from capro.config import Settings
 from capro.errors import RunError
 from capro.run import durable
 from capro.run.checksums import finished_in
-from capro.run.directory import FINISHED, Run, alone_in
+from capro.run.directory import FINISHED, Run
+from capro.run.lock import alone_in
 
 
 @dataclass(frozen=True)

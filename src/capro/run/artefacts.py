@@ -1,7 +1,8 @@
 """Artefacts: the files that stages leave in a run directory. The only place that knows their names.
 
 An artefact is written under a temporary name, synced and renamed, so that it is whole or absent, also after
-a power cut (`capro.run.durable`). Tables are Parquet, arrays ``.npy`` opened as memory maps, weights safetensors. Nothing is pickled.
+a power cut (`capro.run.durable`). Tables are Parquet, arrays ``.npy`` opened as memory maps, weights
+safetensors. Nothing is pickled.
 """
 
 from __future__ import annotations

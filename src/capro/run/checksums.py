@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zipfile
+import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -60,7 +62,7 @@ def same(file: Path, record: Mapping[str, Any], *, thorough: bool = False) -> bo
     if stat.st_size != record["size"]:
         return False
     if thorough:
-        return sha256_of(str(file)) == record["sha256"]
+        return bool(sha256_of(str(file)) == record["sha256"])
     if stat.st_mtime_ns == record["mtime_ns"]:
         return True
     return bool(_known(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ino) == record["sha256"])
@@ -104,6 +106,15 @@ def _sound(document: Any) -> bool:
     if not isinstance(document, dict) or not isinstance(document.get("fingerprint"), str):
         return False
     parts = [document.get(name, {}) for name in ("result", "settings", "reads", "files")]
-    if not all(isinstance(part, dict) for part in parts) or not isinstance(document.get("seconds"), int | float):
+    if not all(isinstance(part, dict) for part in parts) or not isinstance(
+        document.get("seconds"), int | float
+    ):
         return False
     return SELF not in document or is_sealed(document)
+
+
+def says_damaged(error: Exception) -> bool:
+    """Whether a reader found a file cut or changed: not an error of the disk, and none of the program."""
+    kinds = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+    parquet = isinstance(error, OSError) and error.errno is None
+    return parquet or isinstance(error, kinds) or type(error).__name__ == "SafetensorError"

@@ -13,16 +13,12 @@ result is whole. ``run.yaml`` changes only under the lock (`capro.run.plan` says
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import platform
 import shlex
 import shutil
-import threading
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -39,6 +35,7 @@ from capro.run import artefacts, checksums, durable, processes
 from capro.run.artefacts import Artefact, temporaries, write_json, write_text
 from capro.run.disk_errors import writing
 from capro.run.fingerprints import fingerprint
+from capro.run.lock import LOCK, alone_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,35 +43,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LAYOUT = 1  # of the directory; version 0.1.0 wrote no number and the same files
 VERSIONED = ("torch", "transformers", "accelerate", "faiss-cpu", "kornia", "numpy", "Pillow")
-SETTINGS, FINISHED, EVENTS, LOCK = "run.yaml", "stage.json", "events.jsonl", ".lock"
+SETTINGS, FINISHED, EVENTS = "run.yaml", "stage.json", "events.jsonl"
 REDO = ".redo"  # where a finished stage is done again
-_locked: set[tuple[Path, int]] = set()  # folders that a thread of this process has locked
-
-
-@contextmanager
-def alone_in(folder: Path, doing: str) -> Iterator[None]:
-    """One process at a time changes a folder; the lock dies with its process.
-
-    Within a block that has the lock it may be taken again.
-    """
-    at = folder.resolve(), threading.get_ident()
-    if at in _locked:
-        yield
-        return
-    with writing(folder / LOCK):
-        opened = (folder / LOCK).open("w")
-    with opened as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(
-                f"{folder}: another {doing}", hint="wait for it, or give another folder to --run"
-            ) from None
-        _locked.add(at)
-        try:
-            yield
-        finally:
-            _locked.discard(at)
 
 
 def is_run(path: Path) -> bool:
@@ -97,13 +67,6 @@ def _document(path: Path) -> dict[str, Any]:
             hint="install that version, or give a new folder to --run",
         )
     return document
-
-
-def _says_damaged(error: Exception) -> bool:
-    """Whether a reader found a file cut or changed: not an error of the disk, and none of the program."""
-    kinds = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
-    parquet = isinstance(error, OSError) and error.errno is None
-    return parquet or isinstance(error, kinds) or type(error).__name__ == "SafetensorError"
 
 
 def _begun(path: Path) -> list[Path]:
@@ -241,7 +204,7 @@ class Run:
         try:
             return load(file)
         except Exception as error:
-            if not _says_damaged(error):
+            if not checksums.says_damaged(error):
                 raise
             raise self._damage(artefact.stage, file, f" ({first_line(error)})") from error
 
@@ -283,9 +246,8 @@ class Run:
     def _damage(self, stage: str, file: Path, why: str = "") -> RunError:
         """A file is not what its stage wrote."""
         state = "damaged" if file.exists() else "gone"
-        return RunError(
-            f"{file}: {state} since the {stage} stage wrote it{why}", hint=self._mend(stage, file)
-        )
+        text = f"{file}: {state} since the {stage} stage wrote it{why}"
+        return RunError(text, hint=self._mend(stage, file))
 
     def _mend(self, stage: str, file: Path) -> str:
         """What to do about a damaged file: the stage gives the same file anew."""

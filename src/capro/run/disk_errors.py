@@ -18,8 +18,14 @@ _RIGHTS = "`ls -ld` shows whose it is; change the rights, or give another place 
 
 # What a number of the system means, and what to do. Any other number is a bug of ours, and is reported as one.
 MEANINGS = {
-    errno.ENOSPC: ("no space is left on the disk", f"free some space, then give the same command again; or {_ELSEWHERE}"),
-    errno.EDQUOT: ("your quota of the disk is used up", f"free some space, then give the same command again; or {_ELSEWHERE}"),
+    errno.ENOSPC: (
+        "no space is left on the disk",
+        f"free some space, then give the same command again; or {_ELSEWHERE}",
+    ),
+    errno.EDQUOT: (
+        "your quota of the disk is used up",
+        f"free some space, then give the same command again; or {_ELSEWHERE}",
+    ),
     errno.EROFS: ("the disk is mounted read-only", _ELSEWHERE),
     errno.EACCES: ("permission denied", _RIGHTS),
     errno.EPERM: ("operation not permitted", _RIGHTS),

@@ -14,7 +14,14 @@ from typing import Any
 from torch import Tensor
 
 from capro.run import durable
-from capro.run.artefacts import CHECKPOINT_STATE, CHECKPOINT_TENSORS, read_json, read_weights, write_json, write_weights
+from capro.run.artefacts import (
+    CHECKPOINT_STATE,
+    CHECKPOINT_TENSORS,
+    read_json,
+    read_weights,
+    write_json,
+    write_weights,
+)
 from capro.run.checksums import is_sealed, sealed, sha256_of
 from capro.run.disk_errors import writing
 
