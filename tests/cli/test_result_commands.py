@@ -160,6 +160,8 @@ def test_a_damaged_stage_json_stops_no_command_but_those_that_need_it(
 ) -> None:
     (harmed / "evaluate" / "stage.json").write_text("{")
     assert typed("export", harmed, "--out", tmp_path / "out")[0] == 0
+    code, _, error = typed("export-model", harmed, "--out", tmp_path / "model")  # its card has the figures
+    assert (code, "evaluate/stage.json: damaged" in error) == (2, True)
     (harmed / "clean" / "stage.json").write_text("{")
     code, _, error = typed("export", harmed, "--out", tmp_path / "out2")
     assert code == 2

@@ -101,7 +101,10 @@ def _open_set(found: dict[str, Any]) -> str:
 
 
 def _results(run: Run) -> str:
-    results = run.result("evaluate") if run.finished("evaluate") else {}
+    run.refuse_damaged("evaluate")
+    if not run.finished("evaluate"):
+        return "Nothing was measured: the evaluate stage has not finished."
+    results = run.result("evaluate")
     if not results:
         return "No test split: nothing was measured."
     rows = [(method, *(f"{100 * value:.1f}" for value in row.values())) for method, row in results.items()]

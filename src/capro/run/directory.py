@@ -211,6 +211,7 @@ class Run:
     def find(self, artefact: Artefact[T]) -> T | None:
         """An artefact, or None where its stage has not finished or did not write it."""
         if self.finished(artefact.stage) is None:
+            self.refuse_damaged(artefact.stage)
             return None
         self._check(artefact)
         return self.read(artefact) if self.file(artefact).exists() else None

@@ -148,8 +148,9 @@ class Plan:
                 self._refuse(run, name)
 
     def require_current(self, run: Run) -> None:
-        """Refuse a run in which a finished stage is out of date; stages may be missing."""
+        """Refuse a run in which a finished stage is damaged or out of date; stages may be missing."""
         for stage in self.of(run.settings):
+            run.refuse_damaged(stage.name)
             if run.finished(stage.name):
                 self._refuse(run, stage.name)
 
