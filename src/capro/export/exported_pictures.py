@@ -50,7 +50,11 @@ class ExportedPictures:
     def __post_init__(self) -> None:
         self._store = ImageStore(self.manifest)
         self._scanned = self.manifest.samples["sha256"].to_numpy()
-        self._positions = self.table["position"].to_numpy()
+        # columns as arrays: a row of a DataFrame takes longer than the whole check of a picture
+        self._positions, self._sources, self._paths = (
+            self.table[name].to_numpy() for name in ("position", "source", "path")
+        )
+        self._folders_inside: dict[tuple[str, str], bool] = {}
         sources = enumerate(self.manifest.sources)
         self._files = {number: source.root for number, source in sources if source.kind == "files"}
         self.root: str | None = None
@@ -86,9 +90,8 @@ class ExportedPictures:
 
     def path(self, number: int) -> Path | None:
         """The source file of a picture; None where it lies inside another file."""
-        row = self.table.iloc[number]
-        root = self._files.get(int(row["source"]))
-        return Path(root, str(row["path"])) if root is not None else None
+        root = self._files.get(int(self._sources[number]))
+        return Path(root, str(self._paths[number])) if root is not None else None
 
     # --- as the scan saw them ---------------------------------------------------------------------
 
@@ -117,18 +120,25 @@ class ExportedPictures:
 
     def _check_place(self, number: int) -> None:
         """Refuse what is no file of its source any more: the rules are those of the scan."""
-        path = self.path(number)
-        if path is None:
+        root = self._files.get(int(self._sources[number]))
+        if root is None:
             return
+        path = os.path.join(root, str(self._paths[number]))
         try:
-            regular = stat.S_ISREG(path.stat().st_mode)
+            link = stat.S_ISLNK(os.lstat(path).st_mode)
+            regular = stat.S_ISREG(os.stat(path).st_mode)
         except OSError as error:
             raise ChangedPicture(f"it is gone ({error.strerror})") from None
         if not regular:
             raise ChangedPicture("it is no file")
-        root = Path(self._files[int(self.table["source"].iloc[number])])
-        if not is_inside(root, path):
+        if not (is_inside(Path(root), Path(path)) if link else self._inside(root, os.path.dirname(path))):
             raise ChangedPicture("it is a link out of the data folder")
+
+    def _inside(self, root: str, folder: str) -> bool:
+        """Whether a folder of pictures is in the source's; looked at once."""
+        if (root, folder) not in self._folders_inside:
+            self._folders_inside[root, folder] = is_inside(Path(root), Path(folder))
+        return self._folders_inside[root, folder]
 
     # --- writing ----------------------------------------------------------------------------------
 
