@@ -140,6 +140,10 @@ class Plan:
         """What ``run`` would do with each stage, and why; nothing is done or written."""
         return outlook(self.of(run.settings), run)
 
+    def kept(self, run: Run, stage: Stage) -> Path | None:
+        """Where the result of a stage will be kept when it is done again; None where it will not."""
+        return run.kept(stage.name) if stage.keep and not run.damaged(stage.name) else None
+
     def require(self, run: Run, *names: str) -> None:
         """Refuse a run in which one of these stages, or one before it, is missing, damaged or out of date."""
         wanted = self._before(run, names, uses=False)
@@ -198,8 +202,8 @@ class Plan:
         for each in outlook([self[name] for name in self.names if name in before], run):
             stage = self[each.stage]
             if each.state == "stale" and (stage.name in names or stage.implicit):
-                kept = stage.keep and not run.damaged(stage.name)
-                old = f"; what it left is kept in {run.kept(stage.name)}" if kept else ""
+                place = self.kept(run, stage)
+                old = f"; what it left is kept in {place}" if place else ""
                 watch.say(f"{stage.name} is done again: {each.why}{old}")
 
     # --- settings ---------------------------------------------------------------------------------
