@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from capro.run.artefacts import write_json
+from capro.run.artefacts import Artefact, read_json, write_json
+from capro.run.checksums import SELF, recorded, sealed
 from capro.run.directory import FINISHED, Run
 from capro.run.stage import Stage, perform
 from capro.stages import PLAN
+
+T = TypeVar("T")
 
 
 def fake_stage(
@@ -29,4 +33,22 @@ def fake_the_rest(run: Run) -> None:
             fake_stage(run, stage.name, lambda _: None)
         done = run.finished(stage.name) or {}
         reads = {name: run.need(name) for name in stage.inputs(run.settings)}
-        write_json(run.folder(stage.name) / FINISHED, done | {"reads": reads})
+        done.pop(SELF)
+        write_json(run.folder(stage.name) / FINISHED, sealed(done | {"reads": reads}))
+
+
+def as_version_0_1_0(file: Path, *without: str) -> None:
+    """Rewrite a stage.json as version 0.1.0 wrote it: no checksums, and without other parts."""
+    done = read_json(file)
+    for name in ("files", SELF, *without):
+        del done[name]
+    file.write_text(json.dumps(done))
+
+
+def rewrite(run: Run, artefact: Artefact[T], value: T) -> None:
+    """Another content of an artefact, as if its stage had written it."""
+    artefact.save(run.file(artefact), value)
+    folder = run.folder(artefact.stage)
+    done = read_json(folder / FINISHED)
+    done.pop(SELF)
+    write_json(folder / FINISHED, sealed(done | {"files": recorded(folder, leave_out=FINISHED)}))

@@ -31,7 +31,7 @@ from capro.errors import CaproError, ConfigError, DataError
 from capro.export.cleaned import export_data
 from capro.export.model import export_model
 from capro.export.predictor import MULTI_LABEL_FROM, Predictor, find_images
-from capro.run.artefacts import read_json, write_json
+from capro.run.artefacts import read_json, write_json, write_table
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Lines, terminal
 from capro.stages import PLAN, run_all
@@ -257,13 +257,15 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         return Review(self.run_, host=host, port=port).start()
 
-    def export(self, out: str | Path, *, to: str = "csv", images: str | None = None) -> Path:
+    def export(
+        self, out: str | Path, *, to: str = "csv", images: str | None = None, skip_changed: bool = False
+    ) -> Path:
         """Write the cleaned training set; see ``capro export``."""
         self._fitted()
         if self.run_ is None:
             raise CaproError("a loaded model has no data to export", hint="export after fit")
         PLAN.require(self.run_, "clean")
-        export_data(self.run_, Path(out), to=to, images=images)
+        export_data(self.run_, Path(out), to=to, images=images, skip_changed=skip_changed)
         return Path(out)
 
     def save(self, path: str | Path, *, onnx: bool = False) -> Path:
@@ -272,11 +274,14 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.run_ is None:
             raise CaproError("a loaded model is saved already", hint="copy its folder")
         PLAN.require(self.run_, "finetune")
-        path = Path(path)
-        export_model(self.run_, path, open_set=threshold(self.run_), onnx=onnx)
-        self.issues().to_parquet(path / "issues.parquet", index=False)
         params = {k: str(v) if isinstance(v, Path) else v for k, v in self.get_params().items()}
-        write_json(path / "params.json", params | {"run": None})
+
+        def also(folder: Path) -> None:
+            write_table(folder / "issues.parquet", self.issues())
+            write_json(folder / "params.json", params | {"run": None})
+
+        path = Path(path)
+        export_model(self.run_, path, open_set=threshold(self.run_), onnx=onnx, also=also)
         return path
 
     @classmethod

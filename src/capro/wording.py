@@ -1,4 +1,4 @@
-"""Counts, shares and lists in sentences, and web text that is safe to print. Pure."""
+"""Counts, sizes, shares and lists in sentences, and web text that is safe to print. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 CLIP = 280  # characters of a web text in the page
 # control characters, and those that turn the direction of the text around them
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"  # lone surrogates, which no file can hold; tags, which nobody sees
+)
 
 
 def plain(value: Any, clip: int = CLIP) -> str:
@@ -30,6 +33,18 @@ def many(count: int, one: str, more: str | None = None) -> str:
     ('1 image', '2,400 images', '3 classes')
     """
     return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def byte_size(count: int) -> str:
+    """A number of bytes in a unit that fits.
+
+    >>> byte_size(80), byte_size(4_300_000), byte_size(5 * 2**30)
+    ('80 bytes', '4.1 MB', '5.0 GB')
+    """
+    for unit, size in (("TB", 2**40), ("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return many(count, "byte")
 
 
 def share(part: float, whole: float) -> str:

@@ -14,7 +14,8 @@ from capro.bench import Bench, bench
 from capro.bench.store import SharedRun
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, DataError, RunError
-from capro.run.directory import LOCK, Run
+from capro.run.directory import Run
+from capro.run.lock import LOCK
 from capro.run.progress import Lines
 from capro.stages import PLAN, clean
 from tests import squares as tiny

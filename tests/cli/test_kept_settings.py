@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from capro.run.directory import Run, alone_in
+from capro.run.directory import Run
+from capro.run.lock import alone_in
 from capro.stages import run_all
 from tests import squares
 from tests.commands import capro
@@ -168,7 +169,7 @@ def test_who_is_refused_by_the_lock_writes_nothing(run: Path, capro: Any, tmp_pa
 
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     hold = (
-        "import sys, time; from pathlib import Path; from capro.run.directory import alone_in\n"
+        "import sys, time; from pathlib import Path; from capro.run.lock import alone_in\n"
         "with alone_in(Path(sys.argv[1]), 'test'): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, str(run)], stdout=subprocess.PIPE) as holder:

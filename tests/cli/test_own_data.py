@@ -13,6 +13,7 @@ import pytest
 from capro.run.directory import Run
 from tests import squares
 from tests.commands import Capro, capro
+from tests.fakes import as_version_0_1_0
 from tests.stages.conftest import words
 
 __all__ = ["capro", "words"]
@@ -127,6 +128,8 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path, capro: Capro, texts
     data, run = write_crawl(tmp_path / "data", texts=texts), tmp_path / "run"
     capro("scan", data, "--run", run, "--classes", data / "classes.yaml")
     capro("classes", "show", "--run", run)
+    for name in ("scan", "classes"):
+        as_version_0_1_0(run / name / "stage.json")
     stage = run / "classes" / "stage.json"
     done = json.loads(stage.read_text())
     del done["result"]["texts"]  # it was not counted there

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,11 @@ import pytest
 
 from capro.cli import app
 from capro.errors import CaproError
+from tests import commands
+from tests.commands import Capro
 from tests.made_up import CLASSES, make_run
+
+typed = commands.capro  # with the error messages; the function `capro` below lets errors through
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +98,136 @@ def test_predict_on_something_else_is_an_error_with_a_hint(run: Path) -> None:
     with pytest.raises(CaproError, match="not a model folder") as caught:
         capro("predict", run, run)
     assert "export-model" in caught.value.hint
+
+
+# --- damaged files and disks ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def harmed(run: Path) -> Iterator[Path]:
+    """The run, of which a test may damage files: they are put back."""
+    files = [file for file in run.rglob("*") if file.is_file()]
+    before = {file: (file.read_bytes(), file.stat()) for file in files}
+    yield run
+    for file, (data, stat) in before.items():
+        if not file.exists() or file.read_bytes() != data or file.stat().st_mtime_ns != stat.st_mtime_ns:
+            file.write_bytes(data)
+            os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def _flip(file: Path, *, quietly: bool) -> None:
+    stat, data = file.stat(), bytearray(file.read_bytes())
+    data[-9] ^= 16
+    file.write_bytes(data)
+    if quietly:
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize("quietly", [False, True])
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [("export-model", "finetune/model.safetensors"), ("export", "clean/verdicts.parquet"),
+     ("export", "scan/manifest.parquet"), ("export", "classes/classes.json")],
+)  # fmt: skip
+def test_flipped_bits_do_not_leave_the_run(
+    harmed: Path, tmp_path: Path, typed: Capro, command: str, file: str, quietly: bool
+) -> None:
+    """They passed `run` and `export-model`."""
+    _flip(harmed / file, quietly=quietly)
+    code, _, error = typed(command, harmed, "--out", tmp_path / "out")
+    lines = error.splitlines()[-2:]
+    stage = file.partition("/")[0]
+    assert code == 2
+    assert lines[0] == f"error: {harmed / file}: damaged since the {stage} stage wrote it"
+    again = f"`capro run --run {harmed}` does the {stage} stage again"
+    assert (
+        lines[1]
+        == f"hint: {'`rm ' + str(harmed / stage / 'stage.json') + '`, then ' if quietly else ''}{again}"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_array_is_damaged_and_not_interrupted(harmed: Path, tmp_path: Path, typed: Capro) -> None:
+    (harmed / "clean" / "labels.npy").write_bytes(b"")
+    code, _, error = typed("report", harmed, "--out", tmp_path / "r.html")
+    assert code == 2
+    assert "clean/labels.npy: damaged since the clean stage wrote it" in error
+    assert "interrupted" not in error
+
+
+def test_a_damaged_stage_json_stops_no_command_but_those_that_need_it(
+    harmed: Path, tmp_path: Path, typed: Capro
+) -> None:
+    (harmed / "evaluate" / "stage.json").write_text("{")
+    assert typed("export", harmed, "--out", tmp_path / "out")[0] == 0
+    code, _, error = typed("export-model", harmed, "--out", tmp_path / "model")  # its card has the figures
+    assert (code, "evaluate/stage.json: damaged" in error) == (2, True)
+    (harmed / "clean" / "stage.json").write_text("{")
+    code, _, error = typed("export", harmed, "--out", tmp_path / "out2")
+    assert code == 2
+    assert "clean/stage.json: damaged since the clean stage wrote it" in error
+    assert f"hint: `capro run --run {harmed}` does the clean stage again" in error
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("file/out", "a part of the path is a file, not a folder"),
+        ("n" * 300, "the name is too long for the file system"),
+        ("file", "exists already"),
+        (".", "is the folder you are in"),
+    ],
+)
+@pytest.mark.parametrize("command", ["export", "export-model"])
+def test_a_bad_out_is_no_bug(
+    run: Path,
+    tmp_path: Path,
+    typed: Capro,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    out: str,
+    message: str,
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    code, _, error = typed(command, run, "--out", out)
+    assert code == 2
+    assert message in error
+    assert error.splitlines()[-1].startswith("hint: ")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(("out", "message"), [("folder.csv", "is a folder"), ("file/x.csv", "is a file")])
+def test_a_bad_out_of_predict_and_report_is_no_bug(
+    run: Path, tmp_path: Path, typed: Capro, monkeypatch: pytest.MonkeyPatch, out: str, message: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.csv").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = run.parent / "model"
+    if not model.exists():
+        typed("export-model", run, "--out", model)
+    for words in (["predict", model, run.parent / "data"], ["report", run]):
+        code, _, error = typed(*words, "--out", out)
+        assert code == 2
+        assert message in error or "folder.csv: exists already" in error
+
+
+def test_other_errors_of_the_system_stay_bug_reports(
+    run: Path, tmp_path: Path, typed: Capro, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from capro.export import cleaned
+
+    for error, code, word in (
+        (OSError(errno.EINVAL, "Invalid argument"), 1, "this is a bug in capro"),
+        (EOFError("no more"), 1, "this is a bug in capro"),
+        (PermissionError(errno.EACCES, "Permission denied", "/etc/x"), 2, "/etc/x: permission denied"),
+    ):
+
+        def fails(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(cleaned, "export_data", fails)
+        found = typed("export", run, "--out", tmp_path / "out")
+        assert found[0] == code
+        assert word in found[2]

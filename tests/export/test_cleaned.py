@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import shutil
 import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,7 @@ import pytest
 from capro import config
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers import WRITERS
-from capro.errors import CaproError
+from capro.errors import CaproError, DataError
 from capro.export.cleaned import cleaned_table, export_data
 from capro.run.artefacts import CLASSES as CLASSES_FILE
 from capro.run.artefacts import VERDICTS, write_json, write_table
@@ -35,11 +40,11 @@ def multi(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def rescan(note: dict[str, Any], out: Path, folder: Path) -> Manifest:
-    """Scan an export as its export.json says."""
-    words = note["scan"].split()
+    """Scan an export as its export.json says: in its own folder."""
+    words = shlex.split(note["scan"])
     assert words[:2] == ["capro", "scan"]
-    overrides = [f"data.source={words[2]}", "scan.workers=1"]
-    overrides += [f"data.image_root={words[4]}"] if len(words) > 3 else []
+    overrides = [f"data.source={out / words[2]}", "scan.workers=1"]
+    overrides += [f"data.image_root={out / words[4]}"] if len(words) > 3 else []
     run = Run.create(folder, config.load(overrides=overrides))
     PLAN.do(run, "scan")
     return manifest_of(run)
@@ -232,3 +237,125 @@ def test_classes_with_one_safe_name_keep_apart(single: Run, tmp_path: Path) -> N
     assert table.groupby(folders)["label"].nunique().max() == 1
     assert folders.nunique() == table["label"].nunique()
     assert np.unique(table["file_name"]).size == len(table)
+
+
+# --- pictures that changed since the scan ---------------------------------------------------------
+
+
+@pytest.fixture
+def own(single: Run, tmp_path: Path) -> Iterator[Run]:
+    """A run whose pictures and verdicts a test may change: they are put back."""
+    folders = [single.path.parent / "data", single.folder("clean")]
+    for number, folder in enumerate(folders):
+        shutil.copytree(folder, tmp_path / "as it was" / str(number))
+    yield single
+    for number, folder in enumerate(folders):
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "as it was" / str(number), folder)
+
+
+def _kept_pictures(run: Run) -> list[Path]:
+    manifest = manifest_of(run)
+    table = cleaned_table(run, manifest)
+    kept = table[table["decision"] != "drop"]
+    return [Path(manifest.sources[row["source"]].root, row["path"]) for row in kept.to_dict("records")]
+
+
+def _replace_by_link(picture: Path) -> None:
+    secret = picture.parents[3] / "secret.png"
+    secret.write_bytes(b"private")
+    picture.unlink()
+    picture.symlink_to(secret)
+
+
+def _replace_by_link_to_a_copy(picture: Path) -> None:
+    copy = picture.parents[3] / "copy.png"
+    copy.write_bytes(picture.read_bytes())
+    picture.unlink()
+    picture.symlink_to(copy)
+
+
+def _replace_by_pipe(picture: Path) -> None:
+    picture.unlink()
+    os.mkfifo(picture)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "content": (lambda picture: picture.write_bytes(b"another"), "its content is another"),
+    "link": (_replace_by_link, "it is a link out of the data folder"),
+    "link to the same": (_replace_by_link_to_a_copy, "it is a link out of the data folder"),
+    "gone": (Path.unlink, r"it is gone \(No such file or directory\)"),
+    "pipe": (_replace_by_pipe, "it is no file"),
+}
+
+
+@pytest.mark.parametrize(("to", "images"), [("folder", "link"), ("folder", "copy"), ("hf", None)])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_picture_that_changed_since_the_scan_is_not_exported(
+    own: Run, tmp_path: Path, change: str, to: str, images: str | None
+) -> None:
+    """Pictures that were replaced by links to other files were exported."""
+    act, why = CHANGES[change]
+    picture = _kept_pictures(own)[2]
+    act(picture)
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match=rf"1 of \d+ pictures changed since the scan \(.*: {why}\)") as caught:
+        export_data(own, out, to=to, images=images)
+    assert f"`capro scan --run {own.path} --force`, then `capro run --run {own.path}`" in caught.value.hint
+    assert "--skip-changed" in caught.value.hint
+    assert not out.exists()
+    note = export_data(own, out, to=to, images=images, skip_changed=True)
+    listed = pd.read_csv(out / "changed.csv").to_dict("records")
+    assert [(row["path"], note["changed"]) for row in listed] == [(f"images/{picture.name}", 1)]
+    assert re.fullmatch(why, listed[0]["problem"])
+    assert note["samples"] == len(_kept_pictures(own)) - 1
+    assert len(rescan(note, out, tmp_path / "again").samples) == note["samples"]
+    assert not any(b"private" in file.read_bytes() for file in out.rglob("*") if file.is_file())
+
+
+def test_many_changed_pictures_are_counted_and_the_first_are_named(own: Run, tmp_path: Path) -> None:
+    pictures = _kept_pictures(own)
+    for picture in pictures:
+        picture.unlink()
+    with pytest.raises(DataError, match=rf"{len(pictures)} of .*; and {len(pictures) - 5} more\)$"):
+        export_data(own, tmp_path / "out", to="folder")
+    with pytest.raises(DataError, match=f"all {len(pictures)} pictures have changed"):
+        export_data(own, tmp_path / "out", to="folder", skip_changed=True)
+
+
+def test_a_link_within_the_data_is_exported_as_the_scan_read_it(own: Run, tmp_path: Path) -> None:
+    picture = _kept_pictures(own)[0]
+    moved = picture.with_name("moved.bin")
+    picture.rename(moved)
+    picture.symlink_to(moved)
+    for images in ("link", "copy"):
+        note = export_data(own, tmp_path / images, to="folder", images=images)
+        assert not any(file.is_symlink() for file in (tmp_path / images).rglob("*"))
+        assert note["changed"] == 0
+
+
+def test_a_damaged_verdict_table_stops_the_export(own: Run, tmp_path: Path) -> None:
+    """Also where size and time are those of the whole file."""
+    file = own.file(VERDICTS)
+    before, data = file.stat(), bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(CaproError, match=r"verdicts\.parquet: damaged since the clean stage wrote it"):
+        export_data(own, tmp_path / "out", to="csv")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to", WRITERS)
+def test_an_export_holds_no_absolute_path(single: Run, tmp_path: Path, to: str) -> None:
+    """export.json had those of the run, the pictures and the export."""
+    out = tmp_path / "out"
+    note = export_data(single, out, to=to)
+    data = str(single.path.resolve().parent).encode()
+    places = {"data.json"} if to == "fiftyone" else set()  # FiftyOne needs them where no picture is copied
+    for file in out.rglob("*"):
+        if file.is_file() and file.name not in places:
+            assert data not in file.read_bytes(), file
+            assert str(tmp_path).encode() not in file.read_bytes(), file
+    assert note["run"] == "run"
+    assert json.loads((out / "export.json").read_text()) == note

@@ -1,8 +1,77 @@
-"""Names of folders."""
+"""Folders that appear whole, and their names."""
 
 from __future__ import annotations
 
-from capro.export.folders import safe_name, safe_names
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from capro.errors import RunError
+from capro.export.folders import TEMPORARY, new_folder, safe_name, safe_names
+from capro.run.disk_errors import DiskError
+
+
+def _export_for_ever(out: Path) -> None:
+    with new_folder(out) as folder:
+        (folder / "half").touch()
+        time.sleep(60)
+
+
+def test_what_a_killed_export_left_goes_with_the_next_one_and_a_living_one_stays(tmp_path: Path) -> None:
+    """Killed exports left their temporary folder for ever."""
+    start = multiprocessing.get_context("fork").Process
+    dead, living = (start(target=_export_for_ever, args=(tmp_path / name,)) for name in ("dead", "living"))
+    for number, process in enumerate((dead, living), 1):
+        process.start()
+        until = time.monotonic() + 20
+        while len(list(tmp_path.glob(f"{TEMPORARY}*/half"))) < number and time.monotonic() < until:
+            time.sleep(0.01)
+    assert dead.pid
+    os.kill(dead.pid, signal.SIGKILL)
+    dead.join()
+    (tmp_path / f"{TEMPORARY}file").touch()  # no folder: not ours
+    (tmp_path / "precious").mkdir()
+    (tmp_path / f"{TEMPORARY}link").symlink_to("precious")
+    with new_folder(tmp_path / "out"):
+        assert len(list(tmp_path.glob(f"{TEMPORARY}*/half"))) == 1
+    living.terminate()
+    living.join()
+    with new_folder(tmp_path / "other"):
+        pass
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [f"{TEMPORARY}file", f"{TEMPORARY}link", "other", "out", "precious"]
+
+
+def test_the_folder_one_is_in_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--out .` has no name of its own; and a shell would stay in the folder that was replaced."""
+    monkeypatch.chdir(tmp_path)
+    for place in (Path(), tmp_path, Path("..", tmp_path.name)):
+        with pytest.raises(RunError, match="is the folder you are in"), new_folder(place):
+            pass
+
+
+def test_a_folder_that_somebody_fills_meanwhile_is_not_touched(tmp_path: Path) -> None:
+    def race() -> None:
+        with new_folder(tmp_path / "out"):
+            (tmp_path / "out").mkdir()
+            (tmp_path / "out" / "theirs").touch()
+
+    with pytest.raises(RunError, match="exists already"):
+        race()
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["theirs"]
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_bad_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place, message in (("file/out", "is a file, not a folder"), ("x" * 300, "the name is too long")):
+        with pytest.raises(DiskError, match=message), new_folder(tmp_path / place):
+            pass
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 def test_safe_names() -> None:

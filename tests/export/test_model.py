@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import capro
 from capro.data.image_bytes import ImageStore
 from capro.data.manifest import manifest_of
 from capro.errors import CaproError
@@ -62,6 +63,7 @@ def test_onnx_equals_pytorch(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     config = export_model(run, tmp_path / "m", open_set=threshold(run), onnx=True)
     assert config["onnx"]["largest_difference"] <= 1e-4
+    assert str(Path(capro.__file__).parent).encode() not in (tmp_path / "m" / "model.onnx").read_bytes()
     session = runtime.InferenceSession(str(tmp_path / "m" / "model.onnx"))
     x = torch.rand(5, 3, 16, 16)
     ours = Predictor.load(tmp_path / "m").net.probabilities(x).detach().numpy()

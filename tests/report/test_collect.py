@@ -11,6 +11,7 @@ import pytest
 from capro.report import galleries, page
 from capro.run.artefacts import VERDICTS
 from capro.run.directory import Run
+from tests.fakes import as_version_0_1_0
 from tests.report.made import SIZE, collected, make_run
 
 
@@ -54,6 +55,7 @@ def test_evidence_is_what_the_verdicts_hold(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     parts = collected(run)["galleries"]["classes"][0]["parts"]
     assert all(text.startswith("Kept as") for text in parts["keep"]["evidence"])
+    as_version_0_1_0(run.folder("clean") / "stage.json")  # later ones would miss the file
     run.file(VERDICTS).unlink()
     without = collected(run)["galleries"]["classes"][0]["parts"]["keep"]["evidence"]
     assert set(without) == {""}  # the report writes no sentence of its own

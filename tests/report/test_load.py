@@ -9,10 +9,10 @@ import pytest
 
 from capro.errors import RunError
 from capro.report import page
-from capro.run.artefacts import write_array
+from capro.run.artefacts import CLEANED_LABELS
 from capro.run.directory import Run
 from capro.stages.report import report
-from tests.fakes import fake_stage
+from tests.fakes import fake_stage, rewrite
 from tests.report.made import HELD_OUT, collected, make_run
 
 
@@ -39,7 +39,7 @@ def test_without_a_test_split(tmp_path: Path) -> None:
 
 def test_arrays_of_another_scan_are_not_mixed_in(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    write_array(run.folder("clean") / "labels.npy", np.zeros(7, np.int64))
+    rewrite(run, CLEANED_LABELS, np.zeros(7, np.int64))
     data = collected(run)
     assert data["noise"] is None
     assert "does not fit the scan" in data["missing"]["clean"]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from capro.errors import RunError
 from capro.review.log import Decision, Log, Replay
+from capro.run.disk_errors import DiskError
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_a_killed_writer_loses_nothing_that_it_confirmed(tmp_path: Path) -> None
 def test_a_file_that_is_no_log_is_named(tmp_path: Path) -> None:
     file = tmp_path / "log.sqlite"
     file.write_bytes(b"no database" * 100)
-    with pytest.raises(RunError, match=r"log\.sqlite: no log of decisions"):
+    with pytest.raises(RunError, match=r"log\.sqlite: the log of decisions cannot be used"):
         Log(file)
 
 
@@ -178,3 +179,33 @@ def test_replay_equals_a_stack_of_states(given_steps: list[tuple[str, str, str]]
             if target is not None:
                 replay.add(Action(number, 0.0, "me", kind, target.number, {}))
         assert {sample: each.yes[0] for sample, each in replay.decided().items()} == states[at]
+
+
+def test_a_decision_is_on_the_disk_before_it_is_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def synchronous(file: Path) -> int:
+        return int(Log(file)._base.execute("pragma synchronous").fetchone()[0])
+
+    assert synchronous(tmp_path / "a" / "log.sqlite") == 2  # FULL: each commit waits for the disk
+    monkeypatch.setenv("CAPRO_FSYNC", "0")
+    assert synchronous(tmp_path / "b" / "log.sqlite") == 0
+
+
+def test_a_log_on_a_disk_that_cannot_be_written_names_the_disk(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    log = Log(file)
+    log._base.execute("pragma query_only=1")
+    with pytest.raises(DiskError, match=r"log\.sqlite: the disk is mounted read-only"):
+        log.decide([label("a", "cat")], who="me")
+    log._base.execute("pragma query_only=0")
+    log._base.execute("pragma max_page_count=1")  # no more than it has
+    with pytest.raises(DiskError, match=r"log\.sqlite: no space is left on the disk"):
+        log.decide([label(f"{number}" * 500, "cat") for number in range(100)], who="me")
+    assert log.replay.decided() == {}
+    log._base.execute("pragma max_page_count=1000000")
+    log.decide([label("b", "cat")], who="me")  # nothing is left of the transaction that failed
+    assert [*Log(file).replay.decided()] == ["b"]
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match="is a file, not a folder"):
+        Log(tmp_path / "file" / "log.sqlite")

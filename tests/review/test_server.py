@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,16 @@ def _wait(site: Site) -> None:
             return
         time.sleep(0.02)
     raise AssertionError("it does not end")
+
+
+def test_a_meaning_is_not_written_while_the_run_works(site: Site, run: Run) -> None:
+    """classes.yaml was written before the lock was asked for: a run at work could read either of the two."""
+    before = (run.path / "run.yaml").read_bytes()
+    with ThreadPoolExecutor(1) as pool, run.alone():
+        answer = pool.submit(
+            site.post, "/class/2/meaning", {"sense": "nut.n.01", "definition": "a hard fruit"}
+        ).result()
+    assert answer.status_code == 400
+    assert "another capro is working in this run" in answer.json()["error"]
+    assert not (run.path / "review" / "classes.yaml").exists()
+    assert (run.path / "run.yaml").read_bytes() == before

@@ -7,8 +7,9 @@ import pytest
 
 from capro.errors import RunError
 from capro.review.table import VERDICT_NAMES, load_table
-from capro.run.artefacts import CLEANED_LABELS, write_array
+from capro.run.artefacts import CLEANED_LABELS
 from capro.run.directory import Run
+from tests.fakes import rewrite
 
 
 def test_one_label_equals_the_verdicts(run: Run) -> None:
@@ -43,6 +44,6 @@ def test_words_are_searched_in_texts_and_ids_in_any_case(run: Run) -> None:
 
 
 def test_verdicts_of_another_scan_are_refused(run: Run) -> None:
-    write_array(run.file(CLEANED_LABELS), np.zeros(3, np.int64))
+    rewrite(run, CLEANED_LABELS, np.zeros(3, np.int64))
     with pytest.raises(RunError, match="belong to another scan"):
         load_table(run)

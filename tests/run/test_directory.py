@@ -4,13 +4,14 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from capro.config import Settings, update
-from capro.errors import RunError
+from capro.errors import CaproError, RunError
 from capro.run.directory import LAYOUT, Run
 from capro.run.stage import perform
 from tests.run.cases import make, stage
@@ -96,3 +97,71 @@ def test_a_run_of_a_later_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot read"):
         Run.create(run.path, Settings())
     assert yaml.safe_load(file.read_text("utf-8"))["layout"] == LAYOUT + 1  # left as it was
+
+
+def test_a_run_that_was_killed_at_its_first_run_yaml_goes_on(tmp_path: Path) -> None:
+    """It was refused as 'not empty and not a run directory'."""
+    for number, name in enumerate(("touch", "write_text", "fsync", "replace", "after")):
+        path = tmp_path / str(number)
+        process = multiprocessing.get_context("fork").Process(target=_die_at, args=(path, name))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, name
+        run = Run.create(path, Settings())
+        assert perform(run, stage("scan"))
+        assert sorted(file.name for file in path.iterdir()) == [".lock", "events.jsonl", "run.yaml", "scan"]
+
+
+def _die_at(path: Path, name: str) -> None:
+    """Make a run in a process that is killed while it writes run.yaml."""
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    real = Path.write_text
+
+    def half(self: Path, text: str, *_: object) -> None:
+        real(self, text[: len(text) // 2])
+        die()
+
+    owners: dict[str, tuple[object, Callable[..., None]]] = {
+        "touch": (Path, die), "write_text": (Path, half), "fsync": (os, die), "replace": (os, die),
+    }  # fmt: skip
+    if name in owners:
+        owner, act = owners[name]
+        setattr(owner, name, act)
+    Run.create(path, Settings())
+    die()
+
+
+def test_files_of_others_are_no_beginning_of_a_run(tmp_path: Path) -> None:
+    for name in (".run.tmp.yml", "run.1.2.tmp.yaml", ".other.1.2.tmp.yaml", "notes.txt"):
+        path = tmp_path / name
+        path.mkdir()
+        (path / name).touch()
+        with pytest.raises(RunError, match="not empty and not a run directory"):
+            Run.create(path, Settings())
+
+
+def test_a_damaged_run_yaml_has_a_way_out(tmp_path: Path) -> None:
+    run = make(tmp_path, update(Settings(), ["seed=3"]))
+    perform(run, stage("scan", a=1))
+    file = run.path / "run.yaml"
+    whole = file.read_text("utf-8")
+    for text in (
+        "",
+        "half: [",
+        whole[: len(whole) // 2].rsplit("settings")[0],
+        "\0" * 50,
+        "[" * 3000,
+        "5",
+        "settings: 5",
+    ):
+        file.write_text(text)
+        with pytest.raises(CaproError, match=r"run\.yaml") as caught:
+            Run.open(run.path)
+        assert f"`capro run --data SOURCE --run {run.path}`" in caught.value.hint, text[:20]
+        again = Run.create(run.path, run.settings)  # what that command does
+        assert not perform(again, stage("scan", a=1))  # what was done stays
+        again.write_settings()
+        assert Run.open(run.path).settings == run.settings

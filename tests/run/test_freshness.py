@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from capro.errors import DataError
 from capro.run.directory import Run
 from capro.run.freshness import FILES, UNKNOWN, Outlook, decides, outdated, outlook
 from capro.run.stage import Stage, perform
+from tests.fakes import as_version_0_1_0
 from tests.run.cases import make, stage
 
 
@@ -64,9 +64,7 @@ def test_a_stage_of_version_0_1_0_says_only_that_something_changed(tmp_path: Pat
     run = make(tmp_path, Settings())
     perform(run, stage("scan"))
     perform(run, _gamma())
-    file = run.folder("clean") / "stage.json"
-    old = {k: v for k, v in json.loads(file.read_text()).items() if k not in ("settings", "reads")}
-    file.write_text(json.dumps(old))
+    as_version_0_1_0(run.folder("clean") / "stage.json", "settings", "reads")
     assert outdated(_gamma(), run) == []
     assert outdated(_gamma(), _changed(run, "train.gamma=0.4")) == [UNKNOWN]
 
@@ -74,3 +72,21 @@ def test_a_stage_of_version_0_1_0_says_only_that_something_changed(tmp_path: Pat
         raise DataError("the source is not there")
 
     assert outdated(replace(_gamma(), files=gone), run) == []  # what was made of it is still whole
+
+
+def test_what_reads_a_stage_that_will_be_the_same_again_stays_fresh(tmp_path: Path) -> None:
+    """Where a stage.json is damaged, the stages behind it were said to be done again, which they are not."""
+    run = make(tmp_path, Settings())
+    stages = [stage("scan"), stage("embed", reads=["scan"]), stage("match", reads=["embed"])]
+    for each in stages:
+        perform(run, each)
+    (run.folder("embed") / "stage.json").write_text("{")
+    found = [(each.stage, each.state, each.why) for each in outlook(stages, run)]
+    assert found == [
+        ("scan", "fresh", ""), ("embed", "to do", "its stage.json is damaged"), ("match", "fresh", ""),
+    ]  # fmt: skip
+    assert [perform(run, each) for each in stages] == [False, True, False]
+    other = [stages[0], stage("embed", reads=["scan"], width=3), stages[2]]
+    (run.folder("embed") / "stage.json").unlink()
+    assert [each.state for each in outlook(other, run)] == ["fresh", "to do", "stale"]
+    assert [perform(run, each) for each in other] == [False, True, True]

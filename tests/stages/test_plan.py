@@ -23,7 +23,7 @@ from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, DataError
 from capro.evaluate import verdicts
 from capro.run import progress
-from capro.run.artefacts import read_array, read_json
+from capro.run.artefacts import CLEANED_LABELS, read_array, read_json
 from capro.run.directory import Run
 from capro.run.ranks import ranks_of
 from capro.run.stage import Job
@@ -31,6 +31,7 @@ from capro.stages import PLAN, clean, run_all, training
 from capro.stages.assess import assess
 from capro.train import setup
 from tests import squares, tiny
+from tests.fakes import rewrite
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("words")]
 
@@ -247,8 +248,7 @@ def test_everyone_dropped_leaves_step_three_nothing(frozen, tmp_path, monkeypatc
     run = tiny.copied(frozen[0], tmp_path / "run")
     PLAN.do(run, "train")
     PLAN.do(run, "clean")
-    labels = run.folder("clean") / "labels.npy"
-    np.save(labels, np.full_like(read_array(labels), -1))
+    rewrite(run, CLEANED_LABELS, np.full_like(run.read(CLEANED_LABELS), -1))
     PLAN.do(run, "finetune")
     assert run.finished("finetune")["result"] == {"epochs": 0, "samples": 0}
 
@@ -349,10 +349,9 @@ def test_step_three_obeys_its_settings(frozen, multi, tmp_path):
         for run in runs:  # classes of different size, so that there is something to balance
             PLAN.do(run, "train")
             PLAN.do(run, "clean")
-            path = run.folder("clean") / "labels.npy"
-            labels = np.load(path)
+            labels = np.array(run.read(CLEANED_LABELS))
             labels[::2] = labels[0]
-            np.save(path, labels)
+            rewrite(run, CLEANED_LABELS, labels)
             PLAN.do(run, "finetune")
         unset, *found = [(run.folder("finetune") / "model.safetensors").read_bytes() for run in runs]
         assert len(set(found)) == 3

@@ -116,7 +116,8 @@ def test_a_checkpoint_holds_everything(tmp_path):
     } <= names  # fmt: skip
     assert sum(name.startswith("momentum.") for name in names) == len(toy.objective().parameters())
     state = json.loads((newest / "state.json").read_text())
-    assert {"key", "epoch", "step", "sums", "history", "random"} <= set(state)
+    assert {"key", "tensors", "values"} <= set(state)
+    assert {"epoch", "step", "sums", "history", "random"} <= set(state["values"])
 
 
 def test_random_layers_resume_to_the_bit(tmp_path, monkeypatch):

@@ -19,8 +19,10 @@ from pathlib import Path
 
 from capro.config import Settings
 from capro.errors import RunError
-from capro.run.artefacts import read_json
-from capro.run.directory import FINISHED, Run, alone_in
+from capro.run import durable
+from capro.run.checksums import finished_in
+from capro.run.directory import FINISHED, Run
+from capro.run.lock import alone_in
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,9 @@ class SharedRun(Run):
     def claim(self, stage: str, key: str) -> None:
         """Link the stage's folder to the shelf that the fingerprint names."""
         shelf = self.store / stage / key
-        if not (shelf / FINISHED).exists():
+        if finished_in(shelf, FINISHED) is None:
             self._take(stage, shelf)
-        shelf.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(shelf)
         _link(self.path / stage, shelf)
 
     def workplace(self, stage: str) -> Path:
@@ -60,13 +62,14 @@ class SharedRun(Run):
     def _take(self, name: str, shelf: Path) -> None:
         """Fill a shelf from a given run that has the stage with the same fingerprint."""
         for run in self.given:
-            file = run / name / FINISHED
-            if file.exists() and read_json(file)["fingerprint"] == shelf.name:
+            done = finished_in(run / name, FINISHED)
+            if done is not None and done["fingerprint"] == shelf.name:
                 shutil.rmtree(shelf, ignore_errors=True)
                 partial = shelf.with_name(f".{shelf.name}.tmp")
                 shutil.rmtree(partial, ignore_errors=True)
                 shutil.copytree(run / name, partial, copy_function=_link_or_copy)
-                partial.rename(shelf)
+                durable.sync_tree(partial)
+                durable.rename(partial, shelf)
                 self.event("taken", stage=name, fingerprint=shelf.name, run=str(run))
                 return
 

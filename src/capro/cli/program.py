@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from capro import __version__
 from capro.errors import CaproError, RankError
 from capro.run import processes
+from capro.run.disk_errors import explained
 
 if TYPE_CHECKING:
     from capro.run.progress import Watch
@@ -80,7 +81,11 @@ def main() -> None:
             "the same command goes on where it stopped",
             code=128 + signal.SIGTERM,
         )
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(
+            error.__cause__, EOFError
+        ):  # a file that ends too early, which the parser calls an abort
+            unexpected(error.__cause__)
         code = 130
     except BrokenPipeError:  # `capro ... | head`: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,13 +93,9 @@ def main() -> None:
     except Exception as error:
         if hasattr(error, "format_message"):  # the parser's own, in every version of typer
             usage(error)
-        if os.environ.get("CAPRO_DEBUG"):
-            traceback.print_exc()
-        fail(
-            f"unexpected {type(error).__name__}: {error}",
-            "this is a bug in capro: please report it with the output of CAPRO_DEBUG=1",
-            code=1,
-        )
+        if found := explained(error):
+            fail(str(found), found.hint)
+        unexpected(error)
     if code == 130:
         fail("interrupted", "the same command goes on where it stopped", code=130)
     code = code if isinstance(code, int) else 0
@@ -119,6 +120,17 @@ def fail(message: str, hint: str = "", *, code: int = 2) -> NoReturn:
         sys.stderr.flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # on the way out: nothing more to say
     raise SystemExit(code)
+
+
+def unexpected(error: BaseException) -> NoReturn:
+    """A bug of ours."""
+    if os.environ.get("CAPRO_DEBUG"):
+        traceback.print_exception(error)
+    fail(
+        f"unexpected {type(error).__name__}: {error}",
+        "this is a bug in capro: please report it with the output of CAPRO_DEBUG=1",
+        code=1,
+    )
 
 
 def usage(error: Any) -> NoReturn:

@@ -92,21 +92,27 @@ def export(
     images: Annotated[
         Text, typer.Option("--images", help="none, link or copy; what the format needs if unset.")
     ] = None,
+    skip_changed: Annotated[
+        bool, typer.Option("--skip-changed", help="Leave out pictures that changed since the scan.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the cleaned data set in another format.
 
     The given labels stay in it, dropped samples are listed.
     """
-    from capro.export.cleaned import export_data
+    from capro.data.readers import load_writer
+    from capro.export.cleaned import export_data, scan_command
 
     opened = open_run(run)
     PLAN.require(opened, "clean")
     with plain_lines().bar("writing images", None) as step:
-        found = export_data(opened, out, to=to, images=images, progress=step)
+        found = export_data(opened, out, to=to, images=images, skip_changed=skip_changed, progress=step)
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
+    text += f", {found['changed']:,} in changed.csv" if found["changed"] else ""
     print_result(found, as_json, lambda _: print(text))
-    note(f"read it back with `{found['scan']} --run NEW_RUN`")
+    back = scan_command(found, entry=load_writer(to).entry, out=out)
+    note(f"read it back with `{back} --run NEW_RUN`")
 
 
 @app.command("export-model")

@@ -108,7 +108,7 @@ def _print_outlook(
     settings = settings_for(path, resolver(data, overrides, file=config), named_preset(config, preset))
     run = Run(path, settings)
     found = PLAN.outlook(run)
-    kept = {stage.name: str(run.kept(stage.name)) for stage in PLAN.of(settings) if stage.keep}
+    kept = {stage.name: str(place) for stage in PLAN.of(settings) if (place := PLAN.kept(run, stage))}
     print_result([asdict(each) for each in found], as_json, lambda _: tables.outlook(found, kept))
 
 

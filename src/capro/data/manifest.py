@@ -188,11 +188,10 @@ class Manifest:
 
 def manifest_of(run: Run) -> Manifest:
     """The manifest of a run that has been scanned; read once, until it is scanned again."""
-    run.need("scan")
-    return _cached(run.file(MANIFEST).resolve(), run.stamp("scan"))
+    return run.read_with(MANIFEST, lambda file: _cached(file.resolve(), run.stamp("scan")))
 
 
 @lru_cache(maxsize=4)
 def _cached(path: Path, stamp: int | None) -> Manifest:
     del stamp  # part of the key: another scan is another manifest
-    return Manifest.load(path)
+    return Manifest(pq.read_table(path))

@@ -84,12 +84,20 @@ class Pixels:
                 hint="run `capro scan` again",
             ) from None
 
-    def build(self, folder: Path, *, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Decode every image once into a cache in ``folder``; a kill leaves no cache behind."""
+    def build(
+        self, folder: Path, *, needed: int | None = None, progress: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Decode every image once into a cache in ``folder``; a kill leaves no cache behind.
+
+        Args:
+            folder: Of the cache.
+            needed: The bytes that it takes at most, named where the disk is full.
+            progress: Called with the number of images done in each step.
+        """
         index = np.zeros((len(self), 3), dtype=np.int64)
         place = 0
         with (
-            atomic_path(folder / PIXELS.file) as target,
+            atomic_path(folder / PIXELS.file, needed=needed) as target,
             target.open("wb") as file,
             ThreadPoolExecutor() as pool,
         ):
@@ -107,7 +115,7 @@ class Pixels:
 
 def pixels_of(run: Run, side: int, *, cached: bool = True) -> Pixels:
     """Decoded images of a run for a network input, or a picture, of this side; cached ones if there are."""
-    cached = cached and run.finished("pixels") is not None and run.file(PIXEL_INDEX).exists()
+    cached = cached and run.find(PIXEL_INDEX) is not None and run.find(PIXELS) is not None
     # twice the side: a random crop of a quarter of the area still has every pixel
     return Pixels(
         manifest_of(run), run.settings.scan, min_side=2 * side, cache=run.folder("pixels") if cached else None

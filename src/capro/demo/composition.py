@@ -22,6 +22,8 @@ import numpy as np
 from capro.demo.emoji.compose import scene
 from capro.demo.emoji.pages import page
 from capro.errors import ConfigError, DataError
+from capro.run import durable
+from capro.run.disk_errors import writing
 
 STAMP = ".capro-demo.json"
 DEMO_VERSION = 1  # raise it whenever the bytes change: an older folder is then made anew
@@ -114,10 +116,17 @@ def write_demo(
     wanted = {"version": DEMO_VERSION, "seed": seed, "multi_label": multi_label, **sizes}
     if is_complete(folder, wanted):
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        _compose(folder, wanted)
+
+
+def _compose(folder: Path, wanted: dict[str, Any]) -> None:
+    """The whole folder, in the place of an older one."""
+    durable.make_folder(folder.parent)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         tree = Path(scratch) / "new"  # its own folder: a temporary one is closed to other users
-        for split, number in (("train", n_train), ("test", n_test)):
+        seed, multi_label = wanted["seed"], wanted["multi_label"]
+        for split, number in (("train", wanted["n_train"]), ("test", wanted["n_test"])):
             rng = np.random.default_rng([seed, split == "test"])
             shots = plan(rng, number, noisy=split == "train", multi_label=multi_label)
             write_split(tree / split, shots, seed=[seed, split == "test"], multi_label=multi_label)
@@ -127,7 +136,8 @@ def write_demo(
         (tree / STAMP).write_text(json.dumps(wanted), encoding="utf-8")
         if folder.exists():
             os.replace(folder, Path(scratch) / "old")  # goes with the scratch folder
-        os.replace(tree, folder)
+        durable.sync_tree(tree)
+        durable.rename(tree, folder)
 
 
 def is_complete(folder: Path, wanted: dict[str, Any]) -> bool:

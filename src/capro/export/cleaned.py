@@ -2,39 +2,43 @@
 
 Every format keeps what is needed to go back: the given label, the decision and its evidence, the
 texts, and the sample's id as ``capro_id``, by which ``capro scan`` knows the sample again. Dropped
-samples are left out and listed in ``dropped.csv``; ``export.json`` lists what was written.
+samples are left out and listed in ``dropped.csv``; ``export.json`` lists what was written. It holds no
+absolute path: whoever gets the export learns nothing about the machine that made it.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from capro import __version__
-from capro.data.image_bytes import ImageStore
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers import load_writer
 from capro.data.readers.writing import IMAGE_MODES, Writer, write_csv
 from capro.errors import ConfigError, DataError, did_you_mean
-from capro.export.folders import new_folder, safe_name, safe_names
+from capro.export.exported_pictures import ChangedPicture, ExportedPictures, Progress
+from capro.export.folders import new_folder
 from capro.run.artefacts import write_json
 from capro.run.directory import Run
 from capro.text.classes import classes_of
+from capro.wording import many
 
-ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif"}  # MPO: a JPEG with further pictures in it
 EXPORTED = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
-
-Progress = Callable[[int], None]
+NAMED = 5  # changed pictures in a message
 
 
 def export_data(
-    run: Run, out: Path, *, to: str, images: str | None = None, progress: Progress = lambda _: None
+    run: Run,
+    out: Path,
+    *,
+    to: str,
+    images: str | None = None,
+    skip_changed: bool = False,
+    progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
     """Write the cleaned training set of a run.
 
@@ -43,12 +47,13 @@ def export_data(
         out: A folder that does not exist yet; appears whole or not at all.
         to: One of data.readers.WRITERS.
         images: ``none``, ``link`` (hard links) or ``copy``; None: what the format needs at least.
+        skip_changed: Leave out pictures that are not what the scan saw, instead of stopping.
         progress: Called with the number of images done in each step.
 
     Returns:
         The content of export.json.
     """
-    writer = load_writer(to)
+    run, writer = run.thoroughly(), load_writer(to)
     mode = _mode(to, writer, images)
     manifest = manifest_of(run)
     table = cleaned_table(run, manifest)
@@ -57,27 +62,78 @@ def export_data(
         raise DataError("every training sample was dropped", hint="lower train.gamma and clean again")
     classes = [spec.name for spec in classes_of(run)]
     with new_folder(out) as folder:
-        pictures = ExportedPictures(manifest, kept, folder, writer, mode, progress)
+
+        def pictures_of(rows: pd.DataFrame) -> ExportedPictures:
+            return ExportedPictures(manifest, rows, folder, writer, mode, progress)
+
+        changed = _changed(pictures_of(kept)) if skip_changed else []
+        if changed:
+            kept = _without(kept, changed)
+            write_csv(folder / "changed.csv", pd.DataFrame(changed))
+        pictures = pictures_of(kept)
         kept = kept.assign(file_name=pictures.names)
-        root = ["--image-root", pictures.root] if pictures.root else []
         note = {
             "capro": __version__,
             "format": to,
             "task": manifest.task,
-            "run": str(run.path.resolve()),
+            "run": run.path.resolve().name,
             "data": run.need("scan"),
             "images": mode,
-            "image_root": pictures.root,
+            "image_root": pictures.root and os.path.relpath(pictures.root, out.resolve()),
             "samples": len(kept),
             "dropped": len(dropped),
+            "changed": len(changed),
             "decisions": {str(k): int(v) for k, v in table["decision"].value_counts().items()},
             "classes": classes,
-            "scan": shlex.join(["capro", "scan", str(out / writer.entry), *root]),
         }
+        note["scan"] = scan_command(note, entry=writer.entry)
         write_json(folder / "export.json", note)
         write_csv(folder / "dropped.csv", _columns(dropped, manifest.task))
-        writer.write(folder, _columns(kept, manifest.task), pictures, classes)
+        try:
+            writer.write(folder, _columns(kept, manifest.task), pictures, classes)
+        except ChangedPicture:
+            raise _refusal(run, _changed(pictures), len(kept)) from None
     return note
+
+
+def scan_command(note: dict[str, Any], *, entry: str, out: Path = Path()) -> str:
+    """The command that reads an export back, typed in its folder, or outside with ``out``."""
+    root = note["image_root"]
+    option = ["--image-root", os.path.normpath(out / root)] if root else []
+    return shlex.join(["capro", "scan", str(out / entry), *option])
+
+
+def _changed(pictures: ExportedPictures) -> list[dict[str, str]]:
+    """The pictures that are not what the scan saw, and why."""
+    found = ((number, pictures.changed(number)) for number in range(len(pictures.names)))
+    names = pictures.table[["capro_id", "path"]]
+    return [
+        {**{str(k): str(v) for k, v in names.iloc[number].items()}, "problem": why}
+        for number, why in found
+        if why
+    ]
+
+
+def _without(kept: pd.DataFrame, changed: list[dict[str, str]]) -> pd.DataFrame:
+    left = kept[~kept["capro_id"].isin([each["capro_id"] for each in changed])]
+    if not len(left):
+        raise DataError(
+            f"all {len(kept):,} pictures have changed since the scan: {changed[0]['problem']}",
+            hint="check that the data is where it was, or scan it again",
+        )
+    return left
+
+
+def _refusal(run: Run, changed: list[dict[str, str]], count: int) -> DataError:
+    """The message that names what has changed."""
+    shown = [f"{each['path']}: {each['problem']}" for each in changed[:NAMED]]
+    more = f"; and {len(changed) - NAMED:,} more" if len(changed) > NAMED else ""
+    path = shlex.quote(str(run.path))
+    return DataError(
+        f"{len(changed):,} of {many(count, 'picture')} changed since the scan ({'; '.join(shown)}{more})",
+        hint=f"put them back; or `capro scan --run {path} --force`, then `capro run --run {path}` takes them as "
+        "they are; or --skip-changed leaves them out and lists them in changed.csv",
+    )
 
 
 def _mode(to: str, writer: Writer, images: str | None) -> str:
@@ -115,91 +171,3 @@ def _columns(table: pd.DataFrame, task: str) -> pd.DataFrame:
     first = ["file_name"] if "file_name" in table else []
     place = [] if first else ["path"]
     return table[[*first, *labels, *EXPORTED, *place]].reset_index(drop=True)
-
-
-# --- pictures -------------------------------------------------------------------------------------
-
-
-@dataclass
-class ExportedPictures:
-    """Names of the exported pictures, and a way to write or read each: what a ``Writer`` gets.
-
-    ``names`` are relative to the export folder; without images, to ``root``.
-    """
-
-    manifest: Manifest
-    table: pd.DataFrame
-    folder: Path
-    writer: Writer
-    mode: str
-    progress: Progress
-
-    def __post_init__(self) -> None:
-        self._store = ImageStore(self.manifest)
-        sources = enumerate(self.manifest.sources)
-        self._files = {number: source.root for number, source in sources if source.kind == "files"}
-        self.root: str | None = None
-        if self.mode == "none":
-            self.root, self.names = self._in_place()
-        else:
-            self.names = self._new_names()
-
-    def _in_place(self) -> tuple[str, list[str]]:
-        """The pictures where they are: a root and paths below it."""
-        used = set(self.table["source"])
-        if missing := sorted(used - self._files.keys()):
-            source = self.manifest.sources[missing[0]]
-            raise ConfigError(
-                f"{source.root}: its images lie in {source.kind}, not in files of their own",
-                hint="use --images copy",
-            )
-        root = os.path.commonpath([self._files[number] for number in used])
-        rows = zip(self.table["source"], self.table["path"], strict=True)
-        return root, [os.path.relpath(Path(self._files[number], path), root) for number, path in rows]
-
-    def _new_names(self) -> list[str]:
-        single = self.manifest.task == "single"
-        folders = safe_names(sorted(set(self.table["label"]))) if single else {}
-        names = []
-        for number, row in enumerate(self.table.to_dict("records")):
-            stem = safe_name(Path(str(row["path"])).stem) if row["source"] in self._files else ""
-            ending = ENDINGS.get(row["format"], f".{row['format'].lower()}")
-            name = f"{number:08d}{'-' + stem if stem else ''}{ending}"
-            below = folders[row["label"]] if self.writer.by_class and single else self.writer.below
-            names.append(f"{below}/{name}" if below else name)
-        return names
-
-    def path(self, number: int) -> Path | None:
-        """The source file of a picture; None where it lies inside another file."""
-        row = self.table.iloc[number]
-        root = self._files.get(int(row["source"]))
-        return Path(root, str(row["path"])) if root is not None else None
-
-    def read(self, number: int) -> bytes:
-        """The bytes of a picture."""
-        self.progress(1)
-        return self._store.read(int(self.table["position"].iloc[number]))
-
-    def write_all(self, below: str = "") -> None:
-        """Link or copy every picture into the export."""
-        if self.mode == "none":
-            return
-        for number, name in enumerate(self.names):
-            target = self.folder / below / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if self.mode == "link":
-                self._link(number, target)
-                self.progress(1)
-            else:
-                target.write_bytes(self.read(number))
-
-    def _link(self, number: int, target: Path) -> None:
-        path = self.path(number)
-        if path is None:
-            raise ConfigError(
-                "images inside tars, tables or hub data sets cannot be linked", hint="use --images copy"
-            )
-        try:  # a symbolic link out of the folder would be refused by `scan`, a hard link is a file
-            os.link(path.resolve(), target)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be linked: {error.strerror}", hint="use --images copy") from None

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
+import secrets
 import shutil
 import unicodedata
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from capro.errors import RunError
+from capro.run import durable
+from capro.run.disk_errors import DiskError, writing
 
+TEMPORARY = ".capro-new-"  # how the name of a folder begins that is being written
 LONGEST = 60  # characters of a name; file systems stop at 255 bytes
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside ``path`` that becomes it when the block ends without an exception.
+
+    The temporary folder is locked as long as its process lives: those of processes that were killed are
+    removed by the next one that writes beside them.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "out"
@@ -26,17 +36,71 @@ def new_folder(path: Path) -> Iterator[Path]:
     >>> [p.name for p in target.parent.iterdir()], [p.name for p in target.iterdir()]
     (['out'], ['a.txt'])
     """
-    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
-        raise RunError(f"{path}: exists already", hint="give a new folder to --out, or delete it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    path = Path(os.path.abspath(path))
+    if path == Path.cwd():
+        raise RunError(f"{path}: is the folder you are in", hint="give a new folder to --out")
+    with writing(path):
+        if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+            raise _exists(path)
+        durable.make_folder(path.parent)
+        _remove_left(path.parent)
+        temporary, lock = _begin(path.parent)
+        try:
+            yield temporary
+            durable.sync_tree(temporary)
+            _take_place(temporary, path)
+        except DiskError as error:
+            named = str(error).replace(str(temporary), str(path))
+            raise DiskError(named, hint=error.hint) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            os.close(lock)
+
+
+def _exists(path: Path) -> RunError:
+    return RunError(f"{path}: exists already", hint="give a new folder to --out, or delete it")
+
+
+def _take_place(temporary: Path, path: Path) -> None:
+    """Rename onto nothing, or onto an empty folder."""
     try:
-        yield temporary
-        os.replace(temporary, path)  # onto nothing, or onto an empty folder
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        durable.rename(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise _exists(path) from None  # somebody has filled it meanwhile
+
+
+def _begin(parent: Path) -> tuple[Path, int]:
+    """A new temporary folder, and its lock; another one if a process that tidies up was quicker than the lock."""
+    while True:
+        folder = parent / f"{TEMPORARY}{secrets.token_hex(8)}"
+        folder.mkdir()
+        lock = os.open(folder, os.O_RDONLY)
+        if _lock(lock) != "taken" and folder.exists():
+            return folder, lock
+        os.close(lock)
+
+
+def _remove_left(parent: Path) -> None:
+    """Remove the temporary folders of processes that no longer live."""
+    for left in parent.glob(f"{TEMPORARY}*"):
+        with suppress(OSError):
+            lock = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+            if _lock(lock) == "held":
+                shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(descriptor: int) -> Literal["held", "taken", "unknown"]:
+    """Take a lock that ends with the process; unknown on file systems that have none."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "taken"
+    except OSError:
+        return "unknown"
+    return "held"
 
 
 def safe_name(text: str) -> str:

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from capro import __version__
 from capro.errors import ConfigError, RunError
-from capro.export.card import model_card
+from capro.export.card import model_card, without_folders
 from capro.export.folders import new_folder
 from capro.export.predictor import FORMAT, Predictor
 from capro.nets.deployed import Deployed, describe
@@ -37,6 +37,7 @@ def export_model(
     open_set: Mapping[str, Any],
     onnx: bool = False,
     say: Callable[[str], None] = lambda _: None,
+    also: Callable[[Path], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Write a model folder from a finished run; returns its config.json.
 
@@ -46,7 +47,9 @@ def export_model(
         open_set: What ``stages.threshold`` found.
         onnx: Also write model.onnx, checked against PyTorch.
         say: Called with lines of information.
+        also: Called with the folder, to write more into it before it appears.
     """
+    run = run.thoroughly()
     run.need(MODELS["capro"].stage)
     training = training_set(run)
     net = deployable(run, training)
@@ -61,6 +64,7 @@ def export_model(
             config["onnx"] = write_onnx(net, folder / "model.onnx", config["preprocessing"]["size"])
             write_json(folder / MODEL_CONFIG, config)
         (folder / MODEL_CARD).write_text(model_card(run, config), "utf-8")
+        also(folder)
         Predictor.load(folder)  # what was written can be read
     return config
 
@@ -90,7 +94,7 @@ def _config(run: Run, net: Deployed, training: TrainingSet, open_set: dict[str, 
         "num_labels": len(names),
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
-        "backbone": describe(net.backbone),
+        "backbone": without_folders(describe(net.backbone)),
         "preprocessing": {
             "steps": "RGB, EXIF rotation, transparency on white; centre square, bilinear to "
             "size x size; divided by 255; (x - mean) / std, which the network does itself",
@@ -127,6 +131,19 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
+def _without_traces(path: Path) -> None:
+    """Take out where in this machine's folders each operation was defined: the exporter notes it."""
+    import onnx
+
+    model = onnx.load(path)
+    graphs = [model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output]
+    graphs += [*model.graph.value_info, *model.graph.initializer, *model.functions]
+    graphs += [node for function in model.functions for node in function.node]
+    for part in graphs:
+        del part.metadata_props[:]
+    onnx.save(model, path)
+
+
 def write_onnx(net: Deployed, path: Path, size: int) -> dict[str, Any]:
     """Images in [0, 1], (b, 3, size, size) -> probabilities, (b, C); checked against PyTorch.
 
@@ -155,6 +172,7 @@ def write_onnx(net: Deployed, path: Path, size: int) -> dict[str, Any]:
             external_data=False,
             verbose=False,
         )
+    _without_traces(path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     worst = 0.0
     for count in (1, 3):  # another batch size than the example's

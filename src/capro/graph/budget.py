@@ -7,7 +7,9 @@ until they are released, so blocked loops release what they have read once it is
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import ConfigError
+from capro.run.disk_errors import writing
 
 IN_MEMORY = 32  # an array below this share of the budget stays in memory
 LEAST_BYTES = 64 << 20  # below, not even one block of rows fits
@@ -54,7 +57,9 @@ class Budget:
         if size * IN_MEMORY <= self.bytes or not size:
             return np.empty(shape, dtype)
         path = self.file(f"{name}.npy")
-        made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        with writing(path, needed=size):
+            made: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+            _reserve(path)
         return made
 
     def file(self, name: str) -> Path:
@@ -76,6 +81,20 @@ def new_array(
 ) -> NDArray[Any]:
     """An array to fill: `Budget.array`, or in memory without a budget."""
     return np.empty(shape, dtype) if budget is None else budget.array(name, shape, dtype)
+
+
+def _reserve(path: Path) -> None:
+    """Take a file's space now: where the disk is full, writing to a mapped file would end the process."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that cannot
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def release(*arrays: Any) -> None:

@@ -15,6 +15,7 @@ from capro.review.pictures import Pictures
 from capro.review.progress import agreement_by_class, estimate, random_part
 from capro.review.table import load_table
 from capro.review.views import View, Views
+from capro.run import durable
 from capro.run.directory import Run
 from capro.text.classes import ClassSpec, classes_of, load_classes, save_classes
 from capro.wording import many
@@ -249,23 +250,21 @@ class Desk:
     def change_class(self, number: int, sense: str, definition: str, *, who: str) -> None:
         """Write another meaning of a class; the run takes it from its own copy of classes.yaml."""
         own = self.run.path / FOLDER / "classes.yaml"
-        with self._lock:
+        with self._lock, self.run.alone():
             current = self.run.settings.data.classes
             specs = load_classes(own) if str(own) == current else classes_of(self.run)
             old = specs[number]
             specs[number] = ClassSpec(old.name, sense or None, definition or None, old.query, old.ambiguous)
-            own.parent.mkdir(parents=True, exist_ok=True)
             trial = own.with_suffix(".new.yaml")
             try:
                 save_classes(trial, specs)
                 load_classes(trial)
-                trial.replace(own)
+                durable.rename(trial, own)
             finally:
                 trial.unlink(missing_ok=True)
             data = self.run.settings.data.model_copy(update={"classes": str(own)})
             self.run = self.run.with_settings(self.run.settings.model_copy(update={"data": data}))
-            with self.run.alone():
-                self.run.write_settings()
+            self.run.write_settings()
             self.log.note(
                 "class", who=who, shown={"class": old.name, "sense": sense, "definition": definition}
             )

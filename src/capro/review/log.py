@@ -11,22 +11,35 @@ Cost: O(rows) to open, O(new rows) to follow what others append.
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
+import shlex
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from capro.errors import RunError
+from capro.run import durable
 from capro.run.directory import Run
+from capro.run.disk_errors import explained, writing
 
 FOLDER, FILE = "review", "decisions.sqlite"
 WAIT = 30.0  # seconds for another process's transaction
 Answer = Literal["labels", "out", "copy", "unsure"]
+
+_OF_THE_DISK = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
+    sqlite3.SQLITE_PERM: errno.EACCES,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+}
 
 _SCHEMA = """
 create table if not exists actions (
@@ -191,18 +204,16 @@ class Log:
     """The log of one run, open for reading and writing; safe to use from threads."""
 
     def __init__(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        with writing(file):
+            durable.make_folder(file.parent)  # SQLite itself syncs the file and its folder
         self._lock = threading.RLock()
         self.replay = Replay()
-        try:
+        self._file = file
+        with self._using():
             self._base = sqlite3.connect(file, timeout=WAIT, isolation_level=None, check_same_thread=False)
             self._base.execute("pragma journal_mode=wal")
-            self._base.execute("pragma synchronous=full")
+            self._base.execute(f"pragma synchronous={'full' if durable.wanted() else 'off'}")
             self._base.executescript(_SCHEMA)
-        except sqlite3.DatabaseError as error:
-            raise RunError(
-                f"{file}: no log of decisions: {error}", hint="move the file away, then start again"
-            ) from None
         self.refresh()
 
     def close(self) -> None:
@@ -210,9 +221,17 @@ class Log:
         with self._lock:
             self._base.close()
 
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """What reads or writes the file: SQLite's errors become messages."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _explained(self._file, error) from error
+
     def refresh(self) -> list[Action]:
         """Take in what was appended since, also by other processes; returns it."""
-        with self._lock:
+        with self._lock, self._using():
             return self._take_in()
 
     def decide(
@@ -234,7 +253,7 @@ class Log:
         return self._append(kind, who, None, shown, ())
 
     def _turn(self, kind: Literal["undo", "redo"], who: str) -> list[Action]:
-        with self._lock, self._writing():
+        with self._lock, self._using(), self._writing():
             found = self._take_in()
             target = self.replay.next_undo(who) if kind == "undo" else self.replay.next_redo(who)
             if target is None:
@@ -245,7 +264,7 @@ class Log:
     def _append(
         self, kind: str, who: str, target: int | None, shown: Mapping[str, Any], decisions: Iterable[Decision]
     ) -> list[Action]:
-        with self._lock:
+        with self._lock, self._using():
             with self._writing():
                 self._insert(kind, who, target, shown, decisions)
             return self._take_in()
@@ -302,7 +321,24 @@ class _Transaction:
         self._base.execute("begin immediate")
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._base.execute("rollback" if kind else "commit")
+        if not kind:
+            self._base.execute("commit")
+        elif self._base.in_transaction:  # a full disk has ended it already
+            self._base.execute("rollback")
+
+
+def _explained(file: Path, error: sqlite3.Error) -> RunError:
+    """What SQLite could not do, and the way out."""
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # without what is special to an operation
+    if code in _OF_THE_DISK:
+        found = explained(OSError(_OF_THE_DISK[code], str(error), str(file)), file)
+        if found is not None:
+            return found
+    return RunError(
+        f"{file}: the log of decisions cannot be used: {error}",
+        hint=f"`sqlite3 {shlex.quote(str(file))} .recover` prints what can be saved; to start again without it, "
+        "move the file away",
+    )
 
 
 def _decision(

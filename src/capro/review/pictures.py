@@ -50,7 +50,7 @@ class Pictures:
         with self._decoding:
             made = self._make(position, side)
         if made is not None:
-            with atomic_path(file) as temporary:
+            with atomic_path(file, cache=True) as temporary:
                 temporary.write_bytes(made)
         return made
 

@@ -151,7 +151,9 @@ class ReviewTable:
     @cached_property
     def _details(self) -> pa.Table:
         """Columns of the verdicts that only the view of one sample shows."""
-        return pq.read_table(_verdict_file(self.run, several=self.several), columns=_detail_columns(self.run))
+        return _columns_of(
+            self.run, _verdicts(several=self.several), _detail_columns(self.run, several=self.several)
+        )
 
     def detail(self, row: int) -> dict[str, Any]:
         """What the verdicts say of a row beside its labels."""
@@ -171,13 +173,11 @@ def load_table(run: Run) -> ReviewTable:
             f"{run.path}: the verdicts belong to another scan", hint=f"`capro run --run {run.path}`"
         )
     several = after.ndim == 2
-    verdicts = pq.read_table(
-        _verdict_file(run, several=several),
-        columns=[
-            "decision", "label_score", "outlier_score", "near_duplicate_sets",
-            *_present(run, several, ["none_score", "given_label"]), *(["given_labels"] if several else []),
-        ],
-    )  # fmt: skip
+    wanted = [
+        "decision", "label_score", "outlier_score", "near_duplicate_sets",
+        *_present(run, several, ["none_score", "given_label"]), *(["given_labels"] if several else []),
+    ]  # fmt: skip
+    verdicts = _columns_of(run, _verdicts(several=several), wanted)
     given = _member(verdicts["given_labels"], names) if several else _codes(verdicts["given_label"], names)
     fused = KeptScores(run.read(FUSED_SCORES), "fused", len(names))
     none = _numbers(verdicts, "none_score") if "none_score" in verdicts.column_names else None
@@ -200,30 +200,34 @@ def load_table(run: Run) -> ReviewTable:
         copies=copies,
         pixels=training["width"].to_numpy().astype(np.int64) * training["height"].to_numpy(),
         anchors=anchors,
-        images=Manifest(pq.read_table(run.file(MANIFEST), columns=[*PLACES, "status"])),
+        images=Manifest(_columns_of(run, MANIFEST, [*PLACES, "status"])),
         queue=queue,
     )
 
 
 def _training(run: Run, columns: tuple[str, ...]) -> pa.Table:
     """Columns of the training rows, with their positions among the samples."""
-    table = pq.read_table(run.file(MANIFEST), columns=[*columns, "split", "status"])
+    table = _columns_of(run, MANIFEST, [*columns, "split", "status"])
     table = table.filter(pc.equal(table["status"], "ok"))
     table = table.append_column("position", pa.array(np.arange(len(table))))
     return table.filter(pc.equal(table["split"], "train")).drop_columns(["split", "status"])
 
 
-def _verdict_file(run: Run, *, several: bool) -> str:
-    return str(run.file(SAMPLE_VERDICTS if several else VERDICTS))
+def _columns_of(run: Run, artefact: Artefact[Any], columns: list[str]) -> pa.Table:
+    """Some columns of a table of the run, in Arrow's own form."""
+    return run.read_with(artefact, lambda file: pq.read_table(file, columns=columns))
+
+
+def _verdicts(*, several: bool) -> Artefact[Any]:
+    return SAMPLE_VERDICTS if several else VERDICTS
 
 
 def _present(run: Run, several: bool, columns: list[str]) -> list[str]:
-    names = pq.read_schema(_verdict_file(run, several=several)).names
+    names = run.read_with(_verdicts(several=several), pq.read_schema).names
     return [name for name in columns if name in names]
 
 
-def _detail_columns(run: Run) -> list[str]:
-    several = run.find(SAMPLE_VERDICTS) is not None
+def _detail_columns(run: Run, *, several: bool) -> list[str]:
     wanted = [
         "evidence", "fused_score", "classifier_probability", "prototype_similarity", "text_probability",
         "text_distance", "none_score", "outlier_score", "near_duplicate_score", "decided_by",

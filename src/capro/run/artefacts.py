@@ -1,16 +1,18 @@
 """Artefacts: the files that stages leave in a run directory. The only place that knows their names.
 
-An artefact is written under a temporary name and renamed, so that it is whole or absent. Tables are
-Parquet, arrays ``.npy`` opened as memory maps, weights safetensors. Nothing is pickled.
+An artefact is written under a temporary name, synced and renamed, so that it is whole or absent, also after
+a power cut (`capro.run.durable`). Tables are Parquet, arrays ``.npy`` opened as memory maps, weights
+safetensors. Nothing is pickled.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -19,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import RunError
+from capro.run import durable
+from capro.run.disk_errors import writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,8 +38,13 @@ AGAIN = "run the stage that makes it again"
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, *, needed: int | None = None, cache: bool = False) -> Iterator[Path]:
     """A temporary path beside ``path`` that replaces it when the block ends without an exception.
+
+    Args:
+        path: What is written.
+        needed: Bytes, where they are known: named where the disk is full.
+        cache: It can be made again at any time: nothing waits for the disk.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "a.txt"
@@ -44,21 +53,38 @@ def atomic_path(path: Path) -> Iterator[Path]:
     >>> target.read_text(), [p.name for p in target.parent.iterdir()]
     ('whole', ['a.txt'])
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path, needed=needed):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        durable.make_folder(path.parent)
+        temporary = _temporary(path)
+        try:
+            temporary.touch()
+            rights = temporary.stat().st_mode
+            yield temporary
+            if temporary.stat().st_mode != rights:  # safetensors makes a file for its owner alone
+                temporary.chmod(rights)
+            if cache:
+                os.replace(temporary, path)
+            else:
+                durable.sync(temporary)
+                durable.rename(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside a file, of this thread alone; a long name is cut, since file systems stop at 255 bytes."""
+    stem = path.stem.encode()[:60].decode(errors="ignore")
     # the suffix stays last: some writers (np.save) append one otherwise
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.{threading.get_ident()}.tmp{path.suffix}")
-    try:
-        temporary.touch()
-        rights = (
-            temporary.stat().st_mode
-        )  # the user's; some writers (safetensors) make a file for its owner alone
-        yield temporary
-        temporary.chmod(rights)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return path.with_name(f".{stem}.{os.getpid()}.{threading.get_ident()}.tmp{path.suffix}")
+
+
+def temporaries(folder: Path, name: str = "") -> list[Path]:
+    """What processes that were killed while writing have left: of a file, or of any in the folder."""
+    stem, suffix = (Path(name).stem, Path(name).suffix) if name else ("*", "*")
+    return sorted(folder.glob(f".{stem}.*.tmp{suffix}"))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -79,7 +105,7 @@ def read_json(path: Path) -> Any:
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write an ``.npy`` file, whole or not at all."""
-    with atomic_path(path) as temporary:
+    with atomic_path(path, needed=array.nbytes) as temporary:
         np.save(temporary, array, allow_pickle=False)
 
 
@@ -153,9 +179,10 @@ def read_graph(path: Path) -> csr_array:
     """Read a sparse square matrix."""
     from scipy.sparse import csr_array
 
-    with np.load(path, allow_pickle=False) as parts:
-        size = len(parts["indptr"]) - 1
-        return csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=(size, size))
+    with np.load(path, allow_pickle=False) as file:  # each access reads the array from the disk: once only
+        data, indices, indptr = file["data"], file["indices"], file["indptr"]
+    size = len(indptr) - 1
+    return csr_array((data, indices, indptr), shape=(size, size))
 
 
 def _read_text(path: Path) -> str:
@@ -259,4 +286,5 @@ VAL_SCORES = _array("baselines", "val.npy")
 # Beside the stages: a checkpoint's folder, the samples that stopped a training, an exported model's folder.
 CHECKPOINT_TENSORS, CHECKPOINT_STATE = "tensors.safetensors", "state.json"
 NOT_FINITE = "not-finite.json"
+BESIDE_RESULTS = {NOT_FINITE, DETAILS.file, ANCHOR_SHEET}  # in a stage's folder, but not part of its result
 MODEL_WEIGHTS, MODEL_CONFIG, MODEL_CARD = "model.safetensors", "config.json", "README.md"

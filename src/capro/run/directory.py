@@ -4,7 +4,8 @@ A run directory holds ``run.yaml`` (resolved settings, versions, data fingerprin
 stage, and ``events.jsonl``. A stage folder's ``stage.json`` is written last and holds the stage's
 fingerprint, a hash over its settings and over the stages it reads, and the settings it was made with. A
 stage that returns a hash of what it wrote (``content``) is known by that to the stages behind it: a data
-set that was copied elsewhere is scanned again, and nothing else is done again.
+set that was copied elsewhere is scanned again, and nothing else is done again. It also holds checksums of
+the stage's files (`capro.run.checksums`): a file that is not what its stage wrote is not read.
 
 A finished stage that is done again is worked on in ``.redo/STAGE``: what is there stays until the new
 result is whole. ``run.yaml`` changes only under the lock (`capro.run.plan` says when).
@@ -12,29 +13,29 @@ result is whole. ``run.yaml`` changes only under the lock (`capro.run.plan` says
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import platform
 import shlex
 import shutil
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import yaml
 
 from capro import __version__
 from capro.config import Settings, validate
-from capro.errors import RunError
-from capro.run import artefacts, processes
-from capro.run.artefacts import Artefact, read_json, write_json, write_text
+from capro.errors import RunError, first_line
+from capro.run import artefacts, checksums, durable, processes
+from capro.run.artefacts import Artefact, temporaries, write_json, write_text
+from capro.run.disk_errors import writing
 from capro.run.fingerprints import fingerprint
+from capro.run.lock import LOCK, alone_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,33 +43,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LAYOUT = 1  # of the directory; version 0.1.0 wrote no number and the same files
 VERSIONED = ("torch", "transformers", "accelerate", "faiss-cpu", "kornia", "numpy", "Pillow")
-SETTINGS, FINISHED, EVENTS, LOCK = "run.yaml", "stage.json", "events.jsonl", ".lock"
+SETTINGS, FINISHED, EVENTS = "run.yaml", "stage.json", "events.jsonl"
 REDO = ".redo"  # where a finished stage is done again
-_locked: set[tuple[Path, int]] = set()  # folders that a thread of this process has locked
-
-
-@contextmanager
-def alone_in(folder: Path, doing: str) -> Iterator[None]:
-    """One process at a time changes a folder; the lock dies with its process.
-
-    Within a block that has the lock it may be taken again.
-    """
-    at = folder.resolve(), threading.get_ident()
-    if at in _locked:
-        yield
-        return
-    with (folder / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(
-                f"{folder}: another {doing}", hint="wait for it, or give another folder to --run"
-            ) from None
-        _locked.add(at)
-        try:
-            yield
-        finally:
-            _locked.discard(at)
 
 
 def is_run(path: Path) -> bool:
@@ -80,7 +56,7 @@ def _document(path: Path) -> dict[str, Any]:
     """What run.yaml holds, of this version's layout or an older one; empty if it is absent or damaged."""
     try:
         document = yaml.safe_load((path / SETTINGS).read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, yaml.YAMLError, RecursionError):
         return {}
     if not isinstance(document, dict):
         return {}
@@ -93,18 +69,30 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
+def _begun(path: Path) -> list[Path]:
+    """What a process leaves that was killed before it had written the first run.yaml."""
+    return [path / LOCK, *temporaries(path, SETTINGS)]
+
+
 def settings_in(path: Path) -> Settings | None:
     """The settings in a folder's run.yaml; None if it is absent or damaged."""
     values = _document(path).get("settings")
-    return None if values is None else validate(values, place=str(path / SETTINGS))
+    return validate(values, place=str(path / SETTINGS)) if isinstance(values, dict) else None
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory and the settings it was made with."""
+    """A run directory and the settings it was made with.
+
+    Attributes:
+        path: The directory.
+        settings: Of the next stages.
+        hashed: Where every file is hashed before it is first read, whatever its size and time: those that were.
+    """
 
     path: Path
     settings: Settings
+    hashed: set[Path] | None = field(default=None, kw_only=True, compare=False)
 
     @staticmethod
     def create(path: Path, settings: Settings) -> Run:
@@ -113,13 +101,16 @@ class Run:
             return Run(path, settings)
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file", hint="give a folder to --run")
-        if path.is_dir() and any(file.name != LOCK for file in path.iterdir()) and not is_run(path):
+        if path.is_dir() and not is_run(path) and any(file not in _begun(path) for file in path.iterdir()):
             raise RunError(f"{path}: not empty and not a run directory", hint="give a new folder to --run")
         _document(path)
         run = Run(path, settings)
         if not is_run(path):
-            path.mkdir(parents=True, exist_ok=True)
+            with writing(path):
+                durable.make_folder(path)
             with run.alone():
+                for left in temporaries(path, SETTINGS):
+                    left.unlink()
                 run.write_settings()
         return run
 
@@ -134,8 +125,16 @@ class Run:
             )
         settings = settings_in(path)
         if settings is None:
-            raise RunError(f"{file}: damaged", hint=f"`capro scan SOURCE --run {path}` writes it again")
+            raise RunError(
+                f"{file}: damaged",
+                hint=f"`capro run --data SOURCE --run {shlex.quote(str(path))}` with the options of the first "
+                "time writes it again; stages that these settings have made stay as they are",
+            )
         return Run(path, settings)
+
+    def thoroughly(self) -> Self:
+        """The same run, whose files are all hashed before they are read: for what leaves it."""
+        return replace(self, hashed=set())
 
     def with_settings(self, settings: Settings) -> Self:
         """The same directory under other settings; nothing is written."""
@@ -177,7 +176,8 @@ class Run:
         if not processes.is_main():
             return
         row = {"time": round(time.time(), 3), "event": name, **values}
-        with (self.path / EVENTS).open("a", encoding="utf-8") as file:
+        log = self.path / EVENTS
+        with writing(log), log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     # --- artefacts --------------------------------------------------------------------------------
@@ -192,16 +192,70 @@ class Run:
 
     def read(self, artefact: Artefact[T]) -> T:
         """An artefact of a stage that must have finished."""
+        return self.read_with(artefact, artefact.load)
+
+    def read_with(self, artefact: Artefact[Any], load: Callable[[Path], T]) -> T:
+        """What a function makes of the file of an artefact, whose stage must have finished."""
         self.need(artefact.stage)
         file = self.file(artefact)
+        self._check(artefact)
         if not file.exists():
-            raise RunError(f"{file}: no such file", hint=artefacts.AGAIN)
-        return artefact.load(file)
+            raise RunError(f"{file}: no such file", hint=self._mend(artefact.stage, file))
+        try:
+            return load(file)
+        except Exception as error:
+            if not checksums.says_damaged(error):
+                raise
+            raise self._damage(artefact.stage, file, f" ({first_line(error)})") from error
 
     def find(self, artefact: Artefact[T]) -> T | None:
         """An artefact, or None where its stage has not finished or did not write it."""
-        known = self.finished(artefact.stage) is not None and self.file(artefact).exists()
-        return artefact.load(self.file(artefact)) if known else None
+        if self.finished(artefact.stage) is None:
+            self.refuse_damaged(artefact.stage)
+            return None
+        self._check(artefact)
+        return self.read(artefact) if self.file(artefact).exists() else None
+
+    def damaged(self, stage: str) -> list[Path]:
+        """The files of a finished stage that are not, or no longer, what it wrote."""
+        files = (self.finished(stage) or {}).get("files", {})
+        named = {self.path / stage / name: record for name, record in files.items()}
+        return [file for file, record in named.items() if not self._same(file, record)]
+
+    def _same(self, file: Path, record: Mapping[str, Any]) -> bool:
+        thorough = self.hashed is not None and file not in self.hashed
+        same = checksums.same(file, record, thorough=thorough)
+        if same and self.hashed is not None:
+            self.hashed.add(file)
+        return same
+
+    def _check(self, artefact: Artefact[Any]) -> None:
+        """Refuse a file that is not what its stage wrote."""
+        record = (self.finished(artefact.stage) or {}).get("files", {}).get(artefact.file)
+        file = self.file(artefact)
+        if record is not None and not self._same(file, record):
+            raise self._damage(artefact.stage, file)
+
+    def refuse_damaged(self, stage: str) -> None:
+        """Stop where a file of a finished stage, or its stage.json, is damaged."""
+        file = self.path / stage / FINISHED
+        if file.exists() and self.finished(stage) is None:
+            raise self._damage(stage, file)
+        for damaged in self.damaged(stage):
+            raise self._damage(stage, damaged)
+
+    def _damage(self, stage: str, file: Path, why: str = "") -> RunError:
+        """A file is not what its stage wrote."""
+        state = "damaged" if file.exists() else "gone"
+        text = f"{file}: {state} since the {stage} stage wrote it{why}"
+        return RunError(text, hint=self._mend(stage, file))
+
+    def _mend(self, stage: str, file: Path) -> str:
+        """What to do about a damaged file: the stage gives the same file anew."""
+        mark = self.path / stage / FINISHED
+        again = f"`capro run --run {shlex.quote(str(self.path))}` does the {stage} stage again"
+        noticed = file == mark or replace(self, hashed=None).damaged(stage)  # by `capro run` as well
+        return again if noticed else f"`rm {shlex.quote(str(mark))}`, then {again}"
 
     def issues(self) -> pd.DataFrame:
         """The verdicts, one row per training sample (docs/export.md)."""
@@ -211,9 +265,8 @@ class Run:
     # --- stages -----------------------------------------------------------------------------------
 
     def finished(self, stage: str) -> dict[str, Any] | None:
-        """What a finished stage left in its stage.json; None if it has not finished."""
-        file = self.path / stage / FINISHED
-        return cast(dict[str, Any], read_json(file)) if file.exists() else None
+        """What a finished stage left in its stage.json; None if it has not finished, or that is damaged."""
+        return checksums.finished_in(self.path / stage, FINISHED)
 
     def result(self, stage: str) -> dict[str, Any]:
         """The figures that a finished stage returned."""
@@ -229,6 +282,7 @@ class Run:
         """What a stage that must have finished is known by: its content's hash, or its fingerprint."""
         done = self.finished(stage)
         if done is None:
+            self.refuse_damaged(stage)
             raise RunError(
                 f"{self.path}: the {stage} stage has not finished",
                 hint=f"`capro run --run {shlex.quote(str(self.path))}` does what is missing",
@@ -243,9 +297,11 @@ class Run:
         """Make the folder in which a stage with this fingerprint is, or will be."""
         del key  # for runs that share stages: bench.store
         folder, redone = self.folder(stage), self.path / REDO / stage
-        if not folder.exists() and (redone / FINISHED).exists():  # killed while the new took the old's place
-            redone.rename(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        # killed while the new took the old's place
+        if not folder.exists() and checksums.finished_in(redone, FINISHED):
+            durable.rename(redone, folder)
+        with writing(folder):
+            durable.make_folder(folder)
 
     def workplace(self, stage: str) -> Path:
         """Where a stage is worked on: its folder, or beside it while that holds a finished result."""
@@ -265,10 +321,12 @@ class Run:
         """
         with self.alone():
             folder = self.workplace(stage)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / FINISHED).unlink(missing_ok=True)
-            for left in folder.glob(".*.tmp*"):  # of a process that was killed while writing
-                left.unlink()
+            with writing(folder):
+                durable.make_folder(folder)
+                (folder / FINISHED).unlink(missing_ok=True)
+                durable.sync(folder)  # no power cut leaves it beside files of this attempt
+                for left in temporaries(folder):
+                    left.unlink()
             self.event("started", stage=stage, fingerprint=key)
             begin, result = time.monotonic(), dict[str, Any]()
             try:
@@ -284,8 +342,9 @@ class Run:
                 "result": result,
                 "settings": self.settings.model_dump(),
                 "reads": {name: self.need(name) for name in reads},
+                "files": checksums.recorded(folder, leave_out=FINISHED),
             }
-            write_json(folder / FINISHED, done)
+            write_json(folder / FINISHED, checksums.sealed(done))
             if folder != self.folder(stage):
                 self._replace(stage, folder, keep=keep)
             self.event("finished", stage=stage, fingerprint=key, seconds=seconds)
@@ -301,7 +360,8 @@ class Run:
         old = self.kept(stage) if keep else new.with_name(f"{new.name}.old")
         if not keep:
             shutil.rmtree(old, ignore_errors=True)  # of a process that was killed here
-        folder.rename(old)
-        new.rename(folder)
+        with writing(folder):
+            durable.rename(folder, old)
+            durable.rename(new, folder)
         if not keep:
             shutil.rmtree(old)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from capro import config
 from capro.config import Settings
 from capro.errors import CaproError, ConfigError
-from capro.run.directory import Run
+from capro.run.directory import FINISHED, Run
 from capro.run.fingerprints import fingerprint
 from capro.run.stage import Stage
 
@@ -24,6 +24,7 @@ class Outlook:
     stage: str
     state: Literal["fresh", "stale", "to do"]
     why: str = ""
+    same: bool = False  # the result will be the same: nothing that reads it is done again
 
 
 def decides(stage: Stage, run: Run, name: str, new: Settings) -> bool:
@@ -32,11 +33,16 @@ def decides(stage: Stage, run: Run, name: str, new: Settings) -> bool:
     return _decided(stage, run) != _decided(stage, changed)
 
 
-def outdated(stage: Stage, run: Run) -> list[str]:
+def outdated(stage: Stage, run: Run, coming: Mapping[str, str] | None = None) -> list[str]:
     """Why a finished stage does not fit the settings and the stages it reads; empty where it does.
 
     Files outside the run directory are not looked at: results of a source that has grown, or is gone,
     still belong together.
+
+    Args:
+        stage: The stage.
+        run: Its run.
+        coming: What stages that have not finished will be known by, where that can be said.
     """
     done, made = run.finished(stage.name) or {}, _made_with(stage, run)
     if made is None:
@@ -47,6 +53,8 @@ def outdated(stage: Stage, run: Run) -> list[str]:
         for name in _changed(stage, run, made)
     ]
     for name in stage.inputs(run.settings):
+        if run.finished(name) is None and (coming or {}).get(name) == done["reads"].get(name, ""):
+            continue  # it will be the same again
         if run.finished(name) is None:
             found.append(f"{name} has not finished")
         elif done["reads"].get(name) != run.need(name) and not found:
@@ -57,20 +65,38 @@ def outdated(stage: Stage, run: Run) -> list[str]:
 def outlook(stages: Iterable[Stage], run: Run) -> list[Outlook]:
     """What a run would do with each of its stages, in order."""
     found: list[Outlook] = []
+    coming: dict[str, str] = {}
     for stage in stages:
-        before = [each.stage for each in found if each.state != "fresh"]
-        again = [name for name in stage.inputs(run.settings) if name in before]
-        if run.finished(stage.name) is None:
-            found.append(Outlook(stage.name, "to do"))
-        elif why := outdated(stage, run):
+        done, inputs = run.finished(stage.name), stage.inputs(run.settings)
+        before = [each.stage for each in found if each.state != "fresh" and not each.same]
+        again = [
+            name
+            for name in inputs
+            if name in before and coming.get(name, "") != (done or {}).get("reads", {}).get(name)
+        ]
+        if done is None:
+            coming |= _coming(stage, run)
+            left = (run.folder(stage.name) / FINISHED).exists()
+            found.append(Outlook(stage.name, "to do", "its stage.json is damaged" if left else ""))
+        elif why := outdated(stage, run, coming):
             found.append(Outlook(stage.name, "stale", "; ".join(why)))
         elif again:
             found.append(Outlook(stage.name, "stale", f"it reads {', '.join(again)}"))
-        elif not stage.is_fresh(run):
+        elif damaged := run.damaged(stage.name):
+            found.append(Outlook(stage.name, "stale", f"{damaged[0]} is damaged", same=True))
+        elif not coming.keys() & {*inputs} and not stage.is_fresh(run):
             found.append(Outlook(stage.name, "stale", FILES))
         else:
             found.append(Outlook(stage.name, "fresh"))
     return found
+
+
+def _coming(stage: Stage, run: Run) -> dict[str, str]:
+    """What a stage that has not finished will be known by: its fingerprint, once what it reads is there."""
+    try:
+        return {stage.name: stage.key(run)}
+    except CaproError:
+        return {}
 
 
 def _decided(stage: Stage, run: Run) -> str:

@@ -140,16 +140,21 @@ class Plan:
         """What ``run`` would do with each stage, and why; nothing is done or written."""
         return outlook(self.of(run.settings), run)
 
+    def kept(self, run: Run, stage: Stage) -> Path | None:
+        """Where the result of a stage will be kept when it is done again; None where it will not."""
+        return run.kept(stage.name) if stage.keep and not run.damaged(stage.name) else None
+
     def require(self, run: Run, *names: str) -> None:
-        """Refuse a run in which one of these stages, or one before it, is missing or out of date."""
+        """Refuse a run in which one of these stages, or one before it, is missing, damaged or out of date."""
         wanted = self._before(run, names, uses=False)
         for name in self.names:
             if name in wanted:
                 self._refuse(run, name)
 
     def require_current(self, run: Run) -> None:
-        """Refuse a run in which a finished stage is out of date; stages may be missing."""
+        """Refuse a run in which a finished stage is damaged or out of date; stages may be missing."""
         for stage in self.of(run.settings):
+            run.refuse_damaged(stage.name)
             if run.finished(stage.name):
                 self._refuse(run, stage.name)
 
@@ -164,7 +169,8 @@ class Plan:
                 self._refuse(run, needed)
 
     def _refuse(self, run: Run, name: str) -> None:
-        """Stop where a stage is missing or out of date."""
+        """Stop where a stage is missing, damaged or out of date."""
+        run.refuse_damaged(name)
         everything = self.command("run", run.path) + _as_options(run)
         if run.finished(name) is None:
             own = f"`{self.command(name, run.path)}` first, or " if name in self and name != "scan" else ""
@@ -196,7 +202,8 @@ class Plan:
         for each in outlook([self[name] for name in self.names if name in before], run):
             stage = self[each.stage]
             if each.state == "stale" and (stage.name in names or stage.implicit):
-                old = f"; what it left is kept in {run.kept(stage.name)}" if stage.keep else ""
+                place = self.kept(run, stage)
+                old = f"; what it left is kept in {place}" if place else ""
                 watch.say(f"{stage.name} is done again: {each.why}{old}")
 
     # --- settings ---------------------------------------------------------------------------------

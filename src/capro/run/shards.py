@@ -7,6 +7,9 @@ holds more than one shard in memory.
 
 from __future__ import annotations
 
+import hashlib
+import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,9 +21,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from capro.errors import RunError
-from capro.run.artefacts import atomic_path, write_array
+from capro.run import durable
+from capro.run.artefacts import atomic_path
 
 PATIENCE = 90.0  # seconds until a file of another host is there: NFS keeps a listing for up to 60
+HASH = hashlib.sha256().digest_size
 NOT_SHARED = "put the run directory on a file system that all hosts share"
 
 
@@ -108,20 +113,44 @@ def sharded(
         team: The ranks that share the shards.
         progress: Called with the rows of shards that are there already; ``compute`` counts its own.
     """
-    shards.folder.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(shards.folder)
     if team.index == 0:
         for old in shards.folder.parent.glob("shards-*"):
             if old != shards.folder:
                 shutil.rmtree(old)
     for begin, end, file in shards.parts(team):
-        if file.exists():
+        if _is_whole(file):
             progress(end - begin)
             continue
         rows = compute(begin, end)
         if len(rows) != end - begin:
             raise RunError(f"{file}: got {len(rows)} rows, expected {end - begin}")
-        write_array(file, rows)
+        _write_shard(file, rows)
     return shards
+
+
+def _write_shard(file: Path, rows: NDArray[Any]) -> None:
+    """An ``.npy`` file with the hash of its values behind them, where no reader looks."""
+    with atomic_path(file, needed=rows.nbytes) as temporary:
+        np.save(temporary, rows, allow_pickle=False)
+        with temporary.open("ab") as end:
+            end.write(_hash_of(rows))
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a shard is there as it was written; a damaged one is computed again."""
+    try:
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (FileNotFoundError, ValueError, EOFError):
+        return False
+    with file.open("rb") as end:
+        end.seek(-HASH, os.SEEK_END)
+        return end.read() == _hash_of(rows)
+
+
+def _hash_of(rows: NDArray[Any]) -> bytes:
+    described = f"{rows.dtype.str}{rows.shape}".encode()
+    return hashlib.sha256(described + np.ascontiguousarray(rows).tobytes()).digest()
 
 
 def write_rows(
@@ -137,7 +166,8 @@ def write_rows(
     """
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     rows = 0
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    needed = np.dtype(dtype).itemsize * math.prod(shape)
+    with atomic_path(path, needed=needed) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks:
             if block.shape[1:] != shape[-1:]:

@@ -77,9 +77,9 @@ class Stage:
         return run.key(self.name, decided, self.inputs(run.settings))
 
     def is_fresh(self, run: Run) -> bool:
-        """Whether it has finished with these settings and these inputs."""
+        """Whether it has finished with these settings and these inputs, and its files are whole."""
         done = run.finished(self.name)
-        return done is not None and done["fingerprint"] == self.key(run)
+        return done is not None and done["fingerprint"] == self.key(run) and not run.damaged(self.name)
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,13 @@ def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
     run, stage = job.run, job.stage
     run.claim(stage.name, job.key)
     done = run.finished(stage.name)
-    fresh = done is not None and done["fingerprint"] == job.key and not force
+    damaged = run.damaged(stage.name)
+    fresh = done is not None and done["fingerprint"] == job.key and not damaged and not force
     if fresh:
         run.event("skipped", stage=stage.name)
     else:
         reads = stage.inputs(run.settings)
-        with run.working(stage.name, job.key, reads, keep=stage.keep) as (folder, result):
+        with run.working(stage.name, job.key, reads, keep=stage.keep and not damaged) as (folder, result):
             result.update(work(replace(job, folder=folder)) or {})
     stage.after(job)
     return not fresh

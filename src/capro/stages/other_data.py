@@ -87,7 +87,7 @@ def score_other(run: Run, source: str, watch: Watch, *, reading: Settings | None
     PLAN.require(run, *(model.stage for model in MODELS.values()))
     scan = _scan(source)
     perform(run.with_settings(reading or run.settings), scan, watch=watch)
-    manifest = Manifest.load(run.file(MANIFEST.of(scan.name)))
+    manifest = run.read_with(MANIFEST.of(scan.name), Manifest.load)
     if manifest.task != manifest_of(run).task:
         raise DataError(
             f"{source}: holds {_kind(manifest)}, the run {_kind(manifest_of(run))}",

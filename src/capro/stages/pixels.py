@@ -24,7 +24,8 @@ def _work(job: Job) -> dict[str, Any]:
     if needed > job.settings.views.cache_gb * 2**30:
         return {"cached": False, "bytes": needed}
     with job.bar("decoding images", len(manifest.samples)) as step:
-        pixels_of(job.run, _settings(job.run)["size"], cached=False).build(job.folder, progress=step)
+        pixels = pixels_of(job.run, _settings(job.run)["size"], cached=False)
+        pixels.build(job.folder, needed=needed, progress=step)
     return {"cached": True, "bytes": needed}
 
 

@@ -1,18 +1,29 @@
-"""Checkpoints: safetensors and JSON in one folder that appears whole; the last two are kept."""
+"""Checkpoints: safetensors and JSON in one folder that appears whole; the last two are kept.
+
+The JSON holds a hash of the tensors and of itself: a damaged checkpoint is passed over.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import Tensor
 
-from capro.run.artefacts import CHECKPOINT_STATE, CHECKPOINT_TENSORS, read_weights, write_json, write_weights
+from capro.run import durable
+from capro.run.artefacts import (
+    CHECKPOINT_STATE,
+    CHECKPOINT_TENSORS,
+    read_json,
+    read_weights,
+    write_json,
+    write_weights,
+)
+from capro.run.checksums import is_sealed, sealed, sha256_of
+from capro.run.disk_errors import writing
 
 KEPT_CHECKPOINTS = 2
 
@@ -32,28 +43,28 @@ class Checkpoints:
 
     def save(self, step: int, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Write a checkpoint of a step: a temporary folder, then one rename."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with writing(self.folder):
+            durable.make_folder(self.folder)
         target = self.folder / f"{step:09d}"
         temporary, replaced = (self.folder / f".{step:09d}.{os.getpid()}.{end}" for end in ("new", "old"))
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         write_weights(temporary / CHECKPOINT_TENSORS, tensors)
-        write_json(temporary / CHECKPOINT_STATE, {"key": self.key, **values})
+        tensors_hash = sha256_of(str(temporary / CHECKPOINT_TENSORS))
+        state = {"key": self.key, "tensors": tensors_hash, "values": values}
+        write_json(temporary / CHECKPOINT_STATE, sealed(state))
         if target.exists():  # a rename cannot replace a folder that is not empty
-            os.replace(target, replaced)
-        os.replace(temporary, target)
+            durable.rename(target, replaced)
+        durable.rename(temporary, target)
         self._prune()
 
     def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The newest whole checkpoint of this key, or None."""
         for path in reversed(self._found()):
-            values = self._read(path)
-            if values is None:
+            state, file = self._read(path), path / CHECKPOINT_TENSORS
+            if state is None or not file.exists() or sha256_of(str(file)) != state["tensors"]:
                 continue
-            try:
-                return read_weights(path / CHECKPOINT_TENSORS), values
-            except (OSError, SafetensorError):
-                continue
+            return read_weights(file), dict(state["values"])
         return None
 
     def clear(self) -> None:
@@ -64,14 +75,12 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("[0-9]*") if path.is_dir())
 
     def _read(self, path: Path) -> dict[str, Any] | None:
-        """What a checkpoint holds, without its key; None if it is damaged or another training's."""
+        """The state of a checkpoint; None if it is damaged or another training's."""
         try:
-            values = json.loads((path / CHECKPOINT_STATE).read_text("utf-8"))
+            state = read_json(path / CHECKPOINT_STATE)
         except (OSError, ValueError):
             return None
-        if not isinstance(values, dict) or values.pop("key", None) != self.key:
-            return None
-        return values
+        return state if is_sealed(state) and state["key"] == self.key else None
 
     def _prune(self) -> None:
         ours = [path for path in self._found() if self._read(path) is not None]

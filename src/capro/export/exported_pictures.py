@@ -1,0 +1,172 @@
+"""The pictures of an export: their names, and their bytes as the scan saw them.
+
+A picture is known by the SHA-256 that the scan noted, not by its path: one that was replaced since, also by a
+link to another file, is not exported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from capro.data.image_bytes import ImageStore
+from capro.data.manifest import Manifest
+from capro.data.readers.columns import is_inside
+from capro.data.readers.writing import Writer
+from capro.errors import CaproError, ConfigError, DataError
+from capro.export.folders import safe_name, safe_names
+from capro.run.checksums import sha256_of
+from capro.run.disk_errors import writing
+
+ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif"}  # MPO: a JPEG with further pictures in it
+
+Progress = Callable[[int], None]
+
+
+class ChangedPicture(CaproError):
+    """A picture is not what the scan saw."""
+
+
+@dataclass
+class ExportedPictures:
+    """Names of the exported pictures, and a way to write or read each: what a ``Writer`` gets.
+
+    ``names`` are relative to the export folder; without images, to ``root``.
+    """
+
+    manifest: Manifest
+    table: pd.DataFrame
+    folder: Path
+    writer: Writer
+    mode: str
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._store = ImageStore(self.manifest)
+        self._scanned = self.manifest.samples["sha256"].to_numpy()
+        # columns as arrays: a row of a DataFrame takes longer than the whole check of a picture
+        self._positions, self._sources, self._paths = (
+            self.table[name].to_numpy() for name in ("position", "source", "path")
+        )
+        self._folders_inside: dict[tuple[str, str], bool] = {}
+        sources = enumerate(self.manifest.sources)
+        self._files = {number: source.root for number, source in sources if source.kind == "files"}
+        self.root: str | None = None
+        if self.mode == "none":
+            self.root, self.names = self._in_place()
+        else:
+            self.names = self._new_names()
+
+    def _in_place(self) -> tuple[str, list[str]]:
+        """The pictures where they are: a root and paths below it."""
+        used = set(self.table["source"])
+        if missing := sorted(used - self._files.keys()):
+            source = self.manifest.sources[missing[0]]
+            raise ConfigError(
+                f"{source.root}: its images lie in {source.kind}, not in files of their own",
+                hint="use --images copy",
+            )
+        root = os.path.commonpath([self._files[number] for number in used])
+        rows = zip(self.table["source"], self.table["path"], strict=True)
+        return root, [os.path.relpath(Path(self._files[number], path), root) for number, path in rows]
+
+    def _new_names(self) -> list[str]:
+        single = self.manifest.task == "single"
+        folders = safe_names(sorted(set(self.table["label"]))) if single else {}
+        names = []
+        for number, row in enumerate(self.table.to_dict("records")):
+            stem = safe_name(Path(str(row["path"])).stem) if row["source"] in self._files else ""
+            ending = ENDINGS.get(row["format"], f".{row['format'].lower()}")
+            name = f"{number:08d}{'-' + stem if stem else ''}{ending}"
+            below = folders[row["label"]] if self.writer.by_class and single else self.writer.below
+            names.append(f"{below}/{name}" if below else name)
+        return names
+
+    def path(self, number: int) -> Path | None:
+        """The source file of a picture; None where it lies inside another file."""
+        root = self._files.get(int(self._sources[number]))
+        return Path(root, str(self._paths[number])) if root is not None else None
+
+    # --- as the scan saw them ---------------------------------------------------------------------
+
+    def read(self, number: int) -> bytes:
+        """The bytes of a picture."""
+        self.progress(1)
+        self._check_place(number)
+        try:
+            data = self._store.read(int(self._positions[number]))
+        except DataError as error:
+            raise ChangedPicture(str(error)) from error
+        if hashlib.sha256(data).hexdigest() != self._wanted(number):
+            raise ChangedPicture("its content is another")
+        return data
+
+    def changed(self, number: int) -> str:
+        """What is no longer as the scan saw it; empty where nothing is."""
+        try:
+            self.read(number)
+        except ChangedPicture as found:
+            return str(found)
+        return ""
+
+    def _wanted(self, number: int) -> str:
+        return str(self._scanned[self._positions[number]])
+
+    def _check_place(self, number: int) -> None:
+        """Refuse what is no file of its source any more: the rules are those of the scan."""
+        root = self._files.get(int(self._sources[number]))
+        if root is None:
+            return
+        path = os.path.join(root, str(self._paths[number]))
+        try:
+            link = stat.S_ISLNK(os.lstat(path).st_mode)
+            regular = stat.S_ISREG(os.stat(path).st_mode)
+        except OSError as error:
+            raise ChangedPicture(f"it is gone ({error.strerror})") from None
+        if not regular:
+            raise ChangedPicture("it is no file")
+        if not (is_inside(Path(root), Path(path)) if link else self._inside(root, os.path.dirname(path))):
+            raise ChangedPicture("it is a link out of the data folder")
+
+    def _inside(self, root: str, folder: str) -> bool:
+        """Whether a folder of pictures is in the source's; looked at once."""
+        if (root, folder) not in self._folders_inside:
+            self._folders_inside[root, folder] = is_inside(Path(root), Path(folder))
+        return self._folders_inside[root, folder]
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def write_all(self, below: str = "") -> None:
+        """Link or copy every picture into the export."""
+        if self.mode == "none":
+            return
+        for number, name in enumerate(self.names):
+            target = self.folder / below / name
+            with writing(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if self.mode == "link":
+                    self._link(number, target)
+                else:
+                    target.write_bytes(self.read(number))
+
+    def _link(self, number: int, target: Path) -> None:
+        path = self.path(number)
+        if path is None:
+            raise ConfigError(
+                "images inside tars, tables or hub data sets cannot be linked", hint="use --images copy"
+            )
+        self.progress(1)
+        self._check_place(number)
+        try:  # a symbolic link out of the folder would be refused by `scan`, a hard link is a file
+            os.link(path.resolve(), target, follow_symlinks=False)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be linked: {error.strerror}", hint="use --images copy") from None
+        # the link itself is looked at: whatever happens to the path now, this is what was exported
+        if not stat.S_ISREG(target.lstat().st_mode) or sha256_of(str(target)) != self._wanted(number):
+            raise ChangedPicture("its content is another")

@@ -1,0 +1,118 @@
+"""Errors of the disk as messages: which file, what is wrong, how much space is needed, what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from capro.errors import CaproError, RunError
+from capro.wording import byte_size
+
+_ELSEWHERE = "give a folder on another disk to --run or --out"
+_RIGHTS = "`ls -ld` shows whose it is; change the rights, or give another place to --run or --out"
+
+# What a number of the system means, and what to do. Any other number is a bug of ours, and is reported as one.
+MEANINGS = {
+    errno.ENOSPC: (
+        "no space is left on the disk",
+        f"free some space, then give the same command again; or {_ELSEWHERE}",
+    ),
+    errno.EDQUOT: (
+        "your quota of the disk is used up",
+        f"free some space, then give the same command again; or {_ELSEWHERE}",
+    ),
+    errno.EROFS: ("the disk is mounted read-only", _ELSEWHERE),
+    errno.EACCES: ("permission denied", _RIGHTS),
+    errno.EPERM: ("operation not permitted", _RIGHTS),
+    errno.ENAMETOOLONG: ("the name is too long for the file system", "give a shorter name"),
+    errno.ENOTDIR: ("a part of the path is a file, not a folder", "correct the path"),
+    errno.EISDIR: ("is a folder, and a file is needed here", "give the name of a file"),
+    errno.ELOOP: ("symbolic links lead in a circle", "correct the link"),
+    errno.EFBIG: ("the file system takes no file as large as this", _ELSEWHERE),
+    errno.EMFILE: ("too many open files", "`ulimit -n 4096`, then the same command again"),
+    errno.EIO: ("the disk cannot be read or written (input/output error)", "check the disk, then try again"),
+    errno.ESTALE: ("the network drive has lost the file", "mount it again, then try again"),
+    errno.ENOTCONN: ("the network drive is not connected", "mount it again, then try again"),
+}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_NUMBER = re.compile(r"(?:os error|errno) (\d+)", re.IGNORECASE)  # safetensors; pyarrow
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # numpy, which gives no number
+
+
+class DiskError(RunError):
+    """A file cannot be written or read, for a reason that lies with the disk or the path."""
+
+
+def explained(
+    error: BaseException, path: Path | None = None, *, needed: int | None = None
+) -> DiskError | None:
+    """The message for an error of the disk; None for any other error.
+
+    Args:
+        error: As it was raised, also by libraries that hide the system's number in a text.
+        path: What was being written, where the error does not say.
+        needed: Bytes, where they are known.
+
+    >>> found = explained(OSError(errno.EROFS, "", "/mnt/run.yaml"))
+    >>> str(found), found.hint
+    ('/mnt/run.yaml: the disk is mounted read-only', 'give a folder on another disk to --run or --out')
+    >>> explained(OSError(errno.EINVAL, "", "x")) is None, explained(ValueError("errno 28")) is None
+    (True, True)
+    """
+    number = _number(error)
+    if number not in MEANINGS:
+        return None
+    place = _place(error, path)
+    text, hint = MEANINGS[number]
+    if number in _FULL:
+        text += _space(path or place, needed)
+    return DiskError(f"{place}: {text}" if place else text, hint=hint)
+
+
+def _number(error: BaseException) -> int | None:
+    """The system's number of an error."""
+    foreign = type(error).__name__ == "SafetensorError"
+    if isinstance(error, CaproError) or not (foreign or isinstance(error, OSError)):
+        return None
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    if _SHORT_WRITE.search(str(error)):
+        return errno.ENOSPC
+    found = _NUMBER.search(str(error))
+    return int(found[1]) if found else None
+
+
+def _place(error: BaseException, path: Path | None) -> Path | None:
+    """The file that an error is about; what is written under a temporary name has its own."""
+    named = getattr(error, "filename2", None) or getattr(error, "filename", None)
+    if not isinstance(named, str | bytes) or (path is not None and ".tmp" in os.fsdecode(named)):
+        return path
+    return Path(os.fsdecode(named))
+
+
+def _space(path: Path | None, needed: int | None) -> str:
+    """How much is free, and how much is needed where that is known."""
+    known = [f"{byte_size(needed)} needed"] if needed else []
+    for folder in (path, *path.absolute().parents) if path else ():
+        try:
+            known.append(f"{byte_size(shutil.disk_usage(folder or '.').free)} free")
+            break
+        except OSError:
+            continue
+    return f" ({', '.join(known)})" if known else ""
+
+
+@contextmanager
+def writing(path: Path, *, needed: int | None = None) -> Iterator[None]:
+    """What writes a file or folder: an error of the disk becomes a message with its name."""
+    try:
+        yield
+    except Exception as error:
+        if found := explained(error, path, needed=needed):
+            raise found from error
+        raise
