@@ -78,7 +78,7 @@ def test_files_that_cannot_be_read_or_written(tmp_path):
     with pytest.raises(ConfigError, match="no such file") as caught:
         load_classes(tmp_path / "absent.yaml")
     assert "capro classes suggest" in caught.value.hint
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with pytest.raises(ConfigError, match="is a folder, not a file"):
         load_classes(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"- caf\xe9")
     with pytest.raises(ConfigError, match="byte 5 is not UTF-8"):

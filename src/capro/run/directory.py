@@ -32,6 +32,8 @@ import yaml
 from capro import __version__
 from capro.config import Settings, validate
 from capro.errors import RunError
+from capro.plain_yaml import parse_yaml
+from capro.regular_files import read_regular
 from capro.run import artefacts, processes
 from capro.run.artefacts import Artefact, read_json, write_json, write_text
 from capro.run.fingerprints import fingerprint
@@ -79,7 +81,7 @@ def is_run(path: Path) -> bool:
 def _document(path: Path) -> dict[str, Any]:
     """What run.yaml holds, of this version's layout or an older one; empty if it is absent or damaged."""
     try:
-        document = yaml.safe_load((path / SETTINGS).read_text("utf-8"))
+        document = parse_yaml(read_regular(path / SETTINGS).decode("utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     if not isinstance(document, dict):
