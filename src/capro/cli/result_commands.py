@@ -92,6 +92,12 @@ def export(
     images: Annotated[
         Text, typer.Option("--images", help="none, link or copy; what the format needs if unset.")
     ] = None,
+    formulas: Annotated[
+        str,
+        typer.Option(
+            "--formulas", help="escape or keep texts in CSV files that a spreadsheet would compute (=1+1)."
+        ),
+    ] = "escape",
     as_json: AsJson = False,
 ) -> None:
     """Write the cleaned data set in another format.
@@ -103,7 +109,7 @@ def export(
     opened = open_run(run)
     PLAN.require(opened, "clean")
     with plain_lines().bar("writing images", None) as step:
-        found = export_data(opened, out, to=to, images=images, progress=step)
+        found = export_data(opened, out, to=to, images=images, formulas=formulas, progress=step)
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
     print_result(found, as_json, lambda _: print(text))
     note(f"read it back with `{found['scan']} --run NEW_RUN`")

@@ -20,7 +20,7 @@ from capro import __version__
 from capro.data.image_bytes import ImageStore
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers import load_writer
-from capro.data.readers.writing import IMAGE_MODES, Writer, write_csv
+from capro.data.readers.writing import FORMULA_MODES, IMAGE_MODES, Writer, write_csv
 from capro.errors import ConfigError, DataError, did_you_mean
 from capro.export.folders import new_folder, safe_name, safe_names
 from capro.run.artefacts import write_json
@@ -34,7 +34,13 @@ Progress = Callable[[int], None]
 
 
 def export_data(
-    run: Run, out: Path, *, to: str, images: str | None = None, progress: Progress = lambda _: None
+    run: Run,
+    out: Path,
+    *,
+    to: str,
+    images: str | None = None,
+    formulas: str = "escape",
+    progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
     """Write the cleaned training set of a run.
 
@@ -43,11 +49,14 @@ def export_data(
         out: A folder that does not exist yet; appears whole or not at all.
         to: One of data.readers.WRITERS.
         images: ``none``, ``link`` (hard links) or ``copy``; None: what the format needs at least.
+        formulas: ``escape`` or ``keep`` texts in CSV files that a spreadsheet would compute.
         progress: Called with the number of images done in each step.
 
     Returns:
         The content of export.json.
     """
+    if formulas not in FORMULA_MODES:
+        raise ConfigError(f"--formulas {formulas!r}", hint=did_you_mean(formulas, FORMULA_MODES))
     writer = load_writer(to)
     mode = _mode(to, writer, images)
     manifest = manifest_of(run)
@@ -57,7 +66,7 @@ def export_data(
         raise DataError("every training sample was dropped", hint="lower train.gamma and clean again")
     classes = [spec.name for spec in classes_of(run)]
     with new_folder(out) as folder:
-        pictures = ExportedPictures(manifest, kept, folder, writer, mode, progress)
+        pictures = ExportedPictures(manifest, kept, folder, writer, mode, progress, formulas)
         kept = kept.assign(file_name=pictures.names)
         root = ["--image-root", pictures.root] if pictures.root else []
         note = {
@@ -67,6 +76,7 @@ def export_data(
             "run": str(run.path.resolve()),
             "data": run.need("scan"),
             "images": mode,
+            "formulas": formulas,
             "image_root": pictures.root,
             "samples": len(kept),
             "dropped": len(dropped),
@@ -75,7 +85,7 @@ def export_data(
             "scan": shlex.join(["capro", "scan", str(out / writer.entry), *root]),
         }
         write_json(folder / "export.json", note)
-        write_csv(folder / "dropped.csv", _columns(dropped, manifest.task))
+        write_csv(folder / "dropped.csv", _columns(dropped, manifest.task), formulas=formulas)
         writer.write(folder, _columns(kept, manifest.task), pictures, classes)
     return note
 
@@ -133,6 +143,7 @@ class ExportedPictures:
     writer: Writer
     mode: str
     progress: Progress
+    formulas: str
 
     def __post_init__(self) -> None:
         self._store = ImageStore(self.manifest)

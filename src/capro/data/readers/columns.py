@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -253,9 +254,16 @@ def safe_place(name: str, detail: str) -> dict[str, Any]:
 def is_inside(root: Path, path: Path) -> bool:
     """Whether a path, symbolic links followed, stays in the folder."""
     try:
-        return path.resolve().is_relative_to(root.resolve())
+        found, inside = os.path.realpath(path), _real(os.path.abspath(root))
+        return found == inside or found.startswith(inside.rstrip(os.sep) + os.sep)
     except (OSError, RuntimeError, ValueError):  # a loop of links, a name that no file system has
         return False
+
+
+@lru_cache(maxsize=64)
+def _real(root: str) -> str:
+    """A folder without links; asked for with every row."""
+    return os.path.realpath(root)
 
 
 def file_below(root: Path, name: str) -> dict[str, Any]:

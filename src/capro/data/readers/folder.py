@@ -179,7 +179,7 @@ def _looks_like_picture(path: Path) -> bool:
 
 def _write(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
     """LABEL/NUMBER-NAME.png and metadata.csv: an image folder as torchvision and Hugging Face read."""
-    write_csv(out / METADATA[0], table)
+    write_csv(out / METADATA[0], table, formulas=pictures.formulas)
     pictures.write_all()
 
 

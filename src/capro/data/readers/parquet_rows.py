@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capro.data.readers.base import Record
-from capro.data.readers.columns import class_name
+from capro.data.readers.columns import REPLACED, class_name
 from capro.errors import DataError, described, first_line
 from capro.regular_files import require_regular
 
@@ -64,9 +64,9 @@ def _group(
     number, last = before, before + file.metadata.row_group(group).num_rows
     try:
         for batch in file.iter_batches(_rows_at_once(file, group), row_groups=[group], columns=columns):
-            for cells in _cells(batch):
+            for cells, replaced in _cells(batch):
                 number += 1
-                yield _record(number, cells, labels)
+                yield _record(number, cells, labels, replaced)
         problem = "the row group ends too early"
     except FOREIGN as error:
         problem = first_line(error)
@@ -80,16 +80,24 @@ def _rows_at_once(file: pq.ParquetFile, group: int) -> int:
     return max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // max(1, average)))
 
 
-def _cells(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Exception]:
-    """The cells of each row of a batch, or what made them unreadable."""
+def _cells(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | Exception, bool]]:
+    """The cells of each row of a batch or what made them unreadable, and whether bytes were replaced."""
     try:
-        yield from batch.to_pylist()
+        rows = batch.to_pylist()
     except FOREIGN:  # one bad cell fails the batch
         for number in range(batch.num_rows):
-            try:
-                yield {name: _value(batch.column(at)[number]) for at, name in enumerate(batch.schema.names)}
-            except FOREIGN as error:
-                yield error
+            yield _one_by_one(batch, number)
+        return
+    for row in rows:
+        yield row, False
+
+
+def _one_by_one(batch: pa.RecordBatch, number: int) -> tuple[dict[str, Any] | Exception, bool]:
+    try:
+        cells = {name: _value(batch.column(at)[number]) for at, name in enumerate(batch.schema.names)}
+    except FOREIGN as error:
+        return error, False
+    return cells, any(isinstance(value, str) and REPLACED in value for value in cells.values())
 
 
 def _value(cell: pa.Scalar) -> Any:
@@ -99,7 +107,9 @@ def _value(cell: pa.Scalar) -> Any:
     return cell.as_py()
 
 
-def _record(number: int, cells: dict[str, Any] | Exception, labels: Mapping[str, list[str]]) -> Record:
+def _record(
+    number: int, cells: dict[str, Any] | Exception, labels: Mapping[str, list[str]], replaced: bool
+) -> Record:
     try:
         if isinstance(cells, Exception):
             raise cells
@@ -108,7 +118,7 @@ def _record(number: int, cells: dict[str, Any] | Exception, labels: Mapping[str,
                 cells[column] = class_name(cells[column], names)
     except (*FOREIGN, RecursionError) as error:
         return Record(number, {}, problem=f"row {number}: {described(error)}")
-    return Record(number, cells)
+    return Record(number, cells, replaced=replaced)
 
 
 def class_labels(columns: pa.Schema) -> dict[str, list[str]]:

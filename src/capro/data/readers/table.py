@@ -146,7 +146,7 @@ def _readers(path: Path, settings: DataSettings, split: str | None) -> list[Tabl
 
 def _write_csv(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
     """samples.csv, and images/ where they were asked for."""
-    write_csv(out / "samples.csv", table)
+    write_csv(out / "samples.csv", table, formulas=pictures.formulas)
     pictures.write_all()
 
 

@@ -13,6 +13,7 @@ from capro.data.readers.csv_rows import csv_header, csv_records
 from capro.data.readers.parquet_rows import open_parquet, parquet_records
 from capro.data.readers.text_files import MAX_LINE, WINDOWS, Lines, encoding_of, open_text
 from capro.data.readers.writing import ESCAPED
+from capro.errors import DataError
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
@@ -48,6 +49,14 @@ def records(
     if kind == ".parquet":
         return parquet_records(path, wanted, max_group_rows)
     return _jsonl(path, encoding) if kind == ".jsonl" else csv_records(path, encoding)
+
+
+def whole_records(path: Path) -> Iterator[Record]:
+    """Every row of a small table that a person made: one that cannot be read is an error."""
+    for record in records(path):
+        if record.problem:
+            raise DataError(f"{path}: {record.problem}", hint="correct the row, or leave it out")
+        yield record
 
 
 def file_intake(files: Sequence[Path], names: Sequence[str], columns: Columns, encoding: str) -> Intake:

@@ -144,7 +144,7 @@ def _has_checksum(block: bytes) -> bool:
         return False
     rest = block[:148] + b" " * 8 + block[156:]
     total = sum(rest)
-    return told in (total, total - 256 * sum(byte > 127 for byte in rest))  # some programs sum signed bytes
+    return told == total or told == total - 256 * sum(byte > 127 for byte in rest)  # of signed bytes
 
 
 def _number(field: bytes) -> int:

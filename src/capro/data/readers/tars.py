@@ -24,6 +24,7 @@ from capro.data.manifest import Row, Source
 from capro.data.readers.base import Format, Intake, Reader, guarded
 from capro.data.readers.columns import (
     REPLACED,
+    Columns,
     FieldNames,
     Missing,
     choose_columns,
@@ -45,6 +46,7 @@ STATUS_FIELDS = (  # what a crawler writes about the download, no text of the pa
     "exif", "sha256", "md5",
 )  # fmt: skip
 NOTES = ("shards", "truncated_shards", "damaged_places", "replaced", "other_members_ignored")
+MAX_CHOSEN = 1000  # combinations of fields whose columns are remembered
 MAX_META = 64 << 20  # a json of more than 64 MB describes no image
 
 
@@ -77,6 +79,7 @@ class TarReader(Reader):
         self._seen_fields = FieldNames()
         self.usual: set[str] | None = None  # endings that every whole sample has; None before the first
         self._used: dict[str, str] = {}
+        self._chosen: dict[tuple[str, ...], Columns] = {}
 
     def intake(self) -> Intake:
         """Of the samples' fields."""
@@ -141,10 +144,19 @@ class TarReader(Reader):
             known = {"problem": "no-image"}
         offset, size = sample.image or (None, None)
         known |= {"path": shard.name, "offset": offset, "size": size}
-        missing: Missing = "leave out" if self._needed else "guess"
-        columns = choose_columns(list(cells), self._settings, place=str(shard), missing=missing)
-        self._used = columns.used() | self._used
+        columns = self._columns(tuple(cells))
         return columns.row(cells, id=identity, split=self._split, **known)
+
+    def _columns(self, names: tuple[str, ...]) -> Columns:
+        """The columns of a sample with these fields; most samples have the same."""
+        if names not in self._chosen:
+            missing: Missing = "leave out" if self._needed else "guess"
+            found = choose_columns(names, self._settings, place=str(self.root), missing=missing)
+            self._used = found.used() | self._used
+            if len(self._chosen) >= MAX_CHOSEN:
+                self._chosen.clear()
+            self._chosen[names] = found
+        return self._chosen[names]
 
     def _cells(self, sample: _Sample) -> tuple[dict[str, Any], dict[str, Any]]:
         """The sample's fields (the json's, and each text member under its ending), and a problem."""

@@ -9,16 +9,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 import pandas as pd
 
+FORMULA_MODES = ("escape", "keep")
 IMAGE_MODES = ("none", "link", "copy")
 SHARD_SIZE = 10_000  # samples per tar or Parquet shard
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # beginnings of what spreadsheets compute
 ESCAPED = "capro_escaped"  # column that names the escaped cells of a row
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
-Formulas = Literal["escape", "keep"]
 
 
 class Pictures(Protocol):
@@ -26,6 +26,7 @@ class Pictures(Protocol):
 
     names: list[str]
     mode: str
+    formulas: str
 
     def read(self, number: int) -> bytes: ...
     def path(self, number: int) -> Path | None: ...
@@ -51,7 +52,7 @@ class Writer:
     entry: str = ""
 
 
-def write_csv(path: Path, table: pd.DataFrame, *, formulas: Formulas = "escape") -> None:
+def write_csv(path: Path, table: pd.DataFrame, *, formulas: str = "escape") -> None:
     """A CSV in which lists are JSON, as ``capro scan`` reads them.
 
     Args:
