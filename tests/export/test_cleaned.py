@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from capro import config
@@ -232,3 +233,57 @@ def test_classes_with_one_safe_name_keep_apart(single: Run, tmp_path: Path) -> N
     assert table.groupby(folders)["label"].nunique().max() == 1
     assert folders.nunique() == table["label"].nunique()
     assert np.unique(table["file_name"]).size == len(table)
+
+
+HOSTILE = [
+    "a\rb",
+    "\r",
+    "a\r\nb",
+    "\n",
+    "=1+1",
+    "'=1+1",
+    "+x",
+    "-1",
+    "-x",
+    "@a",
+    "\tb",
+    '"',
+    'a"b',
+    ",;\t",
+    " x ",
+]
+HOSTILE += ["\0", "sep=;", "[1]", "'", "=\r\n"]
+
+
+@pytest.mark.parametrize("formulas", ["escape", "keep"])
+@pytest.mark.parametrize("to", ["csv", "folder", "parquet", "fiftyone", "webdataset", "hf"])
+def test_hostile_texts_come_back(
+    single: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, formulas: str
+) -> None:
+    """Carriage returns and formulas of an export are read back as they were."""
+    before = manifest_of(single)
+    table = before.table
+    for shift, column in enumerate(("title", "description", "tags")):
+        texts = [HOSTILE[(number + 7 * shift) % len(HOSTILE)] for number in range(len(table))]
+        table = table.set_column(table.schema.get_field_index(column), column, pa.array(texts))
+    changed = Manifest(table)
+    monkeypatch.setattr("capro.export.cleaned.manifest_of", lambda _: changed)
+    note = export_data(single, tmp_path / "out", to=to, images="copy", formulas=formulas)
+    again = rescan(note, tmp_path / "out", tmp_path / "again").samples.set_index("id")
+    assert len(again) == note["samples"]
+    wanted = changed.samples.set_index("id").loc[again.index]
+    for column in ("title", "description", "tags"):
+        assert again[column].tolist() == wanted[column].tolist(), column
+    if to in ("csv", "folder"):
+        rows = pd.read_csv(tmp_path / "out" / ("samples.csv" if to == "csv" else "metadata.csv"), dtype=str)
+        shown = [text for text in rows["title"].dropna() if text.startswith(("=", "+", "@", "-x", "\t"))]
+        assert bool(shown) == (formulas == "keep")
+
+
+def test_kept_formulas_need_no_further_column(single: Run, tmp_path: Path) -> None:
+    for formulas in ("escape", "keep"):
+        export_data(single, tmp_path / formulas, to="csv", formulas=formulas)
+        columns = pd.read_csv(tmp_path / formulas / "samples.csv").columns
+        assert ("capro_escaped" in columns) == (formulas == "escape")
+    with pytest.raises(CaproError, match="--formulas 'quote'"):
+        export_data(single, tmp_path / "other", to="csv", formulas="quote")

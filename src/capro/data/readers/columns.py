@@ -269,6 +269,8 @@ def _real(root: str) -> str:
 def file_below(root: Path, name: str) -> dict[str, Any]:
     """The path of a row whose image is a file below a folder, or why it cannot be used."""
     relative = safe_relative(name)
+    if valid_text(name) != name:
+        return {"path": "", "problem": "bad-name", "detail": ascii(name)}
     if relative is None or not is_inside(root, root / relative):
         return {"path": "", "problem": "outside-folder", "detail": name}
     # a name with accents has two forms in Unicode: macOS writes one, tables mostly have the other
