@@ -64,6 +64,14 @@ def test_ragged_rows_name_their_lines(tmp_path: Path) -> None:
     ]
 
 
+def test_carriage_returns_outside_quotes_cost_their_rows(tmp_path: Path) -> None:
+    text = 'a,b\rc,d\n"x\n y\rz" stray\r,1,2\ne,f,g\n'
+    found = read(tmp_path / "t.csv", HEAD + text)
+    assert "new-line character" in found[0].problem
+    assert found[-1].cells == {"file_name": "e", "label": "f", "title": "g"}
+    assert sum(not record.problem for record in found) == 1
+
+
 def test_line_ends_of_old_macs(tmp_path: Path) -> None:
     found = read(tmp_path / "t.csv", 'a,b\r1,2\r3,"4\r5"\r')
     assert [record.cells for record in found] == [{"a": "1", "b": "2"}, {"a": "3", "b": "4\r5"}]

@@ -132,33 +132,31 @@ class _Table:
         """The first line of a row alone: what is wrong with it, or its cells; the others come again."""
         feed = self._feed
         if len(feed.row) > 1 and not self._lost_rows(feed.row[1:]) and "expected after" in error:
-            cells, closed = _leniently(feed.row, self._separator)  # text behind a cell of several lines
-            if closed and len(cells) == len(self.names):
+            cells, problem = _leniently(feed.row, self._separator)  # text behind a cell of several lines
+            if not problem and len(cells) == len(self.names):
                 return cells, ""
         first, *others = feed.row
         feed.give_again(others)
         feed.row = [first]
-        if len(first) >= MAX_LINE:
-            return [], error
-        try:
-            cells, closed = _leniently([first], self._separator)
-        except csv.Error as wrong:
-            return [], str(wrong)
-        return (cells, "") if closed else ([], UNCLOSED)
+        return ([], error) if len(first) >= MAX_LINE else _leniently([first], self._separator)
 
     def _lost_rows(self, lines: Sequence[str]) -> bool:
         return any(line.count(self._separator) == len(self.names) - 1 for line in lines[:LOOKED_AT])
 
 
-def _leniently(lines: list[str], separator: str) -> tuple[list[str], bool]:
-    """The cells of a row in which text may follow a closing quote, and whether its quotes are closed."""
+def _leniently(lines: list[str], separator: str) -> tuple[list[str], str]:
+    """The cells of a row in which text may follow a closing quote, or what is wrong with it."""
     asked = []
 
     def given() -> Iterator[str]:
         yield from lines
         asked.append(True)  # the reader wants a further line: it is within a quote
 
-    return next(csv.reader(given(), delimiter=separator), []), not asked
+    try:
+        cells = next(csv.reader(given(), delimiter=separator), [])
+    except csv.Error as error:  # mostly a carriage return outside quotes
+        return [], str(error).partition(" - ")[0]
+    return ([], UNCLOSED) if asked else (cells, "")
 
 
 def _separator(file: TextIO, path: Path) -> tuple[str, int]:
