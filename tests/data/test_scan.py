@@ -176,3 +176,10 @@ def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "d" / "cat" / os.fsdecode(b"caf\xe9.png")).write_bytes(png(2))
     manifest, _ = scan_it(tmp_path / "d", tmp_path / "out")
     assert manifest.table["reason"].to_pylist() == [None, "bad-name"]
+
+
+def test_one_strange_first_row_does_not_decide_the_task(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"label": ["cat", "dog"]}, {"label": []}, *({} for _ in range(5))]
+    manifest, summary = scan_it(table(tmp_path / "d", rows), tmp_path / "out")
+    assert manifest.task == "single"
+    assert summary["quarantined_by"] == {"label-kind": 2}

@@ -29,6 +29,7 @@ from capro.regular_files import NotAFileError
 from capro.run.artefacts import MANIFEST, QUARANTINE, SUMMARY, atomic_path, write_json
 
 IN_FLIGHT = 128  # rows being decoded at once: bounds memory whatever the source's size
+LABELS_AHEAD = 100  # labelled rows that say whether labels are lists: one strange row decides nothing
 
 
 def scan_sources(
@@ -112,14 +113,18 @@ def _renamed(manifest: Manifest, names: Mapping[str, str]) -> pa.Table:
 
 
 def _peek(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:
-    """The task by the first labelled row, and all rows with the number of their source."""
+    """The task by most of the first labelled rows, and all rows with the number of their source."""
     rows = ((number, row) for number, reader in enumerate(readers) for row in reader.rows())
     ahead: list[tuple[int, Row]] = []
-    for item in rows:
-        ahead.append(item)
-        if item[1].labels or item[1].listed:
-            return ("multi" if item[1].listed else "single"), itertools.chain(ahead, rows)
-    return "single", iter(ahead)
+    lists = Counter[bool]()
+    for number, row in rows:
+        ahead.append((number, row))
+        if not row.problem and (row.labels or row.listed):
+            lists[row.listed] += 1
+            if lists.total() == LABELS_AHEAD:
+                break
+    several = any(listed for listed, _ in lists.most_common(1))  # of as many of both the first
+    return ("multi" if several else "single"), itertools.chain(ahead, rows)
 
 
 def _without_labels(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:

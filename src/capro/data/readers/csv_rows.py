@@ -8,7 +8,7 @@ the quote is a bad row, and reading goes on with the next line. Cost: as csv.rea
 from __future__ import annotations
 
 import csv
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -175,12 +175,3 @@ def _separator(file: TextIO, path: Path) -> tuple[str, int]:
     if path.suffix.lower() == ".tsv" or head.count("\t") > max(head.count(","), head.count(";")):
         return "\t", 0
     return (";" if head.count(";") > head.count(",") else ","), 0
-
-
-def repeated(names: Sequence[str]) -> list[str]:
-    """Column names that stand more than once.
-
-    >>> repeated(["label", "title", "label"])
-    ['label']
-    """
-    return [name for name, count in Counter(names).items() if count > 1]

@@ -76,7 +76,8 @@ class TableReader(Reader):
             return None
 
     def intake(self) -> Intake:
-        """Of the table's files."""
+        """Of the table's files, which must have a column with images."""
+        _ = self._image
         return file_intake(self._files, self._header, self._columns, self._settings.encoding)
 
     def listing(self) -> list[Path]:
