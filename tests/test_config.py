@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -104,14 +105,35 @@ def test_bad_overrides_are_refused(text: str, message: str, hint: str) -> None:
         (b"- a\n- b\n", "holds a list, not settings"),
         (b"\xff\xfe\x00", "cannot be read"),
         (b"preset: nusvide\n", "no preset 'nusvide'"),
+        (b"preset: [demo]\n", r"preset: \['demo'\] is not a name"),
+        (b"preset: 5\n", "preset: 5 is not a name"),
+        (b"preset: {a: b}\n", "preset: {'a': 'b'} is not a name"),
+        (b"seed: 1\ntrain:\n  epochs: 2024-02-31\n", "bad.yaml:3: '2024-02-31' is no timestamp"),
+        (b"a: " + b"[" * 3000, "bad.yaml:1: nested more than 40 levels"),
+        (b"a: &a [1]\nb: [*a, *a]\n", r"bad.yaml:2: the alias \*a is not taken"),
+        (b"seed: " + b"x" * 10_000, r"got 'x{119}\.\.\.$"),
+        (b"seed: " + b"9" * 5000, "is no int"),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "bad.yaml").write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         config.load(tmp_path / "bad.yaml")
+    if "is not a name" in message:
+        with pytest.raises(ConfigError, match=message):
+            config.named_preset(tmp_path / "bad.yaml", None)
     with pytest.raises(ConfigError, match="no such file"):
         config.load(tmp_path / "absent.yaml")
+    with pytest.raises(ConfigError, match="is a folder"):
+        config.load(tmp_path)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ConfigError, match="is a named pipe, not a file"):
+        config.load(tmp_path / "pipe.yaml")
+
+
+@pytest.mark.parametrize("value", ["2024-13-45", "*name", "[" * 5000, "!!int x", "&a"])
+def test_an_override_that_is_no_yaml_is_a_text(value: str) -> None:
+    assert config.load(overrides=[f"data.source={value}"]).data.source == (None if value == "&a" else value)
 
 
 def test_settings_are_frozen_and_described() -> None:

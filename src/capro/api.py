@@ -258,14 +258,22 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Review(self.run_, host=host, port=port).start()
 
     def export(
-        self, out: str | Path, *, to: str = "csv", images: str | None = None, skip_changed: bool = False
+        self,
+        out: str | Path,
+        *,
+        to: str = "csv",
+        images: str | None = None,
+        skip_changed: bool = False,
+        formulas: str = "escape",
     ) -> Path:
         """Write the cleaned training set; see ``capro export``."""
         self._fitted()
         if self.run_ is None:
             raise CaproError("a loaded model has no data to export", hint="export after fit")
         PLAN.require(self.run_, "clean")
-        export_data(self.run_, Path(out), to=to, images=images, skip_changed=skip_changed)
+        export_data(
+            self.run_, Path(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas
+        )
         return Path(out)
 
     def save(self, path: str | Path, *, onnx: bool = False) -> Path:

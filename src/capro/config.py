@@ -19,7 +19,12 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from capro.errors import ConfigError, did_you_mean
+from capro.errors import ConfigError, did_you_mean, first_line, shortened
+from capro.plain_yaml import parse_yaml, problem_of
+from capro.regular_files import read_regular
+
+MAX_NESTING = 20
+MAX_GROUP_ROWS = 5_000_000
 
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
@@ -81,14 +86,23 @@ class DataSettings(Section):
     encoding: Annotated[str, AfterValidator(_known_encoding)] = setting(
         "auto", "encoding of CSV, TSV and JSONL files; auto: UTF-8, UTF-16 or cp1252, by their bytes"
     )
+    max_nesting: Positive = setting(
+        MAX_NESTING, "levels of lists and objects in a cell; a row with more is quarantined"
+    )
+    max_group_rows: Positive = setting(
+        MAX_GROUP_ROWS, "rows of a Parquet row group, which is in memory at once; a larger one is quarantined"
+    )
 
 
 class ScanSettings(Section):
-    """Which images are taken."""
+    """Which images and rows are taken."""
 
     max_pixels: Positive = setting(50_000_000, "a larger image is quarantined before decoding")
     max_aspect: Rate = setting(100.0, "longer side over shorter side; more is no photograph")
     workers: Count = setting(0, "threads that decode; 0: one per core")
+    max_text: Positive = setting(100_000, "characters of a title, description or tags; the rest is cut off")
+    max_label: Positive = setting(1_000, "characters of a label; a row with a longer one is quarantined")
+    max_classes: Positive = setting(100_000, "different labels; a row with a further one is quarantined")
 
 
 class ViewSettings(Section):
@@ -286,7 +300,7 @@ def preset(name: str) -> Mapping[str, Any]:
     if name not in preset_names():
         raise ConfigError(f"no preset {name!r}", hint=did_you_mean(name, preset_names()))
     text = (resources.files("capro") / "presets" / f"{name}.yaml").read_text("utf-8")
-    values = yaml.safe_load(text)
+    values = parse_yaml(text)
     base = values.pop("base", None)  # another preset, of which this one changes some values
     found: Mapping[str, Any] = merge(preset(base), values) if base else values
     return found
@@ -311,7 +325,7 @@ def load(
     0.4
     """
     values = _read(file) if file else {}
-    named = preset_name or values.get("preset")
+    named = preset_name or _preset_in(values, str(file))
     values.pop("preset", None)
     merged = merge(merge(base or {}, preset(named) if named else {}), values)
     for override in overrides:
@@ -321,7 +335,17 @@ def load(
 
 def named_preset(file: Path | None, preset_name: str | None) -> str | None:
     """The preset that was named, or that a file names."""
-    return preset_name or (_read(file).get("preset") if file else None)
+    return preset_name or (_preset_in(_read(file), str(file)) if file else None)
+
+
+def _preset_in(values: Mapping[str, Any], place: str) -> str | None:
+    """The preset that a file's values name."""
+    found = values.get("preset")
+    if found is None or isinstance(found, str):
+        return found
+    raise ConfigError(
+        f"{place}: preset: {shortened(found)} is not a name", hint=f"write one of {', '.join(preset_names())}"
+    )
 
 
 def update(settings: Settings, overrides: Iterable[str]) -> Settings:
@@ -422,16 +446,20 @@ def show(settings: Settings, *, preset_name: str | None = None) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text("utf-8"))
+        values = parse_yaml(read_regular(file).decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{file}: no such file", hint="give a YAML file with settings") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}", hint="give a YAML file") from None
+    except OSError as error:
+        problem = error.strerror or first_line(error)
+        raise ConfigError(f"{file}: cannot be read: {problem}", hint="give a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file}: cannot be read: byte {error.start} is not UTF-8", hint="save it as UTF-8"
+        ) from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not YAML"
-        raise ConfigError(f"{file}{line}: {problem}", hint="correct the YAML syntax") from None
+        line, problem = problem_of(error)
+        place = f"{file}:{line}" if line else str(file)
+        raise ConfigError(f"{place}: {problem}", hint="correct the YAML, and write values out") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -445,9 +473,11 @@ def _read(file: Path) -> dict[str, Any]:
 def _parse_override(text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"--set {text!r}: not of the form name=value", hint="--set train.gamma=0.4")
+        raise ConfigError(
+            f"--set {shortened(text)}: not of the form name=value", hint="--set train.gamma=0.4"
+        )
     try:
-        return nested(name.strip(), yaml.safe_load(value))
+        return nested(name.strip(), parse_yaml(value))
     except yaml.YAMLError:
         return nested(name.strip(), value)
 
@@ -486,7 +516,7 @@ def _explain(problem: ErrorDetails, place: str) -> ConfigError:
         return ConfigError(f"{place}: unknown setting '{dotted}'", hint=_suggest(path))
     message = problem["msg"].removeprefix("Value error, ")
     return ConfigError(
-        f"{place}: {dotted}: {message[0].lower() + message[1:]}, got {value!r}",
+        f"{place}: {dotted}: {message[0].lower() + message[1:]}, got {shortened(value)}",
         hint="`capro config show` lists every setting with its meaning",
     )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import PurePath
 
 
 class CaproError(Exception):
@@ -45,6 +47,23 @@ def first_line(error: BaseException) -> str:
     ('no such key', 'KeyError')
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def described(error: BaseException) -> str:
+    """An error that was not foreseen: its kind, what it says and the line of the program that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {first_line(error)}{place}"
+
+
+def shortened(value: object) -> str:
+    """A value as it is written in Python, cut to a sentence's length.
+
+    >>> shortened("cat"), len(shortened("x" * 1000))
+    ("'cat'", 123)
+    """
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:120]}..."
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from capro import config
@@ -359,3 +360,57 @@ def test_an_export_holds_no_absolute_path(single: Run, tmp_path: Path, to: str) 
             assert str(tmp_path).encode() not in file.read_bytes(), file
     assert note["run"] == "run"
     assert json.loads((out / "export.json").read_text()) == note
+
+
+HOSTILE = [
+    "a\rb",
+    "\r",
+    "a\r\nb",
+    "\n",
+    "=1+1",
+    "'=1+1",
+    "+x",
+    "-1",
+    "-x",
+    "@a",
+    "\tb",
+    '"',
+    'a"b',
+    ",;\t",
+    " x ",
+]
+HOSTILE += ["\0", "sep=;", "[1]", "'", "=\r\n"]
+
+
+@pytest.mark.parametrize("formulas", ["escape", "keep"])
+@pytest.mark.parametrize("to", ["csv", "folder", "parquet", "fiftyone", "webdataset", "hf"])
+def test_hostile_texts_come_back(
+    single: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, formulas: str
+) -> None:
+    """Carriage returns and formulas of an export are read back as they were."""
+    before = manifest_of(single)
+    table = before.table
+    for shift, column in enumerate(("title", "description", "tags")):
+        texts = [HOSTILE[(number + 7 * shift) % len(HOSTILE)] for number in range(len(table))]
+        table = table.set_column(table.schema.get_field_index(column), column, pa.array(texts))
+    changed = Manifest(table)
+    monkeypatch.setattr("capro.export.cleaned.manifest_of", lambda _: changed)
+    note = export_data(single, tmp_path / "out", to=to, images="copy", formulas=formulas)
+    again = rescan(note, tmp_path / "out", tmp_path / "again").samples.set_index("id")
+    assert len(again) == note["samples"]
+    wanted = changed.samples.set_index("id").loc[again.index]
+    for column in ("title", "description", "tags"):
+        assert again[column].tolist() == wanted[column].tolist(), column
+    if to in ("csv", "folder"):
+        rows = pd.read_csv(tmp_path / "out" / ("samples.csv" if to == "csv" else "metadata.csv"), dtype=str)
+        shown = [text for text in rows["title"].dropna() if text.startswith(("=", "+", "@", "-x", "\t"))]
+        assert bool(shown) == (formulas == "keep")
+
+
+def test_kept_formulas_need_no_further_column(single: Run, tmp_path: Path) -> None:
+    for formulas in ("escape", "keep"):
+        export_data(single, tmp_path / formulas, to="csv", formulas=formulas)
+        columns = pd.read_csv(tmp_path / formulas / "samples.csv").columns
+        assert ("capro_escaped" in columns) == (formulas == "escape")
+    with pytest.raises(CaproError, match="--formulas 'quote'"):
+        export_data(single, tmp_path / "other", to="csv", formulas="quote")

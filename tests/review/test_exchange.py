@@ -115,3 +115,10 @@ def test_a_run_without_a_review_exports_nothing(run: Run, tmp_path: Path) -> Non
     file = tmp_path / "x.parquet"
     assert export_decisions(run, file) == 0
     assert "answer" in pd.read_parquet(file).columns
+
+
+def test_a_damaged_row_is_refused_with_its_line(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text('id,answer,labels\n"x,out,\ny,out,\n')
+    with pytest.raises(DataError, match="line 2: a quote that is not closed"):
+        import_decisions(run, file)

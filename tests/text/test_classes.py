@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,7 +63,10 @@ def test_load_reads_names_and_mappings(tmp_path):
         ("- name: a: b", ":1: no valid YAML", "quotes"),
         ("- !!python/object/apply:os.system [ls]", "class 1 is a list", ""),
         ("- \x07", "no valid YAML", "quotes"),
-        ("[" * 5000, "", ""),
+        ("[" * 5000, ":1: no valid YAML: nested more than 40 levels", ""),
+        ("- &a {name: a}\n- *a", ":2: no valid YAML: the alias *a is not taken", "quotes"),
+        ("- ? [a, b]\n  : c", ":1: class 1: a key is a list or a mapping", "- name: tiger"),
+        ("- {name: a, " + "k" * 900 + ": b}", "unknown key 'kkk", ""),
     ],
 )
 def test_errors_name_file_line_and_entry(tmp_path, text, message, hint):
@@ -72,14 +77,18 @@ def test_errors_name_file_line_and_entry(tmp_path, text, message, hint):
     assert message in str(caught.value)
     assert hint in caught.value.hint
     assert caught.value.hint
+    assert len(str(caught.value)) < 500
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path):
     with pytest.raises(ConfigError, match="no such file") as caught:
         load_classes(tmp_path / "absent.yaml")
     assert "capro classes suggest" in caught.value.hint
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with pytest.raises(ConfigError, match="is a folder, not a file"):
         load_classes(tmp_path)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ConfigError, match="is a named pipe, not a file"):
+        load_classes(tmp_path / "pipe.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"- caf\xe9")
     with pytest.raises(ConfigError, match="byte 5 is not UTF-8"):
         load_classes(tmp_path / "latin.yaml")

@@ -164,11 +164,12 @@ def resolver(source: str | None, overrides: list[str] | None, *, file: Path | No
 
 
 def check_source(settings: Settings) -> None:
-    """Refuse a source that is not there; the hub answers later."""
+    """Refuse a source that is not there, or lacks a column that is needed; the hub answers later."""
     from capro.stages.scan import find_sources
 
     if not on_hub(settings.data, str(settings.data.source)):
-        find_sources(settings.data)
+        for reader in find_sources(settings.data):
+            reader.intake()
 
 
 def one_run(path: Path | None, option: Path | None) -> Path:

@@ -95,6 +95,12 @@ def export(
     skip_changed: Annotated[
         bool, typer.Option("--skip-changed", help="Leave out pictures that changed since the scan.")
     ] = False,
+    formulas: Annotated[
+        str,
+        typer.Option(
+            "--formulas", help="escape or keep texts in CSV files that a spreadsheet would compute (=1+1)."
+        ),
+    ] = "escape",
     as_json: AsJson = False,
 ) -> None:
     """Write the cleaned data set in another format.
@@ -107,7 +113,9 @@ def export(
     opened = open_run(run)
     PLAN.require(opened, "clean")
     with plain_lines().bar("writing images", None) as step:
-        found = export_data(opened, out, to=to, images=images, skip_changed=skip_changed, progress=step)
+        found = export_data(
+            opened, out, to=to, images=images, skip_changed=skip_changed, formulas=formulas, progress=step
+        )
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
     text += f", {found['changed']:,} in changed.csv" if found["changed"] else ""
     print_result(found, as_json, lambda _: print(text))

@@ -33,7 +33,9 @@ READ_AS = {"image": "image", "label": "label", "text": "title", "description": "
 NOTES = {  # of a reader, by what it counted
     "other_files_ignored": "files are no pictures and were ignored",
     "other_members_ignored": "tar members are neither image nor text and were ignored",
-    "truncated_shards": "shards end too early: their whole members were kept",
+    "truncated_shards": "shards end too early: their whole samples were kept",
+    "damaged_places": "places in shards are damaged: the samples around them were kept",
+    "cut_texts": "texts are longer than scan.max_text and were cut there",
     "metadata_replaced": "metadata rows have bytes outside the file's encoding, read as replacement characters",
     "replaced": "texts have bytes outside their encoding, read as replacement characters",
 }

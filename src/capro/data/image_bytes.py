@@ -8,7 +8,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 
 from capro.data.manifest import Manifest, Row, Source
 from capro.errors import DataError
+from capro.regular_files import open_descriptor, open_regular, read_regular, require_regular
 
 T = TypeVar("T")
 PLACES = ("id", "path", "offset", "size", "row", "source")  # columns that say where a picture is
@@ -28,20 +28,25 @@ def row_bytes(row: Row, source: Source) -> bytes:
     """The encoded image of a row that a reader has just given, and that has no problem."""
     if row.data is not None:
         return row.data
-    with open(os.path.join(source.root, row.path), "rb", buffering=0) as file:
+    with open_regular(os.path.join(source.root, row.path), buffering=0) as file:
         return file.read() if row.offset is None else os.pread(file.fileno(), row.size or 0, row.offset)
 
 
 def cell_bytes(cell: Any) -> bytes | None:
-    """The encoded image of a table's cell: bytes, or Hugging Face's {bytes, path}."""
-    if not isinstance(cell, dict):
-        return cell if isinstance(cell, bytes) else None
-    if cell.get("bytes") is None and cell.get("path"):
+    """The encoded image of a table's cell: bytes, or Hugging Face's {bytes, path}; its path is not followed."""
+    found = cell.get("bytes") if isinstance(cell, dict) else cell
+    return found if isinstance(found, bytes) else None
+
+
+def hub_bytes(cell: Any) -> bytes | None:
+    """The encoded image of a hub data set's cell, whose path is a file that the datasets package has fetched."""
+    found = cell_bytes(cell)
+    if found is None and isinstance(cell, dict) and isinstance(cell.get("path"), str):
         try:
-            return Path(cell["path"]).read_bytes()
-        except OSError:
+            return read_regular(cell["path"])
+        except (OSError, ValueError):
             return None
-    return cell_bytes(cell.get("bytes"))
+    return found
 
 
 class ImageStore:
@@ -73,7 +78,7 @@ class ImageStore:
             with self._lock:
                 if source.kind == "tars":
                     file = os.path.join(source.root, path)
-                    descriptor = self._files.get(file, lambda: os.open(file, os.O_RDONLY))
+                    descriptor = self._files.get(file, lambda: open_descriptor(file))
                     return os.pread(descriptor, int(size), int(offset))
                 read = self._parquet if source.kind == "parquet" else self._hub
                 return read(source, path, int(row)) or b""
@@ -86,6 +91,7 @@ class ImageStore:
     def _parquet(self, source: Source, name: str, row: int) -> bytes | None:
         file = os.path.join(source.root, name)
         if file not in self._tables:
+            require_regular(file)
             table = pq.ParquetFile(file)
             groups = (table.metadata.row_group(at).num_rows for at in range(table.num_row_groups))
             self._tables[file] = table, [*accumulate(groups, initial=0)]
@@ -100,7 +106,7 @@ class ImageStore:
 
         if source.root not in self._tables:
             self._tables[source.root] = load_hub(source.root)
-        return cell_bytes(self._tables[source.root][split][row][source.image_column])
+        return hub_bytes(self._tables[source.root][split][row][source.image_column])
 
 
 def _image_cells(table: pq.ParquetFile, group: int, column: str | None) -> Any:

@@ -36,6 +36,13 @@ ROW_REASONS = {
     "outside-folder": "the path leaves the data folder",
     "no-label": "no label, neither in the metadata nor from the folder",
     "bad-row": "the row cannot be read",
+    "bad-name": "its path or label is not valid Unicode",
+    "long-label": "a label has more characters than scan.max_label",
+    "class-limit": "its label is new, and there are scan.max_classes already",
+    "too-deep": "a cell is nested deeper than data.max_nesting",
+    "large-group": "a Parquet row group has more rows than data.max_group_rows",
+    "broken-file": "a file of the table cannot be read",
+    "unexpected": "reading it raised an error that was not foreseen; the detail names it",
     "bad-split": "the split is not train, val or test",
     "duplicate-id": "an earlier row has the same id",
     "no-concept-tag": "NUS-WIDE: none of the concepts is among the image's tags",
@@ -44,6 +51,8 @@ ROW_REASONS = {
     "truncated-shard": "the shard ends within this sample",
     "no-image": "the sample has no image",
     "unreadable": "the file cannot be opened",
+    "not-a-file": "a pipe, device, socket or folder where a file should be",
+    "damaged-shard": "bytes of the shard are no members of a tar; samples in them are lost",
 }
 
 
@@ -79,6 +88,15 @@ class Row:
     problem: str | None = None
     detail: str = ""
     data: bytes | None = field(default=None, repr=False, compare=False)
+
+
+class RowProblem(Exception):
+    """Why a row is no sample: one of ROW_REASONS."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
 
 
 def schema(task: Task, sources: Sequence[Source]) -> pa.Schema:

@@ -8,7 +8,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,14 @@ from capro.data.images import ImageProblem, decode
 from capro.data.labels import joined_names
 from capro.data.manifest import SPLITS, Manifest, Row, Source, Task, write_manifest
 from capro.data.readers.base import Reader
+from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise
-from capro.errors import DataError
+from capro.errors import CaproError, DataError, described
+from capro.regular_files import NotAFileError
 from capro.run.artefacts import MANIFEST, QUARANTINE, SUMMARY, atomic_path, write_json
 
 IN_FLIGHT = 128  # rows being decoded at once: bounds memory whatever the source's size
+LABELS_AHEAD = 100  # labelled rows that say whether labels are lists: one strange row decides nothing
 
 
 def scan_sources(
@@ -44,7 +47,7 @@ def scan_sources(
     Args:
         readers: Sources, in the order of the manifest.
         folder: Where ``manifest.parquet``, ``quarantine.parquet`` and ``summary.json`` go.
-        settings: Limits of images.
+        settings: Limits of images, texts and labels.
         unlabelled: Training rows have no labels: what a source has as such is left out.
         join_labels: Labels that differ only in case, blanks, hyphens or underscores become one.
         classes: Names that joined labels take where they are among them.
@@ -58,8 +61,8 @@ def scan_sources(
     with ThreadPoolExecutor(settings.workers or os.cpu_count() or 1) as pool:
         task, rows = _without_labels(readers) if unlabelled else _peek(readers)
         checked = _check_all(rows, sources, pool, settings)
-        records = _record_all(checked, task, progress, unlabelled=unlabelled)
-        write_manifest(path, records, task=task, sources=sources)
+        ledger = _Ledger(task, settings, unlabelled)
+        write_manifest(path, ledger.records(checked, progress), task=task, sources=sources)
     manifest = Manifest.load(path)
     joined = _joined(manifest, classes) if join_labels else {}
     if joined:
@@ -71,7 +74,7 @@ def scan_sources(
         pq.write_table(bad, temporary)
     summary = summarise(
         manifest,
-        notes=[reader.notes for reader in readers],
+        notes=[*(reader.notes for reader in readers), {"cut_texts": ledger.cut_texts}],
         intakes=[reader.intake() for reader in readers],
         joined=joined,
     )
@@ -110,14 +113,18 @@ def _renamed(manifest: Manifest, names: Mapping[str, str]) -> pa.Table:
 
 
 def _peek(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:
-    """The task by the first labelled row, and all rows with the number of their source."""
+    """The task by most of the first labelled rows, and all rows with the number of their source."""
     rows = ((number, row) for number, reader in enumerate(readers) for row in reader.rows())
     ahead: list[tuple[int, Row]] = []
-    for item in rows:
-        ahead.append(item)
-        if item[1].labels or item[1].listed:
-            return ("multi" if item[1].listed else "single"), itertools.chain(ahead, rows)
-    return "single", iter(ahead)
+    lists = Counter[bool]()
+    for number, row in rows:
+        ahead.append((number, row))
+        if not row.problem and (row.labels or row.listed):
+            lists[row.listed] += 1
+            if lists.total() == LABELS_AHEAD:
+                break
+    several = any(listed for listed, _ in lists.most_common(1))  # of as many of both the first
+    return ("multi" if several else "single"), itertools.chain(ahead, rows)
 
 
 def _without_labels(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:
@@ -166,54 +173,91 @@ def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Che
         found = _problem(found, problem.reason, problem.detail)
     except FileNotFoundError:
         found = _problem(found, "missing-file", row.path)
+    except (NotAFileError, IsADirectoryError) as error:
+        found = _problem(found, "not-a-file", error.strerror or str(error))
     except OSError as error:
         found = _problem(found, "unreadable", error.strerror or str(error))
+    except (CaproError, MemoryError):
+        raise
+    except Exception as error:  # one row stops no scan
+        found = _problem(found, "unexpected", described(error))
     return number, row, found
 
 
 def _problem(found: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
-    return found | {"status": "quarantined", "reason": reason, "detail": detail[:500] or None}
+    return found | {"status": "quarantined", "reason": reason, "detail": valid_text(detail[:500]) or None}
 
 
-def _record_all(
-    checked: Iterable[Checked], task: Task, progress: Callable[[int], None], *, unlabelled: bool
-) -> Iterator[dict[str, Any]]:
-    """Manifest records; what needs the whole source (ids, kinds of label) is checked here."""
-    seen: set[str] = set()
-    for number, row, image in checked:
-        identity = row.id
-        reason, detail = _row_problem(row, task, seen) if image["status"] == "ok" else (None, "")
-        if reason == "no-label" and unlabelled and row.split == "train":
-            reason = "duplicate-id" if identity in seen else None
+@dataclass
+class _Ledger:
+    """What needs the whole source: unique ids, one kind of label, the number of classes."""
+
+    task: Task
+    settings: ScanSettings
+    unlabelled: bool
+    seen: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    cut_texts: int = 0
+
+    def records(
+        self, checked: Iterable[Checked], progress: Callable[[int], None]
+    ) -> Iterator[dict[str, Any]]:
+        """Manifest records, one for each row."""
+        for number, row, image in checked:
+            yield self._record(number, row, image)
+            progress(1)
+
+    def _record(self, number: int, row: Row, image: dict[str, Any]) -> dict[str, Any]:
+        identity = valid_text(row.id)
+        reason, detail = self._problem(row, identity) if image["status"] == "ok" else (None, "")
         found = _problem(image, reason, detail) if reason else image
-        if identity in seen:  # quarantined rows too have an id of their own
-            identity = f"{identity}#{len(seen)}"
-        seen.add(identity)
-        labels = [_utf8(name) for name in row.labels]
-        yield {
-            "id": _utf8(identity),
+        identity = self._unique(identity)
+        self.seen.add(identity)
+        limit = self.settings.max_label
+        labels = [valid_text(name[:limit]) for name in row.labels]
+        return {
+            "id": identity,
             "split": row.split if row.split in SPLITS else None,
             "source": number,
             **{name: getattr(row, name) for name in ("offset", "size", "row")},
-            **{name: _utf8(getattr(row, name)) for name in ("path", "title", "description", "tags")},
-            **({"label": next(iter(labels), None)} if task == "single" else {"labels": labels}),
+            "path": valid_text(row.path),
+            **{name: self._text(getattr(row, name)) for name in ("title", "description", "tags")},
+            **({"label": next(iter(labels), None)} if self.task == "single" else {"labels": labels}),
             **found,
         }
-        progress(1)
 
+    def _unique(self, identity: str) -> str:
+        """Quarantined rows too have an id of their own."""
+        if identity not in self.seen:
+            return identity
+        numbers = itertools.count(len(self.seen))
+        return next(found for number in numbers if (found := f"{identity}#{number}") not in self.seen)
 
-def _row_problem(row: Row, task: Task, seen: set[str]) -> tuple[str | None, str]:
-    if row.split not in SPLITS:
-        return "bad-split", row.split
-    if row.listed != (task == "multi") and (row.labels or row.listed):
-        return "label-kind", str(list(row.labels))
-    if not row.labels and task == "single":
-        return "no-label", ""
-    if row.id in seen:
-        return "duplicate-id", row.id
-    return None, ""
+    def _text(self, text: str) -> str:
+        if len(text) > self.settings.max_text:
+            self.cut_texts += 1
+            text = text[: self.settings.max_text]
+        return valid_text(text)
 
+    def _problem(self, row: Row, identity: str) -> tuple[str | None, str]:
+        if row.split not in SPLITS:
+            return "bad-split", row.split
+        if row.listed != (self.task == "multi") and (row.labels or row.listed):
+            return "label-kind", str(list(row.labels))
+        if not row.labels and self.task == "single" and not (self.unlabelled and row.split == "train"):
+            return "no-label", ""
+        if identity in self.seen:
+            return "duplicate-id", identity
+        if any(valid_text(text) != text for text in (row.path, *row.labels)):
+            return "bad-name", ascii([row.path, *row.labels])
+        return self._label_problem(row)
 
-def _utf8(text: str) -> str:
-    """Text that Parquet can hold: lone surrogates become replacement characters."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    def _label_problem(self, row: Row) -> tuple[str | None, str]:
+        longest = max(row.labels, key=len, default="")
+        if len(longest) > self.settings.max_label:
+            return "long-label", f"{len(longest)} characters: {longest[:80]}"
+        new = [name for name in dict.fromkeys(row.labels) if name not in self.names]
+        if len(self.names) + len(new) > self.settings.max_classes:
+            return "class-limit", new[0]
+        self.names.update(new)
+        return None, ""

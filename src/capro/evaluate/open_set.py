@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from capro.errors import DataError, did_you_mean
 from capro.evaluate.metrics import class_sizes, harmonic, mean
+from capro.regular_files import read_regular
 from capro.run.fingerprints import seed_for
 
 OPEN = -1  # the label of a sample of no known class
@@ -281,7 +282,7 @@ def read_class_list(path: Path, known: Sequence[str]) -> list[str]:
         known: The names there are; any other is an error.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = read_regular(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {error}", hint="one class per line") from None
     found = []

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from capro.data.labels import encode, labels_of
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers.columns import label_names, text_of
-from capro.data.readers.table_files import header, records
+from capro.data.readers.table_files import header, whole_records
 from capro.errors import DataError
 from capro.evaluate.metrics import average_precision, binned, harmonic, mean, shares_by_class, wilson
 from capro.run.artefacts import ANCHORS, CLEANED_LABELS, FUSED_SCORES
@@ -78,7 +78,8 @@ def read_truth(path: Path, manifest: Manifest) -> Truth:
             hint=f"name them {NAME_COLUMNS[1]} and {TRUTH_COLUMNS[0]}",
         )
     found = {
-        text_of(row.cells.get(name)): label_names(row.cells.get(truth), SEPARATOR)[0] for row in records(path)
+        text_of(row.cells.get(name)): label_names(row.cells.get(truth), SEPARATOR)[0]
+        for row in whole_records(path)
     }
     ids = manifest.samples["id"].iloc[manifest.split("train")].tolist()
     names = [_name_in(found, identity) for identity in ids]

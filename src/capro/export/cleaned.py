@@ -18,7 +18,7 @@ import pandas as pd
 from capro import __version__
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers import load_writer
-from capro.data.readers.writing import IMAGE_MODES, Writer, write_csv
+from capro.data.readers.writing import FORMULA_MODES, IMAGE_MODES, Writer, write_csv
 from capro.errors import ConfigError, DataError, did_you_mean
 from capro.export.exported_pictures import ChangedPicture, ExportedPictures, Progress
 from capro.export.folders import new_folder
@@ -38,6 +38,7 @@ def export_data(
     to: str,
     images: str | None = None,
     skip_changed: bool = False,
+    formulas: str = "escape",
     progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
     """Write the cleaned training set of a run.
@@ -48,11 +49,14 @@ def export_data(
         to: One of data.readers.WRITERS.
         images: ``none``, ``link`` (hard links) or ``copy``; None: what the format needs at least.
         skip_changed: Leave out pictures that are not what the scan saw, instead of stopping.
+        formulas: ``escape`` or ``keep`` texts in CSV files that a spreadsheet would compute.
         progress: Called with the number of images done in each step.
 
     Returns:
         The content of export.json.
     """
+    if formulas not in FORMULA_MODES:
+        raise ConfigError(f"--formulas {formulas!r}", hint=did_you_mean(formulas, FORMULA_MODES))
     run, writer = run.thoroughly(), load_writer(to)
     mode = _mode(to, writer, images)
     manifest = manifest_of(run)
@@ -64,12 +68,12 @@ def export_data(
     with new_folder(out) as folder:
 
         def pictures_of(rows: pd.DataFrame) -> ExportedPictures:
-            return ExportedPictures(manifest, rows, folder, writer, mode, progress)
+            return ExportedPictures(manifest, rows, folder, writer, mode, progress, formulas)
 
         changed = _changed(pictures_of(kept)) if skip_changed else []
         if changed:
             kept = _without(kept, changed)
-            write_csv(folder / "changed.csv", pd.DataFrame(changed))
+            write_csv(folder / "changed.csv", pd.DataFrame(changed), formulas=formulas)
         pictures = pictures_of(kept)
         kept = kept.assign(file_name=pictures.names)
         note = {
@@ -80,6 +84,7 @@ def export_data(
             "data": run.need("scan"),
             "images": mode,
             "image_root": pictures.root and os.path.relpath(pictures.root, out.resolve()),
+            "formulas": formulas,
             "samples": len(kept),
             "dropped": len(dropped),
             "changed": len(changed),
@@ -88,7 +93,7 @@ def export_data(
         }
         note["scan"] = scan_command(note, entry=writer.entry)
         write_json(folder / "export.json", note)
-        write_csv(folder / "dropped.csv", _columns(dropped, manifest.task))
+        write_csv(folder / "dropped.csv", _columns(dropped, manifest.task), formulas=formulas)
         try:
             writer.write(folder, _columns(kept, manifest.task), pictures, classes)
         except ChangedPicture:

@@ -46,6 +46,7 @@ class ExportedPictures:
     writer: Writer
     mode: str
     progress: Progress
+    formulas: str
 
     def __post_init__(self) -> None:
         self._store = ImageStore(self.manifest)

@@ -6,7 +6,6 @@ row, in order; one that cannot be read gets a row with its error.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import sys
@@ -28,9 +27,11 @@ from capro.data import readers
 from capro.data.image_bytes import row_bytes
 from capro.data.images import REASONS, ImageProblem, decode
 from capro.data.manifest import ROW_REASONS
+from capro.data.readers.writing import csv_writer
 from capro.data.views import center
 from capro.errors import ConfigError, RunError, first_line
 from capro.nets.deployed import Deployed, rebuild
+from capro.regular_files import read_regular
 from capro.run.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
 
 BATCH = 32
@@ -184,7 +185,7 @@ def find_images(paths: Sequence[Path]) -> Iterator[Item]:
 
 def _file(path: Path) -> Item:
     try:
-        return Item(str(path), path.read_bytes())
+        return Item(str(path), read_regular(path))
     except OSError as error:
         return Item(str(path), error=error.strerror or "cannot be read")
 
@@ -228,7 +229,7 @@ def save_rows(rows: Iterable[dict[str, Any]], out: Path | None, kind: str | None
 def stream_rows(rows: Iterable[dict[str, Any]], file: TextIO, kind: str) -> dict[str, int]:
     """Write rows as they come; lists are JSON in a CSV cell. Returns how many, open, with errors."""
     counts = {"images": 0, "open": 0, "errors": 0}
-    writer = csv.writer(file, lineterminator="\n")
+    writer = csv_writer(file)
     if kind == "csv":
         writer.writerow(COLUMNS)
     for row in rows:

@@ -12,7 +12,10 @@ from typing import Any, get_args
 import pandas as pd
 
 from capro.data.manifest import manifest_of
-from capro.errors import DataError, did_you_mean
+from capro.data.readers.table_files import header, whole_records
+from capro.data.readers.writing import write_csv
+from capro.errors import DataError, did_you_mean, first_line
+from capro.regular_files import read_regular
 from capro.review.log import Action, Answer, Decision, open_log, person, replayed
 from capro.run.artefacts import atomic_path, write_json, write_table
 from capro.run.directory import Run
@@ -44,7 +47,7 @@ def export_decisions(run: Run, path: Path) -> int:
         for name in LISTS:
             frame[name] = [SEPARATOR.join(names) for names in frame[name]]
         with atomic_path(path) as temporary:
-            frame.to_csv(temporary, index=False)
+            write_csv(temporary, frame)
     else:
         write_table(path, frame)
     return len(rows)
@@ -55,7 +58,7 @@ def import_decisions(run: Run, path: Path) -> int:
     kind = _kind(path)
     if not path.exists():
         raise DataError(f"{path}: no such file", hint="give a file that `capro review RUN --export` wrote")
-    rows = _from_tasks(path) if kind == ".json" else _from_table(path, kind)
+    rows = _from_tasks(path) if kind == ".json" else _from_table(path)
     samples = manifest_of(run).samples
     known = set(samples["id"][samples["split"] == "train"])
     names = [spec.name for spec in classes_of(run)]
@@ -140,18 +143,12 @@ def _flag(cell: Any, default: bool) -> bool:
     return str(cell).lower() in ("true", "1", "1.0")
 
 
-def _from_table(path: Path, kind: str) -> list[dict[str, Any]]:
-    try:
-        frame = (
-            pd.read_csv(path, dtype=str, keep_default_na=False) if kind == ".csv" else pd.read_parquet(path)
-        )
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path}: cannot be read: {error}", hint="write it again") from None
-    absent = [name for name in ("id", "answer", "labels") if name not in frame.columns]
+def _from_table(path: Path) -> list[dict[str, Any]]:
+    columns = header(path)
+    absent = [name for name in ("id", "answer", "labels") if name not in columns]
     if absent:
         raise DataError(f"{path}: no column {absent[0]!r}", hint="id, answer and labels are needed")
-    rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]
-    return rows
+    return [dict(record.cells) for record in whole_records(path)]
 
 
 # --- Label Studio ---------------------------------------------------------------------------------
@@ -172,9 +169,11 @@ def _task(row: Mapping[str, Any], run: Run) -> dict[str, Any]:
 
 def _from_tasks(path: Path) -> list[dict[str, Any]]:
     try:
-        tasks = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: no JSON: {error}", hint="export it from Label Studio as JSON") from None
+        tasks = json.loads(read_regular(path).decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path}: no JSON: {first_line(error)}", hint="export it from Label Studio as JSON"
+        ) from None
     if not isinstance(tasks, list):
         raise DataError(f"{path}: no list of tasks", hint="export it from Label Studio as JSON, not JSON-MIN")
     return [row for task in tasks for row in _annotated(task)]

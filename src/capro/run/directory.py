@@ -31,6 +31,8 @@ import yaml
 from capro import __version__
 from capro.config import Settings, validate
 from capro.errors import RunError, first_line
+from capro.plain_yaml import parse_yaml
+from capro.regular_files import NotAFileError, read_regular
 from capro.run import artefacts, checksums, durable, processes
 from capro.run.artefacts import Artefact, temporaries, write_json, write_text
 from capro.run.disk_errors import writing
@@ -55,8 +57,8 @@ def is_run(path: Path) -> bool:
 def _document(path: Path) -> dict[str, Any]:
     """What run.yaml holds, of this version's layout or an older one; empty if it is absent or damaged."""
     try:
-        document = yaml.safe_load((path / SETTINGS).read_text("utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError, yaml.YAMLError, RecursionError):
+        document = parse_yaml(read_regular(path / SETTINGS).decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError, NotAFileError, ValueError, yaml.YAMLError):
         return {}
     if not isinstance(document, dict):
         return {}

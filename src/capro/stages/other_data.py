@@ -24,7 +24,7 @@ from capro.run.progress import Watch
 from capro.run.stage import Job, Stage, perform
 from capro.stages import PLAN
 from capro.stages.features import embed_images, image_shards
-from capro.stages.scan import listing_fingerprint, reading_settings, scan_into
+from capro.stages.scan import limit_settings, listing_fingerprint, reading_settings, scan_into
 from capro.text.classes import classes_of
 from capro.train.batches import PLAIN, FeatureInputs, ImageInputs, Inputs
 from capro.train.setup import pretrained, training_set
@@ -56,7 +56,7 @@ def _scan(source: str) -> Stage:
     def settings(run: Run) -> dict[str, Any]:
         return {
             "data": reading_settings(run.settings.data, leave_out=("source", "test")),
-            "scan": run.settings.scan.model_dump(exclude={"workers"}),
+            "scan": limit_settings(run.settings.scan),
             "source": source,
             **({"classes": _class_names(run)} if run.settings.data.join_labels else {}),
             "listing": listing_fingerprint(readers_to_evaluate(run, source)),

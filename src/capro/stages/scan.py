@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from capro.config import DataSettings
+from capro.config import DataSettings, ScanSettings
 from capro.data.manifest import Manifest
 from capro.data.readers import find
 from capro.data.readers.base import Reader
@@ -55,8 +55,15 @@ def scan_into(job: Job, sources: Sequence[Reader], *, classes: Collection[str] =
 
 def reading_settings(settings: DataSettings, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
     """The settings of the data that decide what a scan reads; newer ones only where they are not the default."""
-    newer = {"join_labels", "encoding"}
+    newer = {"join_labels", "encoding", "max_nesting", "max_group_rows"}
     found = settings.model_dump(exclude={"classes", "without_texts", *newer, *leave_out})
+    return found | settings.model_dump(include=newer, exclude_defaults=True)
+
+
+def limit_settings(settings: ScanSettings) -> dict[str, Any]:
+    """The limits that decide a scan; newer ones only where they are not the default."""
+    newer = {"max_text", "max_label", "max_classes"}
+    found = settings.model_dump(exclude={"workers", *newer})
     return found | settings.model_dump(include=newer, exclude_defaults=True)
 
 
@@ -70,10 +77,7 @@ def _work(job: Job) -> dict[str, str]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    return {
-        "data": reading_settings(run.settings.data),
-        "scan": run.settings.scan.model_dump(exclude={"workers"}),
-    }
+    return {"data": reading_settings(run.settings.data), "scan": limit_settings(run.settings.scan)}
 
 
 def _files(run: Run) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from pathlib import Path
 import yaml
 
 from capro.errors import ConfigError, did_you_mean
+from capro.plain_yaml import compose_yaml, problem_of
+from capro.regular_files import read_regular
 from capro.run.artefacts import CLASSES, write_text
 from capro.run.directory import Run
 from capro.text import wordnet
@@ -138,8 +140,7 @@ def _parse(path: Path) -> yaml.Node | None:
     place = str(path)
     try:
         # Nodes, not objects: they know their lines, and `no` and `101` stay the text they are.
-        root: yaml.Node | None = yaml.compose(path.read_text("utf-8-sig"), Loader=yaml.SafeLoader)
-        return root
+        return compose_yaml(read_regular(path).decode("utf-8-sig"))
     except FileNotFoundError:
         problem, hint = "no such file", "draft it with 'capro classes suggest'"
     except OSError as error:
@@ -147,12 +148,10 @@ def _parse(path: Path) -> yaml.Node | None:
     except UnicodeDecodeError as error:
         problem, hint = f"byte {error.start} is not UTF-8", "save the file as UTF-8"
     except yaml.YAMLError as error:
-        mark, wrong = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        place += f":{mark.line + 1}" if mark else ""
-        problem = f"no valid YAML: {wrong or 'a character that YAML does not allow'}"
-        hint = "put names and definitions with ':' or '#' in quotes"
-    except RecursionError:
-        problem, hint = "nested too deeply", ONE_LINE
+        line, wrong = problem_of(error)
+        place += f":{line}" if line else ""
+        problem = f"no valid YAML: {wrong}"
+        hint = "put names and definitions with ':', '#' or '*' in quotes"
     raise ConfigError(f"{place}: {problem}", hint=hint)
 
 
@@ -164,10 +163,10 @@ def _spec(node: yaml.Node, where: str, path: Path) -> ClassSpec:
     elif not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{where} is a list", hint="write '- name: tiger'")
     for key_node, value in node.value if isinstance(node, yaml.MappingNode) else []:
-        key = str(key_node.value)
+        key = _key(key_node, where)
         places[key] = place = f"{path}:{key_node.start_mark.line + 1}: {where.rpartition(': ')[2]}"
         if key not in _KEYS:
-            raise ConfigError(f"{place}: unknown key '{key}'", hint=did_you_mean(key, _KEYS))
+            raise ConfigError(f"{place}: unknown key '{key[:80]}'", hint=did_you_mean(key, _KEYS))
         if key in values:
             raise ConfigError(f"{place}: '{key}' stands twice", hint="remove one of the two")
         if not isinstance(value, yaml.ScalarNode):
@@ -182,6 +181,12 @@ def _spec(node: yaml.Node, where: str, path: Path) -> ClassSpec:
         except ConfigError as error:
             raise ConfigError(f"{places['sense']} '{spec.name}': {error}", hint=error.hint) from None
     return spec
+
+
+def _key(node: yaml.Node, where: str) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise ConfigError(f"{where}: a key is a list or a mapping", hint=ONE_LINE)
+    return str(node.value)
 
 
 def _text(node: yaml.ScalarNode) -> str | None:

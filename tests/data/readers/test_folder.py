@@ -124,3 +124,46 @@ def test_files_without_a_row_are_warned_of(tmp_path: Path) -> None:
     text = " ".join(scan_problems(summary))
     assert "1 of 2 files have no row in the metadata" in text
     assert "'Boat' (1) and 'boat' (1). --join-labels makes one class" in text
+
+
+def test_pipes_devices_and_folders_among_the_pictures(tmp_path: Path) -> None:
+    put(tmp_path / "data" / "cat" / "1.png", png(1))
+    os.mkfifo(tmp_path / "data" / "cat" / "2.png")
+    (tmp_path / "data" / "cat" / "3.png").symlink_to("2.png")
+    os.mkfifo(tmp_path / "data" / "cat" / "without ending")
+    manifest, summary = scan_it(tmp_path / "data", tmp_path / "out")
+    assert reasons(manifest) == {"train/cat/2.png": "not-a-file", "train/cat/3.png": "not-a-file"}
+    assert summary["notes"]["other_files_ignored"] == 1
+
+
+def test_a_pipe_called_metadata_is_not_read(tmp_path: Path) -> None:
+    put(tmp_path / "data" / "cat" / "1.png", png(1))
+    os.mkfifo(tmp_path / "data" / "metadata.csv")
+    _, summary = scan_it(tmp_path / "data", tmp_path / "out")
+    assert summary["samples"] == summary["rows"] == 1
+
+
+def test_a_folder_that_cannot_be_listed_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "data" / "cat" / "1.png", png(1))
+    put(tmp_path / "data" / "dog" / "2.png", png(2))
+    listed = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("dog"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    manifest, _ = scan_it(tmp_path / "data", tmp_path / "out")
+    assert reasons(manifest) == {"train/dog/": "unreadable"}
+
+
+def test_metadata_with_an_unclosed_quote_keeps_the_other_rows(tmp_path: Path) -> None:
+    for number in range(4):
+        put(tmp_path / "data" / "cat" / f"{number}.png", png(number))
+    rows = [f"cat/{number}.png,{quote}title {number}" for number, quote in enumerate(["", '"', "", ""])]
+    (tmp_path / "data" / "metadata.csv").write_text("\n".join(["file_name,title", *rows]) + "\n")
+    manifest, summary = scan_it(tmp_path / "data", tmp_path / "out")
+    assert manifest.samples["title"].tolist() == ["title 0", "", "title 2", "title 3"]
+    assert reasons(manifest) == {"train/metadata:2": "bad-row"}
+    assert summary["notes"]["metadata_rows"] == 4

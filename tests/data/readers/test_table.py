@@ -29,7 +29,8 @@ def test_bad_jsonl_rows_huge_and_strange_texts(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
     manifest, summary = scan_it(tmp_path / "t.jsonl", tmp_path / "out")
     assert summary["quarantined_by"] == {"bad-row": 2, "label-kind": 1, "no-image": 1}
-    assert [len(text) for text in manifest.samples["title"]] == [1_000_000, 10, 14, 1, 1]
+    assert [len(text) for text in manifest.samples["title"]] == [100_000, 10, 14, 1, 1]
+    assert summary["notes"]["cut_texts"] == 1
 
 
 def test_labels_as_list_or_separated_are_multi_label(tmp_path: Path) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from capro.config import DataSettings
+from capro.data.readers import find
 from capro.data.readers.table_files import encoding_of, header, records
+from capro.errors import DataError
 from tests.data.corpus import png
 from tests.data.scanning import put, scan_it
 
@@ -73,3 +79,63 @@ def test_a_mark_at_the_start_is_no_part_of_the_first_name(tmp_path: Path) -> Non
     path = tmp_path / "table.csv"
     path.write_bytes(TEXT.encode("utf-8-sig"))
     assert header(path, "UTF8") == header(path) == ["Datei", "Größe"]
+
+
+def test_columns_of_jsonl_are_those_of_all_records(tmp_path: Path) -> None:
+    put(tmp_path / "1.png", png(1))
+    lines = [
+        '{"path": "1.png", "label": "cat"}',
+        "{broken",
+        '{"path": "1.png", "label": "cat", "title": "Tom"}',
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    assert header(tmp_path / "t.jsonl") == ["path", "label", "title"]
+    manifest, summary = scan_it(tmp_path / "t.jsonl", tmp_path / "out")
+    assert manifest.samples["title"].tolist() == ["", "Tom"]
+    assert summary["columns"]["read"]["text"] == "title"
+
+
+def test_a_field_for_each_record_takes_bounded_memory(tmp_path: Path) -> None:
+    lines = [f'{{"field {number}": 1}}' for number in range(12_000)]
+    (tmp_path / "t.jsonl").write_text("\n".join([*lines, '{"Alt Text": "x"}']))
+    found = header(tmp_path / "t.jsonl")
+    assert len(found) == 10_001
+    assert found[-1] == "Alt Text"
+
+
+def test_a_line_without_end_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("table_files", "text_files", "csv_rows"):
+        monkeypatch.setattr(f"capro.data.readers.{module}.MAX_LINE", 100)
+    (tmp_path / "t.jsonl").write_text('{"a": "' + "x" * 1000 + '"}\n{"a": "y"}\n')
+    (tmp_path / "t.csv").write_text("a,b\n" + "x" * 1000 + ",1\ny,2\n")
+    for path in (tmp_path / "t.jsonl", tmp_path / "t.csv"):
+        first, second = records(path)
+        assert "more than 100 characters" in first.problem
+        assert second.cells["a"] == "y"
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
+def test_a_pipe_is_no_table(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    for read in (header, lambda path: [*records(path)], encoding_of)[: 2 if name == "t.parquet" else 3]:
+        with pytest.raises(DataError, match="is a named pipe, not a file"):
+            read(tmp_path / name)
+    with pytest.raises(DataError, match="neither a file nor a folder"):
+        find(DataSettings(), source=str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_two_columns_of_one_name_that_is_read(tmp_path: Path, name: str) -> None:
+    put(tmp_path / "1.png", png(1))
+    if name == "t.csv":
+        (tmp_path / name).write_text("path,label,title,x,x,label\n1.png,cat,Tom,1,2,dog\n")
+    else:
+        arrays = [pa.array([cell]) for cell in ("1.png", "cat", "Tom", "1", "2", "dog")]
+        pq.write_table(
+            pa.Table.from_arrays(arrays, ["path", "label", "title", "x", "x", "label"]), tmp_path / name
+        )
+    with pytest.raises(DataError, match="2 columns are called 'label', which is read as label") as caught:
+        scan_it(tmp_path / name, tmp_path / "out")
+    assert "--label-column" in caught.value.hint
+    manifest, _ = scan_it(tmp_path / name, tmp_path / "title", label_column="title")
+    assert manifest.samples["labels"].tolist() == [("Tom",)]

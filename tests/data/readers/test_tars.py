@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capro.data.image_bytes import ImageStore
 from capro.errors import DataError
 from tests.data.corpus import jpeg
+from tests.data.readers.test_tar_members import NEGATIVE, with_size
 from tests.data.scanning import reasons, scan_it, write_tar
 
 
@@ -19,7 +23,7 @@ def sample(key: str, seed: int = 0, **meta: Any) -> list[tuple[str, bytes]]:
     meta = {"caption": f"caption {key}", "label": "cat", "status": "success", **meta}
     return [
         (f"{key}.jpg", jpeg(seed=seed)),
-        (f"{key}.txt", meta["caption"].encode()),
+        (f"{key}.txt", str(meta["caption"]).encode()),
         (f"{key}.json", json.dumps(meta).encode()),
     ]
 
@@ -76,3 +80,81 @@ def test_truncated_shard_keeps_whole_members(tmp_path_factory: Any, cut: int) ->
         assert ImageStore(manifest).read(position) == jpeg()
     if summary["samples"] < 3:
         assert summary["notes"]["truncated_shards"] == 1
+
+
+def test_negative_sizes_in_a_shard_end_and_cost_one_sample(tmp_path: Path) -> None:
+    write_tar(tmp_path / "s.tar", [m for key in "abc" for m in sample(key)])
+    with_size(tmp_path / "s.tar", NEGATIVE, b"b.txt")
+    manifest, summary = scan_it(tmp_path / "s.tar", tmp_path / "out")
+    assert manifest.samples["id"].tolist() == ["train/s/a", "train/s/c"]
+    assert reasons(manifest) == {"train/s/b": "damaged-shard"}
+    assert summary["notes"]["damaged_places"] == 1
+
+
+@pytest.mark.parametrize("member", range(9))
+def test_a_damaged_header_costs_its_sample_alone(tmp_path: Path, member: int) -> None:
+    write_tar(tmp_path / "s.tar", [m for key in "abc" for m in sample(key)])
+    data = bytearray((tmp_path / "s.tar").read_bytes())
+    with tarfile.open(tmp_path / "s.tar") as tar:
+        at = tar.getmembers()[member].offset
+    data[at + 5] ^= 0xFF
+    (tmp_path / "s.tar").write_bytes(data)
+    manifest, _ = scan_it(tmp_path / "s.tar", tmp_path / "out")
+    assert len(manifest.frame) == 3 if member else 4
+    assert "abc"[member // 3] not in "".join(manifest.samples["id"].str[-1])
+    # behind the first sample nothing shows yet what a whole one has
+    assert len(manifest.samples) == (1 if member == 3 else 2)
+
+
+@pytest.mark.parametrize("kept", ["within the json", "between members", "within a header"])
+def test_a_cut_sample_is_called_truncated_not_kept_without_its_json(tmp_path: Path, kept: str) -> None:
+    write_tar(tmp_path / "s.tar", [m for key in "abc" for m in sample(key)])
+    with tarfile.open(tmp_path / "s.tar") as tar:
+        last = tar.getmembers()[-1]
+    cut = {"within the json": last.offset_data + 5, "between members": last.offset}.get(
+        kept, last.offset + 100
+    )
+    (tmp_path / "s.tar").write_bytes((tmp_path / "s.tar").read_bytes()[:cut])
+    manifest, summary = scan_it(tmp_path / "s.tar", tmp_path / "out")
+    assert reasons(manifest) == {"train/s/c": "truncated-shard"}
+    assert summary["notes"]["truncated_shards"] == 1
+
+
+def test_a_shard_without_its_end_mark_keeps_samples_that_have_everything(tmp_path: Path) -> None:
+    write_tar(tmp_path / "s.tar", [m for key in "abc" for m in sample(key)])
+    data = (tmp_path / "s.tar").read_bytes()
+    (tmp_path / "s.tar").write_bytes(data[: len(data.rstrip(b"\0")) // 512 * 512 + 512])
+    _, summary = scan_it(tmp_path / "s.tar", tmp_path / "out")
+    assert summary["samples"] == summary["rows"] == 3
+
+
+def test_shards_that_cannot_be_opened_are_rows(tmp_path: Path) -> None:
+    write_tar(tmp_path / "d" / "a.tar", sample("0"))
+    (tmp_path / "d" / "b.tar").mkdir()
+    (tmp_path / "d" / "c.tar").touch()
+    os.mkfifo(tmp_path / "d" / "e.tar")
+    manifest, _ = scan_it(tmp_path / "d", tmp_path / "out")
+    assert reasons(manifest) == {
+        "train/b": "broken-file",
+        "train/c/@0": "truncated-shard",
+        "train/e": "broken-file",
+    }
+
+
+def test_sparse_members_are_no_samples(tmp_path: Path) -> None:
+    write_tar(tmp_path / "d" / "a.tar", sample("0"))
+    with tarfile.open(tmp_path / "d" / "b.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("1.jpg")
+        info.pax_headers = {"GNU.sparse.map": "0,1,nonsense", "GNU.sparse.size": "9"}
+        tar.addfile(info)
+    manifest, _ = scan_it(tmp_path / "d", tmp_path / "out")
+    assert reasons(manifest) == {"train/b/1": "bad-row"}
+
+
+def test_fields_of_hostile_names_and_depth(tmp_path: Path) -> None:
+    deep = {"caption": json.loads("[" * 400 + "]" * 400)}
+    members = sample("0") + sample("1", **deep) + sample("2", **{"\ud800 field": 1})
+    write_tar(tmp_path / "s.tar", [m for m in members if m[0] != "1.txt"])
+    manifest, summary = scan_it(tmp_path / "s.tar", tmp_path / "out")
+    assert reasons(manifest) == {"train/s/1": "too-deep"}
+    assert "? field" in summary["columns"]["not_read"]

@@ -79,6 +79,8 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
     path = Path(source)
     if not path.exists():
         raise DataError(f"{source}: no such file or folder", hint="check the path to the data")
+    if not path.is_file() and not path.is_dir():
+        raise DataError(f"{source}: neither a file nor a folder", hint="give a folder, or a table's own file")
     named = None if settings.format == "auto" else load_format(settings.format)
     found = recognise(path, settings)
     if found and found.own_splits:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from capro.config import DataSettings
-from capro.data.manifest import Row, Source
+from capro.data.manifest import Row, RowProblem, Source
 from capro.data.readers.writing import Writer
+from capro.errors import CaproError, described
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,17 @@ class ClassHint:
     name: str
     sense: str | None = None
     query: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A row of a table file: its number (1 is the first after the header), cells, or a problem."""
+
+    number: int
+    cells: Mapping[str, Any]
+    problem: str = ""
+    replaced: bool = False  # has bytes outside the encoding: read with replacement characters
+    reason: str = "bad-row"  # of the problem
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,31 @@ class Intake:
     unused: Sequence[str] = ()
     guessed_encodings: Mapping[str, str] = field(default_factory=dict)
     ignored_tables: Sequence[str] = ()
+
+
+def guarded(make: Callable[[], Row], *, id: str, split: str, path: str = "") -> Row:
+    """A row; where making it raises an error, the row with that problem, so that no row stops a scan.
+
+    What a user must mend first (``CaproError``) and a lack of memory are raised as they are.
+
+    Args:
+        make: Makes the row.
+        id: Of the row with the problem.
+        split: Of the row with the problem.
+        path: Of the row with the problem.
+
+    >>> row = guarded(lambda: Row(id=[].pop(), path=""), id="train/1", split="train")
+    >>> row.problem, row.detail.partition(" (")[0]
+    ('unexpected', 'IndexError: pop from empty list')
+    """
+    try:
+        return make()
+    except (CaproError, MemoryError):
+        raise
+    except RowProblem as problem:
+        return Row(id, path, split, problem=problem.reason, detail=problem.detail)
+    except Exception as error:
+        return Row(id, path, split, problem="unexpected", detail=described(error))
 
 
 class Reader:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from capro.config import DataSettings
-from capro.data.manifest import Row
-from capro.errors import DataError, did_you_mean
+from capro.config import MAX_NESTING, DataSettings
+from capro.data.manifest import Row, RowProblem
+from capro.errors import DataError, did_you_mean, first_line
 
 # Compared without case, blanks, underscores and hyphens. A column is read for one kind of text only.
 GUESSES = {
@@ -26,6 +28,7 @@ GUESSES = {
     "split": ("split",),
 }
 TEXTS = ("text", "description", "tags")  # purposes that give a sample its text
+MAX_FIELDS = 10_000  # different names that are kept of records with fields of their own
 REPLACED = "\N{REPLACEMENT CHARACTER}"  # for bytes that are not in the file's encoding
 Missing = Literal["refuse", "guess", "leave out"]
 
@@ -42,6 +45,7 @@ class Columns:
     id: str | None = None
     split: str | None = None
     separator: str | None = None  # splits a label cell
+    nesting: int = MAX_NESTING  # levels of lists and objects in a cell
 
     def used(self) -> dict[str, str]:
         """The columns that are read, by purpose."""
@@ -55,11 +59,11 @@ class Columns:
             known: Further fields of the row. ``id`` and ``split`` are for a row whose cells do not have
                 them; all others win over the cells.
         """
-        labels, listed = label_names(cells.get(self.label), self.separator)
+        labels, listed = label_names(cells.get(self.label), self.separator, self.nesting)
         found = {
-            "title": text_of(cells.get(self.text)),
-            "description": text_of(cells.get(self.description)),
-            "tags": text_of(cells.get(self.tags)),
+            "title": text_of(cells.get(self.text), self.nesting),
+            "description": text_of(cells.get(self.description), self.nesting),
+            "tags": text_of(cells.get(self.tags), self.nesting),
             "labels": labels,
             "listed": listed,
             **known,
@@ -105,11 +109,19 @@ def choose_columns(
     for purpose, column in named.items():
         if missing == "refuse" and column not in names:
             raise DataError(
-                f"{place}: no column '{column}' for --{purpose}-column", hint=did_you_mean(column, names)
+                f"{place}: no column '{column}' for --{purpose}-column",
+                hint=did_you_mean(column, map(valid_text, names)),
             )
     if missing == "guess":
         named = {purpose: column for purpose, column in named.items() if column in names}
-    return Columns(**guess_columns(names, named) | named, separator=settings.label_separator)
+    chosen = guess_columns(names, named) | named
+    for purpose, name in chosen.items():
+        if name is not None and names.count(name) > 1:
+            raise DataError(
+                f"{place}: {names.count(name)} columns are called '{name}', which is read as {purpose}",
+                hint=f"rename one of them, or name another column with --{purpose}-column",
+            )
+    return Columns(**chosen, separator=settings.label_separator, nesting=settings.max_nesting)
 
 
 def guess_columns(names: Sequence[str], named: Mapping[str, str]) -> dict[str, str | None]:
@@ -137,18 +149,25 @@ def _plain_name(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold()
 
 
+_GUESSED = frozenset(_plain_name(guess) for guesses in GUESSES.values() for guess in guesses)
+
+
 def image_column(columns: Columns, names: Sequence[str], *, place: str) -> str:
     """The column with the images, which there must be."""
     if columns.image is None:
         raise DataError(
-            f"{place}: no column with images among {', '.join(names[:12])}",
+            f"{place}: no column with images among {valid_text(', '.join(names[:12]))[:500]}",
             hint="name it with --image-column (data.image_column)",
         )
     return columns.image
 
 
-def text_of(value: Any) -> str:
+def text_of(value: Any, nesting: int = MAX_NESTING) -> str:
     """A cell as text; lists are joined, numbers kept, nothing is lost but null.
+
+    Args:
+        value: Of the cell.
+        nesting: Levels of lists and objects in it; more are a problem of the row.
 
     >>> text_of(["red", "car"]), text_of(None), text_of(3)
     ('red car', '', '3')
@@ -157,15 +176,23 @@ def text_of(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value
-    if isinstance(value, Mapping):
-        return " ".join(text_of(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return " ".join(text_of(item) for item in value)
+    if isinstance(value, Mapping | list | tuple):
+        if nesting == 0:
+            raise RowProblem("too-deep", f"{type(value).__name__} in a list or object at the limit")
+        items = value.values() if isinstance(value, Mapping) else value
+        return " ".join(text_of(item, nesting - 1) for item in items)
     return str(value)
 
 
-def label_names(value: Any, separator: str | None) -> tuple[tuple[str, ...], bool]:
+def label_names(
+    value: Any, separator: str | None, nesting: int = MAX_NESTING
+) -> tuple[tuple[str, ...], bool]:
     """A label cell as labels, and whether it was a list (multi-label).
+
+    Args:
+        value: Of the cell.
+        separator: Splits a text.
+        nesting: Levels of lists and objects in it.
 
     >>> label_names("cat", None), label_names(["cat", "dog"], None), label_names("cat; dog", ";")
     ((('cat',), False), (('cat', 'dog'), True), (('cat', 'dog'), True))
@@ -177,14 +204,14 @@ def label_names(value: Any, separator: str | None) -> tuple[tuple[str, ...], boo
         elif value.strip().startswith("[") and value.strip().endswith("]"):
             try:
                 parsed = json.loads(value)  # a list that went through a CSV
-            except ValueError:
+            except (ValueError, RecursionError):
                 parsed = None
             value = parsed if isinstance(parsed, list) else value
     if isinstance(value, list | tuple):
         listed = True
     else:
         value = [value]
-    names = (" ".join(text_of(part).split()) for part in value)
+    names = (" ".join(text_of(part, nesting - 1).split()) for part in value)
     return tuple(dict.fromkeys(name for name in names if name)), listed
 
 
@@ -227,28 +254,68 @@ def safe_place(name: str, detail: str) -> dict[str, Any]:
 def is_inside(root: Path, path: Path) -> bool:
     """Whether a path, symbolic links followed, stays in the folder."""
     try:
-        return path.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError):  # a loop of links
+        found, inside = os.path.realpath(path), _real(os.path.abspath(root))
+        return found == inside or found.startswith(inside.rstrip(os.sep) + os.sep)
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a name that no file system has
         return False
+
+
+@lru_cache(maxsize=64)
+def _real(root: str) -> str:
+    """A folder without links; asked for with every row."""
+    return os.path.realpath(root)
 
 
 def file_below(root: Path, name: str) -> dict[str, Any]:
     """The path of a row whose image is a file below a folder, or why it cannot be used."""
     relative = safe_relative(name)
+    if valid_text(name) != name:
+        return {"path": "", "problem": "bad-name", "detail": ascii(name)}
     if relative is None or not is_inside(root, root / relative):
         return {"path": "", "problem": "outside-folder", "detail": name}
     # a name with accents has two forms in Unicode: macOS writes one, tables mostly have the other
     forms = [relative, *(unicodedata.normalize(form, relative) for form in ("NFC", "NFD"))]
-    found = next((form for form in forms if (root / form).is_file()), None)
-    if found is None:
-        return {"path": relative, "problem": "missing-file", "detail": name}
-    return {"path": found}
+    found = next((form for form in forms if os.path.isfile(root / form)), None)  # False for names too long
+    if found is not None:
+        return {"path": found}
+    there = any(os.path.exists(root / form) for form in forms)
+    return {"path": relative, "problem": "not-a-file" if there else "missing-file", "detail": name}
 
 
 def json_object(text: str) -> tuple[dict[str, Any], str]:
     """The fields of a JSON object, or what is wrong with it."""
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return {}, str(error)
+    except RecursionError:
+        return {}, "nested too deeply"
+    except ValueError as error:
+        return {}, first_line(error)
     return (found, "") if isinstance(found, dict) else ({}, "not an object")
+
+
+class FieldNames(Iterable[str]):
+    """Names of the fields of records that have fields of their own, in the order in which they first occur.
+
+    Of more than MAX_FIELDS names those are kept that may be read for something.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def add(self, fields: Iterable[str]) -> None:
+        """The fields of a record."""
+        for name in fields:
+            if name not in self._names and (len(self._names) < MAX_FIELDS or _plain_name(name) in _GUESSED):
+                self._names[name] = None
+
+
+def valid_text(text: str) -> str:
+    r"""Text that can be written: lone surrogates become question marks.
+
+    >>> valid_text("caf\udce9")
+    'caf?'
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

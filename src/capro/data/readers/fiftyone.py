@@ -8,6 +8,7 @@ followed only below ``--image-root``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,7 +16,7 @@ import pandas as pd
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Reader
+from capro.data.readers.base import Format, Reader, guarded
 from capro.data.readers.columns import (
     choose_columns,
     class_name,
@@ -27,6 +28,7 @@ from capro.data.readers.columns import (
 )
 from capro.data.readers.writing import Pictures, Writer, plain_records
 from capro.errors import DataError
+from capro.regular_files import read_regular
 from capro.run.artefacts import write_json
 
 LABELS, PLACES = "labels.json", "data.json"
@@ -47,7 +49,7 @@ class FiftyOneReader(Reader):
         self._whole: dict[str, Any] = whole if isinstance(whole, dict) else {}
         if (path / PLACES).is_file():
             self.root = Path(settings.image_root) if settings.image_root else path
-            self._places = {key: text_of(place) for key, place in _object(path / PLACES).items()}
+            self._places: dict[str, Any] = _object(path / PLACES)
         else:
             self.root = path / "data"
             files = (file.relative_to(self.root) for file in sorted(self.root.rglob("*")) if file.is_file())
@@ -70,7 +72,8 @@ class FiftyOneReader(Reader):
         """Every labelled sample, in the order of labels.json."""
         multi = any(isinstance(target, list) for target in self._labels.values())
         for key, target in self._labels.items():
-            yield self._row(key, target, multi)
+            row = partial(self._row, key, target, multi)
+            yield guarded(row, id=f"{self._split}/{key}", split=self._split)
 
     def _row(self, key: str, target: Any, multi: bool) -> Row:
         found = target if isinstance(target, list) else [] if target is None else [target]
@@ -90,8 +93,8 @@ class FiftyOneReader(Reader):
         )
 
     def _place(self, key: str) -> dict[str, Any]:
-        name = self._places.get(key)
-        if name is None:
+        name = text_of(self._places.get(key))
+        if not name:
             return {"path": "", "problem": "missing-file", "detail": key}
         if Path(name).is_absolute():
             if not is_inside(self.root, Path(name)):
@@ -103,7 +106,7 @@ class FiftyOneReader(Reader):
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        found, problem = json_object(path.read_text("utf-8-sig"))
+        found, problem = json_object(read_regular(path).decode("utf-8-sig"))
     except (OSError, ValueError) as error:
         problem = str(error)
     if problem:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pandas as pd
 from capro.config import DataSettings
 from capro.data.images import has_known_header
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Intake, Reader
+from capro.data.readers.base import Format, Intake, Reader, Record, guarded
 from capro.data.readers.columns import (
     Columns,
     choose_columns,
@@ -28,9 +28,10 @@ from capro.data.readers.columns import (
     safe_relative,
     text_of,
 )
-from capro.data.readers.table_files import TABLES, Record, file_intake, header, records
+from capro.data.readers.table_files import TABLES, file_intake, header, records
 from capro.data.readers.writing import Pictures, Writer, write_csv
 from capro.errors import DataError
+from capro.regular_files import open_regular
 
 METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet")
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".jfif")
@@ -43,6 +44,7 @@ class FolderReader(Reader):
         self.root, self._settings, self._split, self.notes = root, settings, split, {}
         self.source = Source("files", str(root.resolve()))
         self._intake = Intake()
+        self._closed_folders: list[OSError] = []  # that cannot be listed
 
     def count(self) -> int | None:
         """Files that look like pictures, plus metadata rows without a file (found on the way)."""
@@ -57,7 +59,8 @@ class FolderReader(Reader):
         metadata, bad, columns = self._metadata()
         known, pictures = len(metadata), self._pictures
         for name in pictures:
-            yield self._row(name, metadata.pop(_composed(name), None), columns)
+            row = partial(self._row, name, metadata.pop(_composed(name), None), columns)
+            yield guarded(row, id=f"{self._split}/{name}", split=self._split, path=name)
         self.notes |= {"files": len(pictures)}
         if columns is not None:
             matched = known - len(metadata)
@@ -70,11 +73,15 @@ class FolderReader(Reader):
         for name in metadata:
             yield Row(f"{self._split}/{name}", name, self._split, problem="missing-file", detail=name)
         yield from bad
+        for error in self._closed_folders:
+            name = Path(os.path.relpath(error.filename, self.root)).as_posix()
+            detail = f"folder: {error.strerror}"
+            yield Row(f"{self._split}/{name}/", name, self._split, problem="unreadable", detail=detail)
 
     @cached_property
     def _pictures(self) -> list[str]:
         files: list[str] = []
-        for folder, folders, names in os.walk(self.root):
+        for folder, folders, names in os.walk(self.root, onerror=self._closed_folders.append):
             folders[:] = [name for name in folders if not name.startswith(".")]
             visible = (name for name in names if not name.startswith(".") and name.lower() not in METADATA)
             files += [os.path.join(os.path.relpath(folder, self.root), name) for name in visible]
@@ -117,20 +124,23 @@ class FolderReader(Reader):
         cells: dict[str, dict[str, Any]] = {}
         bad: list[Row] = []
         self.notes["metadata_replaced"] = 0
-        for record in records(file, encoding):
+        wanted = set(columns.used().values())
+        for record in records(file, encoding, wanted=wanted, max_group_rows=self._settings.max_group_rows):
             self.notes["metadata_replaced"] += record.replaced
-            problem = self._file_or_row(record, image, seen=cells)
-            if isinstance(problem, Row):
-                bad.append(problem)
+            identity = f"{self._split}/metadata:{record.number}"
+            row = guarded(
+                partial(self._named, record, identity, image, cells), id=identity, split=self._split
+            )
+            if row.problem:
+                bad.append(row)
             else:
-                cells[problem] = dict(record.cells)
+                cells[row.path] = dict(record.cells)
         return cells, bad, columns
 
-    def _file_or_row(self, record: Record, image: str, seen: dict[str, Any]) -> str | Row:
-        """The normalised file name of a metadata row, or the row with its problem."""
-        identity = f"{self._split}/metadata:{record.number}"
+    def _named(self, record: Record, identity: str, image: str, seen: dict[str, Any]) -> Row:
+        """A metadata row with the normalised name of its file as path, or with its problem."""
         if record.problem:
-            return Row(identity, "", self._split, problem="bad-row", detail=record.problem)
+            return Row(identity, "", self._split, problem=record.reason, detail=record.problem)
         raw = text_of(record.cells.get(image))
         name = safe_relative(raw)
         if name is None or not is_inside(self.root, self.root / name):
@@ -138,7 +148,7 @@ class FolderReader(Reader):
         name = _composed(name)
         if name in seen:
             return Row(identity, name, self._split, problem="duplicate-id", detail=name)
-        return name
+        return Row(identity, name, self._split)
 
     def _row(self, name: str, cells: dict[str, Any] | None, columns: Columns | None) -> Row:
         known: dict[str, Any] = {"id": f"{self._split}/{name}", "path": name, "split": self._split}
@@ -160,9 +170,7 @@ def _looks_like_picture(path: Path) -> bool:
     if path.suffix.lower() in PICTURES:
         return True
     try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
+        with open_regular(path, buffering=0) as file:
             head = file.read(16)
     except OSError:
         return False
@@ -171,7 +179,7 @@ def _looks_like_picture(path: Path) -> bool:
 
 def _write(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
     """LABEL/NUMBER-NAME.png and metadata.csv: an image folder as torchvision and Hugging Face read."""
-    write_csv(out / METADATA[0], table)
+    write_csv(out / METADATA[0], table, formulas=pictures.formulas)
     pictures.write_all()
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from capro.config import DataSettings
-from capro.data.image_bytes import cell_bytes
+from capro.data.image_bytes import hub_bytes
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Intake, Reader
+from capro.data.readers.base import Format, Intake, Reader, guarded
 from capro.data.readers.columns import choose_columns, class_name, if_missing, image_column
 from capro.errors import DataError, first_line
 
@@ -85,16 +86,18 @@ class HubReader(Reader):
             feature = (data.features or {}).get(columns.label)
             names = getattr(getattr(feature, "feature", feature), "names", None) or []
             for number, cells in enumerate(data):
-                image = cell_bytes(cells[self.source.image_column])
-                yield columns.row(
-                    {**cells, columns.label: class_name(cells.get(columns.label), names)},
-                    id=f"{split}/{number:08d}",
-                    split=self._split or split.replace("validation", "val"),
-                    path=split,
-                    row=number,
-                    problem=None if image else "no-image",
-                    data=image,
-                )
+                known = {
+                    "id": f"{split}/{number:08d}",
+                    "split": self._split or split.replace("validation", "val"),
+                }
+                row = partial(self._row, cells, names, path=split, row=number, **known)
+                yield guarded(row, **known, path=split)
+
+    def _row(self, cells: Mapping[str, Any], names: Sequence[Any], **known: Any) -> Row:
+        image = hub_bytes(cells[self.source.image_column or ""])
+        label = self._columns.label
+        numbered: dict[Any, Any] = {**cells, label: class_name(cells.get(label or ""), names)}
+        return self._columns.row(numbered, problem=None if image else "no-image", data=image, **known)
 
 
 FORMAT = Format(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from capro.errors import DataError
+from capro.regular_files import open_regular
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def read_lines(path: Path, *, hint: str) -> Iterator[Line]:
         hint: What to do if it cannot be opened.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}", hint=hint) from None
     with file:

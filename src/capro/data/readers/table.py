@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import pyarrow.parquet as pq
 from capro.config import DataSettings
 from capro.data.image_bytes import cell_bytes
 from capro.data.manifest import SPLITS, Row, Source, blocks
-from capro.data.readers.base import Format, Intake, Reader
-from capro.data.readers.columns import choose_columns, file_below, if_missing, image_column, text_of
-from capro.data.readers.table_files import TABLES, Record, file_intake, header, records
+from capro.data.readers.base import Format, Intake, Reader, Record, guarded
+from capro.data.readers.columns import Columns, choose_columns, file_below, if_missing, image_column, text_of
+from capro.data.readers.parquet_rows import holds_bytes, open_parquet
+from capro.data.readers.table_files import TABLES, file_intake, header, records
 from capro.data.readers.writing import SHARD_SIZE, Pictures, Writer, plain_records, write_csv
 from capro.errors import DataError
 
@@ -39,54 +41,82 @@ class TableReader(Reader):
     """Reads one table, in one or several files of the same columns."""
 
     def __init__(self, files: list[Path], settings: DataSettings, split: str) -> None:
-        self._files, self._split, self._encoding = files, split, settings.encoding
+        self._files, self._split, self._settings = files, split, settings
         self.notes = {"replaced": 0}
-        names, place = header(files[0], self._encoding), str(files[0])
-        self._columns = choose_columns(names, settings, place=place, missing=if_missing(split))
-        self._intake = file_intake(files, names, self._columns, self._encoding)
-        column = image_column(self._columns, names, place=place)
-        self._in_table = _holds_bytes(files[0], column)
         self.root = Path(settings.image_root) if settings.image_root else files[0].parent
         if not self.root.is_dir():
             raise DataError(f"{self.root}: no such folder", hint="check data.image_root")
+        self._in_table = False
+        self.source = Source("files", str(self.root.resolve()))
+        if files[0].suffix.lower() != ".jsonl":  # whose columns are known after a pass over all its lines
+            self._in_table = files[0].suffix.lower() == ".parquet" and holds_bytes(files[0], self._image)
         if self._in_table:
-            self.source = Source("parquet", str(files[0].parent.resolve()), column)
-        else:
-            self.source = Source("files", str(self.root.resolve()), column)
+            self.source = Source("parquet", str(files[0].parent.resolve()), self._image)
+
+    @cached_property
+    def _header(self) -> list[str]:
+        return header(self._files[0], self._settings.encoding)
+
+    @cached_property
+    def _columns(self) -> Columns:
+        place = str(self._files[0])
+        return choose_columns(self._header, self._settings, place=place, missing=if_missing(self._split))
+
+    @property
+    def _image(self) -> str:
+        return image_column(self._columns, self._header, place=str(self._files[0]))
 
     def count(self) -> int | None:
         """Rows, where that is in the files (Parquet)."""
         if any(file.suffix.lower() != ".parquet" for file in self._files):
             return None
-        return sum(int(pq.ParquetFile(file).metadata.num_rows) for file in self._files)
+        try:
+            return sum(_rows_in(file) for file in self._files)
+        except DataError:  # a file that cannot be read: known when its turn comes
+            return None
 
     def intake(self) -> Intake:
-        """Of the table's files."""
-        return self._intake
+        """Of the table's files, which must have a column with images."""
+        _ = self._image
+        return file_intake(self._files, self._header, self._columns, self._settings.encoding)
 
     def listing(self) -> list[Path]:
         """The table's files."""
         return self._files
 
     def rows(self) -> Iterator[Row]:
-        """Every row in file order."""
-        seen: set[str] = set()
-        for file in self._files:
-            for record in records(file, self._encoding):
-                self.notes["replaced"] += record.replaced
-                yield self._row(file, record, seen)
+        """Every row in file order; a further file that cannot be read is a row with that problem."""
+        image, seen = self._image, set[str]()
+        wanted = set(self._columns.used().values())
+        for number, file in enumerate(self._files):
+            try:
+                for record in records(
+                    file, self._settings.encoding, wanted=wanted, max_group_rows=self._settings.max_group_rows
+                ):
+                    self.notes["replaced"] += record.replaced
+                    row = partial(self._row, file, record, image, seen)
+                    yield guarded(row, id=self._fallback(file, record), split=self._split, path=file.name)
+            except DataError as error:
+                if number == 0:
+                    raise
+                identity = f"{self._split}/{file.stem}"
+                yield Row(identity, file.name, self._split, problem="broken-file", detail=str(error))
 
-    def _row(self, file: Path, record: Record, seen: set[str]) -> Row:
-        fallback = f"{self._split}/{file.stem}/{record.number - 1:08d}"
+    def _fallback(self, file: Path, record: Record) -> str:
+        """The id of a row that has none."""
+        return f"{self._split}/{file.stem}/{record.number - 1:08d}"
+
+    def _row(self, file: Path, record: Record, column: str, seen: set[str]) -> Row:
+        fallback = self._fallback(file, record)
         if record.problem:
-            return Row(fallback, "", self._split, problem="bad-row", detail=record.problem)
-        image = record.cells.get(self.source.image_column or "")
+            return Row(fallback, "", self._split, problem=record.reason, detail=record.problem)
+        image = record.cells.get(column)
         place: dict[str, Any]
         if self._in_table:
             name = text_of(image.get("path")) if isinstance(image, Mapping) else ""
             data = cell_bytes(image)
             place = {"path": file.name, "row": record.number - 1, "data": data}
-            place |= {} if data else {"problem": "no-image"}
+            place |= {} if data else {"problem": "no-image", "detail": name}
         else:
             name = text_of(image)
             place = file_below(self.root, name) if name else {"path": "", "problem": "no-image"}
@@ -98,14 +128,9 @@ class TableReader(Reader):
         return row
 
 
-def _holds_bytes(file: Path, column: str) -> bool:
-    """Whether a Parquet column holds image bytes (plain, or Hugging Face's {bytes, path})."""
-    if file.suffix.lower() != ".parquet":
-        return False
-    kind = pq.ParquetFile(file).schema_arrow.field(column).type
-    if pa.types.is_struct(kind):
-        return bool(kind.get_field_index("bytes") >= 0)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+def _rows_in(file: Path) -> int:
+    with open_parquet(file) as opened:
+        return int(opened.metadata.num_rows)
 
 
 def _readers(path: Path, settings: DataSettings, split: str | None) -> list[TableReader]:
@@ -122,7 +147,7 @@ def _readers(path: Path, settings: DataSettings, split: str | None) -> list[Tabl
 
 def _write_csv(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
     """samples.csv, and images/ where they were asked for."""
-    write_csv(out / "samples.csv", table)
+    write_csv(out / "samples.csv", table, formulas=pictures.formulas)
     pictures.write_all()
 
 

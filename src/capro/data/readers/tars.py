@@ -1,16 +1,18 @@
 """img2dataset / WebDataset tar shards, indexed once and read in place by offset; never extracted.
 
 Members of one sample share the name up to the first dot: ``000000012.jpg``, ``.txt``, ``.json``,
-``.cls``. A truncated shard keeps its whole members; the sample it ends in is quarantined.
+``.cls``. A truncated or damaged shard keeps its whole samples; those that it has only parts of are quarantined.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,18 +21,23 @@ import pandas as pd
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Intake, Reader
+from capro.data.readers.base import Format, Intake, Reader, guarded
 from capro.data.readers.columns import (
     REPLACED,
+    Columns,
+    FieldNames,
     Missing,
     choose_columns,
     if_missing,
     json_object,
     named_columns,
     text_of,
+    valid_text,
 )
+from capro.data.readers.tar_members import Gap, Member, members
 from capro.data.readers.writing import SHARD_SIZE, Pictures, Writer, plain_records
 from capro.errors import DataError, did_you_mean
+from capro.regular_files import open_descriptor
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
 TEXT_ENDINGS = ("txt", "json", "cls", "caption", "text", "title")
@@ -38,6 +45,8 @@ STATUS_FIELDS = (  # what a crawler writes about the download, no text of the pa
     "key", "status", "error_message", "url", "width", "height", "original_width", "original_height",
     "exif", "sha256", "md5",
 )  # fmt: skip
+NOTES = ("shards", "truncated_shards", "damaged_places", "replaced", "other_members_ignored")
+MAX_CHOSEN = 1000  # combinations of fields whose columns are remembered
 MAX_META = 64 << 20  # a json of more than 64 MB describes no image
 
 
@@ -48,6 +57,12 @@ class _Sample:
     key: str
     image: tuple[int, int] | None = None
     texts: dict[str, bytes] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def endings(self) -> set[str]:
+        """Its parts; all images count as one."""
+        return {*self.texts, *(["image"] if self.image else [])}
 
 
 class TarReader(Reader):
@@ -57,17 +72,20 @@ class TarReader(Reader):
         self._shards = [path] if path.is_file() else sorted(path.glob("*.tar"))
         self.root = path.parent if path.is_file() else path
         self.source = Source("tars", str(self.root.resolve()))
-        self.notes = dict.fromkeys(("shards", "truncated_shards", "replaced", "other_members_ignored"), 0)
+        self.notes = dict.fromkeys(NOTES, 0)
         self.notes["shards"] = len(self._shards)
         self._settings, self._split = settings, split
         self._needed = if_missing(split) == "refuse"  # the fields that the settings name
-        self._seen_fields: dict[str, None] = {}  # in order
+        self._seen_fields = FieldNames()
+        self.usual: set[str] | None = None  # endings that every whole sample has; None before the first
         self._used: dict[str, str] = {}
+        self._chosen: dict[tuple[str, ...], Columns] = {}
 
     def intake(self) -> Intake:
         """Of the samples' fields."""
         used = {*self._used.values(), *STATUS_FIELDS}
-        return Intake(columns=self._used, unused=[name for name in self._seen_fields if name not in used])
+        unused = [valid_text(name) for name in self._seen_fields if name not in used]
+        return Intake(columns=self._used, unused=unused)
 
     def listing(self) -> list[Path]:
         """The shards."""
@@ -87,47 +105,28 @@ class TarReader(Reader):
         self._check_columns()
 
     def _shard(self, shard: Path) -> Iterator[Row]:
-        length = shard.stat().st_size
-        current: _Sample | None = None
-        seen: set[str] = set()
-        with shard.open("rb") as raw:
-            try:
-                with tarfile.open(fileobj=raw, mode="r:") as tar:
-                    for member in tar:
-                        if not member.isfile():
-                            self.notes["other_members_ignored"] += not member.isdir()
-                            continue
-                        key, extension = _split_name(member.name)
-                        if current is not None and current.key != key:
-                            yield self._row(shard, current, seen)
-                            current = None
-                        current = current or _Sample(key)
-                        if member.offset_data + member.size > length:
-                            self.notes["truncated_shards"] += 1
-                            yield self._cut(shard, key, f"ends within {member.name}")
-                            return
-                        self._take(current, extension, member, raw)
-                self.notes["truncated_shards"] += not _closed(raw, length)
-            except (tarfile.TarError, OSError) as error:
-                self.notes["truncated_shards"] += 1
-                if current is None:
-                    yield self._cut(shard, "", str(error))
-        if current is not None:  # its members are whole; more of them may be lost
-            yield self._row(shard, current, seen)
+        try:
+            descriptor = open_descriptor(shard)
+        except OSError as error:
+            yield self.lost(shard, "", "broken-file", error.strerror or str(error))
+            return
+        try:
+            yield from _ShardRows(self, shard, descriptor).rows()
+        finally:
+            os.close(descriptor)
 
-    def _take(self, sample: _Sample, extension: str, member: tarfile.TarInfo, raw: Any) -> None:
-        if extension in IMAGE_ENDINGS:
-            sample.image = sample.image or (member.offset_data, member.size)  # the first of several
-        elif extension in TEXT_ENDINGS and member.size <= MAX_META:
-            raw.seek(member.offset_data)
-            sample.texts[extension] = raw.read(member.size)
-        else:
-            self.notes["other_members_ignored"] += 1
-
-    def _cut(self, shard: Path, key: str, detail: str) -> Row:
-        """The sample that a shard ends in, which cannot be used."""
+    def lost(self, shard: Path, key: str, reason: str, detail: str) -> Row:
+        """A sample, or an unknown number of them, that cannot be used because the shard is not whole."""
         identity = f"{self._split}/{shard.stem}/{key}".rstrip("/")
-        return Row(identity, shard.name, self._split, problem="truncated-shard", detail=detail)
+        return Row(identity, shard.name, self._split, problem=reason, detail=detail)
+
+    def whole(self, shard: Path, sample: _Sample, seen: set[str]) -> Row:
+        """The row of a sample whose members are all there."""
+        endings = sample.endings
+        self.usual = endings if self.usual is None else self.usual & endings
+        identity = f"{self._split}/{shard.stem}/{sample.key}"
+        row = partial(self._row, shard, sample, seen)
+        return guarded(row, id=identity, split=self._split, path=shard.name)
 
     def _row(self, shard: Path, sample: _Sample, seen: set[str]) -> Row:
         identity = f"{self._split}/{shard.stem}/{sample.key}"
@@ -136,7 +135,7 @@ class TarReader(Reader):
             return Row(identity, shard.name, self._split, problem="duplicate-id", detail=sample.key)
         seen.add(sample.key)
         cells, known = self._cells(sample)
-        self._seen_fields |= dict.fromkeys(cells)
+        self._seen_fields.add(cells)
         status = cells.get("status")
         if not known and status not in (None, "success"):
             detail = f"{text_of(status)} {text_of(cells.get('error_message'))}"
@@ -145,15 +144,24 @@ class TarReader(Reader):
             known = {"problem": "no-image"}
         offset, size = sample.image or (None, None)
         known |= {"path": shard.name, "offset": offset, "size": size}
-        missing: Missing = "leave out" if self._needed else "guess"
-        columns = choose_columns(list(cells), self._settings, place=str(shard), missing=missing)
-        self._used = columns.used() | self._used
+        columns = self._columns(tuple(cells))
         return columns.row(cells, id=identity, split=self._split, **known)
+
+    def _columns(self, names: tuple[str, ...]) -> Columns:
+        """The columns of a sample with these fields; most samples have the same."""
+        if names not in self._chosen:
+            missing: Missing = "leave out" if self._needed else "guess"
+            found = choose_columns(names, self._settings, place=str(self.root), missing=missing)
+            self._used = found.used() | self._used
+            if len(self._chosen) >= MAX_CHOSEN:
+                self._chosen.clear()
+            self._chosen[names] = found
+        return self._chosen[names]
 
     def _cells(self, sample: _Sample) -> tuple[dict[str, Any], dict[str, Any]]:
         """The sample's fields (the json's, and each text member under its ending), and a problem."""
         cells: dict[str, Any] = {}
-        problem: dict[str, Any] = {}
+        problem = {"problem": "bad-row", "detail": sample.problem} if sample.problem else {}
         for extension, raw in sample.texts.items():
             text = raw.decode("utf-8-sig", "replace")
             self.notes["replaced"] += REPLACED in text
@@ -171,8 +179,90 @@ class TarReader(Reader):
             if self._needed and purpose != "image" and column not in self._seen_fields:
                 raise DataError(
                     f"{self.root}: no sample has a field '{column}' for --{purpose}-column",
-                    hint=did_you_mean(column, self._seen_fields),
+                    hint=did_you_mean(column, map(valid_text, self._seen_fields)),
                 )
+
+
+@dataclass
+class _ShardRows:
+    """The rows of one shard. A sample is whole if it has what all others have, wherever the shard is damaged."""
+
+    reader: TarReader
+    shard: Path
+    descriptor: int
+    seen: set[str] = field(default_factory=set)  # keys of whole samples
+    lost: set[str] = field(default_factory=set)  # keys of samples that the shard has parts of
+    gap: Gap | None = None  # damage that no row accounts for yet
+
+    def rows(self) -> Iterator[Row]:
+        """Every sample, and every place where samples are lost."""
+        current: _Sample | None = None
+        for found in members(self.descriptor, os.fstat(self.descriptor).st_size):
+            if isinstance(found, Gap):
+                yield from self._before(found, current)
+                current = None
+                continue
+            if found.kind in ("folder", "other"):
+                self.reader.notes["other_members_ignored"] += found.kind == "other"
+                continue
+            key, extension = _split_name(found.name)
+            if current is not None and current.key != key:
+                yield from self._finished(current)
+                current = None
+            current = current or _Sample(key)
+            self._take(current, extension, found)
+        if current is not None:
+            yield from self._finished(current)
+        yield from self._unexplained()
+
+    def _take(self, sample: _Sample, extension: str, member: Member) -> None:
+        if member.kind == "sparse":
+            sample.problem = f"{member.name}: a sparse file, which does not lie in one piece"
+        elif extension in IMAGE_ENDINGS:
+            sample.image = sample.image or (member.offset, member.size)  # the first of several
+        elif extension not in TEXT_ENDINGS:
+            self.reader.notes["other_members_ignored"] += 1
+        elif member.size > MAX_META:
+            sample.problem = f"{member.name}: {member.size} bytes of text"
+        else:
+            sample.texts[extension] = os.pread(self.descriptor, member.size, member.offset)
+
+    def _finished(self, sample: _Sample) -> Iterator[Row]:
+        """A sample behind which another begins, or the shard ends as it should."""
+        if sample.key in self.lost:
+            return  # the rest of one that has its row
+        usual = self.reader.usual
+        if self.gap is not None and usual is not None and not usual <= sample.endings:
+            yield self._lost(sample.key, self.gap)  # its first members were in the gap
+            self.gap = None
+            return
+        yield from self._unexplained()
+        yield self.reader.whole(self.shard, sample, self.seen)
+
+    def _before(self, gap: Gap, sample: _Sample | None) -> Iterator[Row]:
+        """What the shard has up to a gap; the sample before it may have lost members in it."""
+        self.reader.notes["truncated_shards" if gap.final else "damaged_places"] += 1
+        usual = self.reader.usual
+        key = _split_name(gap.name)[0] if gap.name else None
+        if sample is not None and sample.key not in self.lost:
+            if key == sample.key or usual is None or not usual <= sample.endings:
+                yield self._lost(sample.key, gap)
+                return
+            yield from self._finished(sample)
+        yield from self._unexplained()
+        self.gap = None if gap.empty else gap
+
+    def _unexplained(self) -> Iterator[Row]:
+        """The gap as a row of its own."""
+        if self.gap is not None:
+            named = _split_name(self.gap.name)[0] if self.gap.name else f"@{self.gap.offset}"
+            yield self._lost(named, self.gap)
+            self.gap = None
+
+    def _lost(self, key: str, gap: Gap) -> Row:
+        self.lost.add(key)
+        reason = "truncated-shard" if gap.final else "damaged-shard"
+        return self.reader.lost(self.shard, key, reason, gap.detail)
 
 
 def _split_name(name: str) -> tuple[str, str]:
@@ -185,14 +275,6 @@ def _split_name(name: str) -> tuple[str, str]:
     stem, _, extension = path.name.partition(".")
     parent = "" if str(path.parent) in (".", "/") else f"{path.parent}/"
     return parent + stem, extension.lower()
-
-
-def _closed(raw: Any, length: int) -> bool:
-    """Whether a tar ends as one should, with a block of zeros."""
-    if length % 512 or length < 512:
-        return False
-    raw.seek(length - 512)
-    return not any(raw.read(512))
 
 
 def _write(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[str]) -> None:

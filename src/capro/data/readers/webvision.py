@@ -18,16 +18,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import ClassHint, Format, Reader
+from capro.data.readers.base import ClassHint, Format, Reader, guarded
 from capro.data.readers.columns import Columns, safe_place, safe_relative, text_of
 from capro.data.readers.lists import Line, paired_lines, read_lines
 from capro.errors import DataError, did_you_mean
+from capro.regular_files import read_regular
 
 MINI = 50  # classes of mini-WebVision: the first ones, Google's images only
 VALIDATION = "val_images_256"
@@ -184,7 +185,9 @@ class WebVisionReader(Reader):
             path = f"{VALIDATION}/{name}" if self.part == "val" else name
             place = safe_place(path, f"{line.path.name}:{line.number}")
             labels = (self.info.synsets[label][1],)
-            yield TEXT_FIELDS.row(entry, id=f"{self.split}/{path}", split=self.split, labels=labels, **place)
+            known = {"id": f"{self.split}/{path}", "split": self.split}
+            row = partial(TEXT_FIELDS.row, entry, labels=labels, **known, **place)
+            yield guarded(row, **known, path=place["path"])
         if strange:
             self.notes[f"{self.part}_texts_with_another_id"] = strange
 
@@ -234,7 +237,7 @@ class _Texts:
         if found is None:
             line.fail(f"{safe} is not there", f"unpack the archive with the texts into {self._root}")
         try:
-            entries = json.loads(found.read_bytes().decode("utf-8-sig", "replace"))
+            entries = json.loads(read_regular(found).decode("utf-8-sig", "replace"))
         except (ValueError, RecursionError, OSError) as error:
             where = getattr(error, "lineno", None)
             place = f"{found}:{where}" if where else str(found)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import pandas as pd
 
+FORMULA_MODES = ("escape", "keep")
 IMAGE_MODES = ("none", "link", "copy")
 SHARD_SIZE = 10_000  # samples per tar or Parquet shard
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # beginnings of what spreadsheets compute
+ESCAPED = "capro_escaped"  # column that names the escaped cells of a row
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
 class Pictures(Protocol):
@@ -21,6 +26,7 @@ class Pictures(Protocol):
 
     names: list[str]
     mode: str
+    formulas: str
 
     def read(self, number: int) -> bytes: ...
     def path(self, number: int) -> Path | None: ...
@@ -46,16 +52,73 @@ class Writer:
     entry: str = ""
 
 
-def write_csv(path: Path, table: pd.DataFrame) -> None:
-    """A CSV in which lists are JSON, as ``capro scan`` reads them."""
+def write_csv(path: Path, table: pd.DataFrame, *, formulas: str = "escape") -> None:
+    """A CSV in which lists are JSON, as ``capro scan`` reads them.
+
+    Args:
+        path: The file.
+        table: Its rows.
+        formulas: ``escape`` puts an apostrophe before a text that a spreadsheet would compute, and names the
+            columns of such texts in the last column, ``capro_escaped``, by which ``capro scan`` takes it away
+            again; without such a text there is no such column. ``keep`` writes texts as they are.
+    """
+    records = plain_records(table)
+    marked = [_escaped_columns(record) for record in records] if formulas == "escape" else []
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(table.columns)
-        for record in plain_records(table):
-            writer.writerow(
-                json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
-                for value in record.values()
-            )
+        writer = csv_writer(file)
+        writer.writerow([*table.columns, *([ESCAPED] if any(marked) else [])])
+        for number, record in enumerate(records):
+            names = marked[number] if marked else []
+            cells = [f"'{value}" if name in names else _cell(value) for name, value in record.items()]
+            writer.writerow([*cells, *([" ".join(names)] if any(marked) else [])])
+
+
+def csv_writer(file: TextIO) -> Any:
+    """A writer of lines that end with a line feed, in which a cell with any line break is quoted.
+
+    With a line feed alone as the end of lines, csv does not quote a carriage return (Python 3.11 and 3.12).
+    """
+    return csv.writer(_LineFeeds(file), lineterminator="\r\n")
+
+
+class _LineFeeds:
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, row: str) -> int:
+        """One row, as csv.writer gives it."""
+        return self._file.write(row.removesuffix("\r\n") + "\n")
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
+
+
+def is_formula(value: Any) -> bool:
+    """Whether a spreadsheet would compute a text instead of showing it; a plain number may be computed.
+
+    >>> is_formula("=1+1"), is_formula("-1.5"), is_formula("a=b"), is_formula(-1.5)
+    (True, False, False, False)
+    """
+    return isinstance(value, str) and value.startswith(FORMULAS) and not _NUMBER.fullmatch(value)
+
+
+def _escaped_columns(record: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in record.items() if is_formula(value)]
+
+
+def unescaped(cells: Mapping[str, str]) -> dict[str, str]:
+    """The cells of a row as they were before ``write_csv`` escaped formulas.
+
+    >>> unescaped({"title": "'=1+1", "tags": "'a", "capro_escaped": "title"})
+    {'title': '=1+1', 'tags': "'a"}
+    """
+    names = cells.get(ESCAPED, "").split()
+    return {
+        name: text.removeprefix("'") if name in names else text
+        for name, text in cells.items()
+        if name != ESCAPED
+    }
 
 
 def plain_records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,0 +1,112 @@
+"""Text files: their encoding, and their lines within a limit.
+
+Excel writes CSV files in the encoding of the machine (cp1252 in Western Europe) or in UTF-16. The encoding is
+taken from the file's first bytes, else UTF-8 where the whole file is valid or nearly so, else cp1252;
+``data.encoding`` names another. Cost: one pass over the bytes of a text file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from capro.errors import DataError
+from capro.regular_files import open_regular
+
+UTF8 = "utf-8-sig"  # UTF-8, with or without a mark at the start
+WINDOWS = "cp1252"
+MARKS = [  # at the start of a file; the longer ones first
+    (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, UTF8),
+]  # fmt: skip
+BYTES_AT_ONCE = 1 << 20
+HEAD = 64  # bytes that show UTF-16 without a mark: further on a text may hold zeros of its own
+MAX_LINE = 32 << 20  # characters; captions of megabytes are fine, a file without line ends is not
+
+
+def encoding_of(path: Path, chosen: str = "auto") -> str | None:
+    """The encoding in which a text file is read; None for a Parquet file, which has none.
+
+    Args:
+        path: The file.
+        chosen: A name, or ``auto`` to find out.
+    """
+    if path.suffix.lower() == ".parquet":
+        return None
+    if chosen != "auto":
+        return UTF8 if codecs.lookup(chosen).name == "utf-8" else chosen
+    try:
+        stat = path.stat()
+        return _detected(path, stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+@lru_cache(maxsize=64)
+def _detected(path: Path, *_state: int) -> str:
+    """By the first bytes, else UTF-8 if the file is valid or nearly so, else cp1252."""
+    with open_regular(path) as file:
+        head = file.read(HEAD)
+        for mark, name in MARKS:
+            if head.startswith(mark):
+                return name
+        for name, zeros in (("utf-16-le", head[1::2]), ("utf-16-be", head[::2])):
+            if zeros.count(0) > len(zeros) // 2:  # every second byte of Latin letters
+                return name
+        good, bad = _non_ascii(file)
+    return UTF8 if good >= bad else WINDOWS
+
+
+def _non_ascii(file: BinaryIO) -> tuple[int, int]:
+    """Characters beyond ASCII that are right in UTF-8, and bytes that are not."""
+    file.seek(0)
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # a wrong byte: U+DC80 to U+DCFF
+    good = bad = 0
+    while chunk := file.read(BYTES_AT_ONCE):
+        text = decoder.decode(chunk)
+        wrong = len(text) - len(text.encode("utf-8", "ignore").decode("utf-8"))
+        good += len(text) - len(text.encode("ascii", "ignore")) - wrong
+        bad += wrong
+    return good, bad
+
+
+def open_text(path: Path, encoding: str) -> TextIO:
+    """A text file; what is outside its encoding becomes replacement characters. Only ``\\n`` ends a line."""
+    found = encoding_of(path, encoding)
+    try:
+        return io.TextIOWrapper(open_regular(path), encoding=found, errors="replace", newline="\n")
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path}: cannot be read: {error.strerror}", hint="give a file that can be read")
+
+
+class Lines(Iterator[str]):
+    """Lines of a text file, in bounded memory.
+
+    Attributes:
+        number: Of the line that was given last, from 1.
+        cut: Whether that line was longer than MAX_LINE; the rest of it has been skipped.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.number = 0
+        self.cut = False
+
+    def __next__(self) -> str:
+        line = self._file.readline(MAX_LINE)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        self.cut = len(line) == MAX_LINE and not line.endswith("\n")
+        if self.cut:
+            while (rest := self._file.readline(MAX_LINE)) and not rest.endswith("\n"):
+                pass
+        return line
