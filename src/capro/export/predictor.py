@@ -21,20 +21,20 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from capro.config import DataSettings
+from capro.config import DataSettings, ScanSettings
 from capro.data import readers
-from capro.data.image_bytes import row_bytes
+from capro.data.image_bytes import file_bytes, row_bytes
 from capro.data.images import REASONS, ImageProblem, decode
 from capro.data.manifest import ROW_REASONS
 from capro.data.views import center
 from capro.errors import ConfigError, RunError, first_line
-from capro.nets.deployed import Deployed, rebuild
-from capro.run.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
+from capro.export.model_config import own_file, parse_model_config, read_model_config
+from capro.nets.deployed import Deployed, load_deployed
+from capro.run.artefacts import MODEL_WEIGHTS, atomic_path
 
 BATCH = 32
-FORMAT = 1  # of config.json
+MOST_BYTES = ScanSettings().max_bytes + 1  # read of a file; the model's own limit says what is decoded
 COLUMNS = ("image", "label", "probability", "open", "top", "error")
 MULTI_LABEL_FROM = 0.5  # a label is given from this probability on, where there may be several
 
@@ -59,36 +59,33 @@ class Predictor:
     """
 
     def __init__(self, net: Deployed, config: dict[str, Any], *, device: str = "cpu") -> None:
+        checked = parse_model_config(config, "the model")
         self.net = net.eval().to(device)
         self.config = config
-        self.classes = [config["id2label"][str(number)] for number in range(config["num_labels"])]
+        self.classes = checked.classes
         self.multi_label = bool(net.multi_label)
-        self.threshold: float | None = (config.get("open_set") or {}).get("threshold")
+        self.threshold = checked.threshold
         self._device = device
-        self._size = int(config["preprocessing"]["size"])
-        self._limits = config["preprocessing"]["limits"]
+        self._size = checked.preprocessing.size
+        self._limits = checked.preprocessing.limits
 
     @staticmethod
     def load(folder: Path, *, device: str = "cpu") -> Predictor:
-        """Open a model folder."""
+        """Open a model folder; nothing outside of it is read."""
+        config = read_model_config(folder)
+        checked = parse_model_config(config, str(folder))
+        weights = own_file(folder, MODEL_WEIGHTS)
+        multi = checked.problem_type == "multi_label_classification"
         try:
-            config = json.loads((folder / MODEL_CONFIG).read_text("utf-8"))
-            if config["capro_format"] != FORMAT:
-                raise ConfigError(
-                    f"{folder}: model format {config['capro_format']}, this capro reads {FORMAT}",
-                    hint="export the model again with this version, or install the other",
-                )
-            multi = config["problem_type"] == "multi_label_classification"
-            backbone = rebuild(config["backbone"])
-            net = Deployed(backbone, config["num_labels"], multi_label=multi)
-            net.load_state_dict(load_file(folder / MODEL_WEIGHTS))
-        except FileNotFoundError as error:
+            net = load_deployed(
+                checked.backbone.model_dump(), weights, classes=checked.num_labels, multi_label=multi
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{folder}: {error}", hint=error.hint) from None
+        except (OSError, SafetensorError) as error:
             raise RunError(
-                f"{folder}: not a model folder, {Path(error.filename or '?').name} is missing",
-                hint="make one with `capro export-model RUN --out DIR`",
+                f"{weights}: cannot be read: {first_line(error)}", hint="export the model again"
             ) from None
-        except (NotADirectoryError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise RunError(f"{folder}: the model cannot be read: {error}", hint="export it again") from None
         except RuntimeError as error:  # weights that do not fit
             reason = str(error).strip().splitlines()[-1].strip()
             raise RunError(f"{folder}: {reason}", hint="export the model again") from None
@@ -99,7 +96,7 @@ class Predictor:
 
     def open_image(self, data: bytes) -> Image.Image:
         """Decode as in training; raises ``ImageProblem``."""
-        return decode(data, **self._limits, min_side=2 * self._size)[0]
+        return decode(data, self._limits, min_side=2 * self._size)[0]
 
     @torch.no_grad()
     def probabilities(self, images: Sequence[Image.Image]) -> NDArray[np.float32]:
@@ -184,7 +181,7 @@ def find_images(paths: Sequence[Path]) -> Iterator[Item]:
 
 def _file(path: Path) -> Item:
     try:
-        return Item(str(path), path.read_bytes())
+        return Item(str(path), file_bytes(str(path), most=MOST_BYTES))
     except OSError as error:
         return Item(str(path), error=error.strerror or "cannot be read")
 
@@ -198,7 +195,7 @@ def _source(path: Path) -> Iterator[Item]:
                 yield Item(name, error=ROW_REASONS.get(row.problem, row.problem))
                 continue
             try:
-                yield Item(name, row_bytes(row, reader.source))
+                yield Item(name, row_bytes(row, reader.source, most=MOST_BYTES))
             except OSError as error:
                 yield Item(name, error=error.strerror or "cannot be read")
 

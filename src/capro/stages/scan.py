@@ -70,10 +70,14 @@ def _work(job: Job) -> dict[str, str]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    return {
-        "data": reading_settings(run.settings.data),
-        "scan": run.settings.scan.model_dump(exclude={"workers"}),
-    }
+    newer = {
+        "max_bytes",
+        "max_scans",
+        "max_seconds",
+    }  # only where they are not the default: older scans stay fresh
+    limits = run.settings.scan.model_dump(exclude={"workers", *newer})
+    limits |= run.settings.scan.model_dump(include=newer, exclude_defaults=True)
+    return {"data": reading_settings(run.settings.data), "scan": limits}
 
 
 def _files(run: Run) -> dict[str, Any]:
