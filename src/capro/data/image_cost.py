@@ -1,14 +1,15 @@
 """What decoding an image may cost, judged by its header; nothing is decoded here.
 
 A file of a megabyte can ask for hours of work or for gigabytes: thousands of passes over a progressive
-JPEG, tags that overlap, millions of chunks of no bytes. ``scans`` counts the passes; ``is_suspicious`` finds
-the images that are decoded in a process which can be ended. O(header), O(bytes) for a progressive JPEG.
+JPEG, tags that overlap, millions of chunks of no bytes. ``estimate`` counts the passes and finds the images that
+are decoded in a process which can be ended. O(header), O(bytes) for a progressive JPEG.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 CHEAP_SCAN_PIXELS = 500_000_000  # pixels times scans of a JPEG: 50 megapixels in the usual ten scans
 CHEAP_PARTS = 1_000  # segments, chunks or blocks of a file that a decoder steps through in Python ...
@@ -74,18 +75,46 @@ def jpeg_header(data: bytes) -> JpegHeader:
     return found
 
 
-def scans(data: bytes) -> int:
-    """Passes that a decoder makes over an image: the scans of a JPEG, 1 for other formats.
+class Cost(NamedTuple):
+    """What a header says about decoding."""
 
-    >>> scans(b"\\x89PNG")
-    1
+    scans: int = 1  # passes over the whole picture: the scans of a JPEG
+    suspicious: bool = False  # may take long, or much memory
+    turned: bool = True  # may have to be turned, as EXIF or XMP say
+
+
+def estimate(data: bytes) -> Cost:
+    """The cost of decoding an image, by its header.
+
+    >>> estimate(b"\\x89PNG")
+    Cost(scans=1, suspicious=False, turned=True)
     """
-    if not is_jpeg(data):
-        return 1
+    if is_jpeg(data):
+        return _jpeg_cost(data)
+    kind = data[:4]
+    if kind == b"\x89PNG":
+        return Cost(suspicious=_suspicious_png(data))
+    if kind == b"GIF8":
+        return Cost(suspicious=_suspicious_gif(data))
+    if kind == b"RIFF":
+        return Cost(suspicious=_suspicious_webp(data))
+    if kind[:2] == b"BM":
+        return Cost(suspicious=_suspicious_bmp(data))
+    # TIFF: dozens of decoders in one, which write to the terminal
+    return Cost(suspicious=kind[:2] in (b"II", b"MM"))
+
+
+def _jpeg_cost(data: bytes) -> Cost:
     header = jpeg_header(data)
-    if not header.body or not header.passes:
-        return 1
-    return _count_scans(data, header.body)
+    if not header.body:  # not to be walked: its decoder may find more than is seen here
+        return Cost(suspicious=True)
+    if not header.passes:
+        return Cost(suspicious=header.heavy, turned=header.turned)
+    # an upper bound of the scans, whatever a decoder makes of damaged bytes
+    work = len(_SCAN.findall(data)) * header.pixels
+    return Cost(
+        _count_scans(data, header.body), header.heavy or work > CHEAP_SCAN_PIXELS, turned=header.turned
+    )
 
 
 def _count_scans(data: bytes, at: int) -> int:
@@ -101,34 +130,8 @@ def _count_scans(data: bytes, at: int) -> int:
     return count
 
 
-def is_suspicious(data: bytes) -> bool:
-    """Whether decoding may take long, or much memory, by what the header says."""
-    if is_jpeg(data):
-        return _suspicious_jpeg(data)
-    kind = data[:4]
-    if kind == b"\x89PNG":
-        return _suspicious_png(data)
-    if kind == b"GIF8":
-        return _suspicious_gif(data)
-    if kind == b"RIFF":
-        return _suspicious_webp(data)
-    if kind[:2] == b"BM":
-        return _suspicious_bmp(data)
-    return kind[:2] in (b"II", b"MM")  # TIFF: dozens of decoders in one, which write to the terminal
-
-
 def _many(parts: int, data: bytes) -> bool:
     return parts > CHEAP_PARTS + len(data) // CHEAP_PART
-
-
-def _suspicious_jpeg(data: bytes) -> bool:
-    header = jpeg_header(data)
-    if header.heavy or not header.body:  # not to be walked: its decoder may find more than is seen here
-        return True
-    if not header.passes:
-        return False
-    # an upper bound of the scans, whatever a decoder makes of damaged bytes
-    return len(_SCAN.findall(data)) * header.pixels > CHEAP_SCAN_PIXELS
 
 
 def _suspicious_png(data: bytes) -> bool:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from capro.config import ScanSettings
-from capro.data import decoder_process, image_cost
+from capro.data import decoder_process
+from capro.data.image_cost import Cost, estimate, is_jpeg
 
 # Odd EXIF, palettes, its bomb warning: what comes out is checked here. Once for the process, since
 # `catch_warnings` around each image would race between threads.
@@ -82,8 +83,13 @@ def decode(
         RGB image, rotated by its EXIF orientation, first frame of an animation, transparency on white; and
         its full size and format.
     """
-    _check_cost(data, limits)
-    way = _decode_elsewhere if image_cost.is_suspicious(data) else decode_here
+    return _decode(data, limits, _checked_cost(data, limits), min_side)
+
+
+def _decode(
+    data: bytes, limits: ScanSettings, cost: Cost, min_side: int | None
+) -> tuple[Image.Image, ImageInfo]:
+    way = _decode_elsewhere if cost.suspicious else decode_here
     return way(data, limits, min_side=min_side)
 
 
@@ -129,7 +135,8 @@ def decode_bytes(data: bytes, limits: ScanSettings, *, min_side: int | None = No
 
     The filler makes a pixel one word: torch resizes four channels quicker than three.
     """
-    if image_cost.is_jpeg(data) and _is_simple(data, limits):
+    cost = _checked_cost(data, limits)
+    if is_jpeg(data) and _is_simple(data, limits, cost):
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
             if colours in ("YCbCr", "RGB") and not _refused(width, height, limits):
@@ -138,23 +145,23 @@ def decode_bytes(data: bytes, limits: ScanSettings, *, min_side: int | None = No
                 return np.asarray(simplejpeg.decode_jpeg(data, "RGBX", **least))
         except ValueError:  # damaged in some way: Pillow may still decode it, or names the problem
             pass
-    rgb, _ = decode(data, limits, min_side=min_side)
+    rgb, _ = _decode(data, limits, cost, min_side)
     return np.asarray(rgb.convert("RGBX"))
 
 
-def _is_simple(data: bytes, limits: ScanSettings) -> bool:
+def _is_simple(data: bytes, limits: ScanSettings, cost: Cost) -> bool:
     """Whether a JPEG needs neither turning nor a process of its own."""
-    _check_cost(data, limits)
-    if image_cost.is_suspicious(data):
-        return False
-    return not image_cost.jpeg_header(data).turned or _orientation(_open(data, limits)[0]) == 1
+    return not cost.suspicious and (not cost.turned or _orientation(_open(data, limits)[0]) == 1)
 
 
-def _check_cost(data: bytes, limits: ScanSettings) -> None:
+def _checked_cost(data: bytes, limits: ScanSettings) -> Cost:
+    """What decoding will cost; more than the limits is refused."""
     if len(data) > limits.max_bytes:
         raise ImageProblem("too-many-bytes", f"more than {limits.max_bytes} bytes")
-    if (scans := image_cost.scans(data)) > limits.max_scans:
-        raise ImageProblem("too-many-scans", f"{scans} scans")
+    cost = estimate(data)
+    if cost.scans > limits.max_scans:
+        raise ImageProblem("too-many-scans", f"{cost.scans} scans")
+    return cost
 
 
 def _draft(width: int, height: int, min_side: int) -> int:
