@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 TEXTS = (
-    "", " ", "cat", "Katze", "naïve 猫 🐈", "a\rb", "a\nb", "a\r\nb", "a\tb", "a\0b", "\x1b[31mred", "\ufeffmark",
-    "\u202eevil", "\u2066a\u2069", "e\u0301", "\ud800", "\udfff", "=1+1", "+1", "-1", "@SUM(A1)", "'quoted", '"', '""', "a,b;c|d",
-    "<script>alert(1)</script>", "</td><img src=x onerror=alert(1)>", "{{7*7}}", "%s%n", "${HOME}", "../../etc/passwd",
-    "/etc/passwd", "..", ".", "~", "C:\\x", "a" * 300, "[" * 500, "{" * 500, '["a"]', "[[1]]", '{"a": 1}', "null", "nan",
-    "NaN", "inf", "-0", "1e999", "0x10", "true", "None", "9" * 400, "2024-99-99", "\u2028", "\x85", "\x0b\x0c",
+    "", " ", "cat", "Katze", "naïve 猫 🐈", "a\rb", "a\nb", "a\r\nb", "a\tb", "a\0b", "\x1b[31mred",
+    "\ufeffmark", "\u202eevil", "\u2066a\u2069", "e\u0301", "\ud800", "\udfff", "=1+1", "+1", "-1",
+    "@SUM(A1)", "'quoted", '"', '""', "a,b;c|d", "<script>alert(1)</script>",
+    "</td><img src=x onerror=alert(1)>", "{{7*7}}", "%s%n", "${HOME}", "../../etc/passwd",
+    "/etc/passwd", "..", ".", "~", "C:\\x", "a" * 300, "[" * 500, "{" * 500, '["a"]', "[[1]]",
+    '{"a": 1}', "null", "nan", "NaN", "inf", "-0", "1e999", "0x10", "true", "None", "9" * 400,
+    "2024-99-99", "\u2028", "\x85", "\x0b\x0c",
 )  # fmt: skip
 NUMBERS = (
     0,
