@@ -81,13 +81,7 @@ def _make(folder: Path) -> Pipeline:
             raise Broken(f"undisturbed, capro {words[0]} ended with {ended.code}: {ended.err}")
         shutil.copytree(run, after)
         steps.append(Step(words, before, after, seconds, ended.moments))
-    made = Pipeline(data, tuple(steps))
-    shutil.rmtree(run)
-    for step in made.steps:  # what differs between two undisturbed runs could not be compared
-        child.run(*step.command(run))
-    if said := difference(made.finished, run):
-        raise Broken(f"two undisturbed runs differ: {said}")
-    return made
+    return Pipeline(data, tuple(steps))
 
 
 def _place(source: Path | None, target: Path) -> None:

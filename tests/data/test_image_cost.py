@@ -49,3 +49,10 @@ def test_the_header_says_size_and_orientation_segment() -> None:
 def test_no_bytes_break_the_estimate(data: bytes, at: int, other: bytes) -> None:
     changed = data[:at] + other + data[at + len(other) :]
     assert 0 <= estimate(changed).scans <= changed.count(b"\xff\xda") + 1
+
+
+def test_counting_scans_is_bounded_itself() -> None:
+    data = jpeg_of_scans(2)
+    at = data.rindex(b"\xff\xda")
+    found = estimate(data[:at] + segment(0xE5, b"") * 1_000_000 + data[at:])  # seconds, if each was looked at
+    assert (found.scans, found.suspicious) == (1, True)

@@ -109,6 +109,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "names as a list": {"top": {"id2label": ["a", "b", "c"]}},
     "a threshold that is text": {"top": {"open_set": {"threshold": "high"}}},
     "a threshold that is no number": {"top": {"open_set": {"threshold": float("nan")}}},
+    "an input that the network cannot take": {"preprocessing": {"size": 1}},
     "a huge input": {"preprocessing": {"size": 10**9}},
     "an input of zero": {"preprocessing": {"size": 0}},
     "limits that are none": {"preprocessing": {"limits": {"max_pixels": -1}}},
@@ -145,6 +146,13 @@ def test_a_config_that_is_no_mapping(text: str, vit: Deployed, tmp_path: Path) -
     (folder / "config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(CaproError, match=r"config\.json"):
         Predictor.load(folder)
+
+
+def test_weights_that_are_no_numbers(vit: Deployed, tmp_path: Path) -> None:
+    broken = copy.deepcopy(vit)
+    broken.classifier.weight.data[0, 0] = float("nan")
+    with pytest.raises(CaproError, match="gives no probabilities"):
+        Predictor.load(write(tmp_path / "m", broken, described(vit) | {"preprocessing": {"size": 32}}))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])

@@ -14,6 +14,9 @@ from typing import NamedTuple
 CHEAP_SCAN_PIXELS = 500_000_000  # pixels times scans of a JPEG: 50 megapixels in the usual ten scans
 CHEAP_PARTS = 1_000  # segments, chunks or blocks of a file that a decoder steps through in Python ...
 CHEAP_PART = 2_000  # ... and one more for so many bytes
+MOST_MARKERS = (
+    20_000  # of a JPEG that are looked at; those behind them are left to a process that can be ended
+)
 CHEAP_TAG_BYTES = 1_000_000  # of EXIF: photographs have some ten thousand
 CHEAP_RLE_PIXELS = 1_000_000  # of a run-length BMP, which Pillow decodes in Python
 
@@ -22,7 +25,6 @@ FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF: the size and 
 PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 ALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a length
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # within coded data nothing else looks like this
-_SCAN = re.compile(rb"\xff\xda")
 TAG_SIZES = (0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8)  # bytes by TIFF's type
 
 
@@ -110,24 +112,25 @@ def _jpeg_cost(data: bytes) -> Cost:
         return Cost(suspicious=True)
     if not header.passes:
         return Cost(suspicious=header.heavy, turned=header.turned)
+    scans, all_seen = _count_scans(data, header.body)
     # an upper bound of the scans, whatever a decoder makes of damaged bytes
-    work = len(_SCAN.findall(data)) * header.pixels
-    return Cost(
-        _count_scans(data, header.body), header.heavy or work > CHEAP_SCAN_PIXELS, turned=header.turned
-    )
+    work = data.count(b"\xff\xda") * header.pixels
+    heavy = header.heavy or not all_seen or work > CHEAP_SCAN_PIXELS
+    return Cost(scans, heavy, turned=header.turned)
 
 
-def _count_scans(data: bytes, at: int) -> int:
-    """Scans from a marker on; what looks like one within a segment is none."""
+def _count_scans(data: bytes, at: int) -> tuple[int, bool]:
+    """Scans from a marker on, and whether all were seen; what looks like one within a segment is none."""
     count = 0
-    while marker := _MARKER.search(data, at):
+    for _ in range(MOST_MARKERS):
+        marker = _MARKER.search(data, at)
+        if marker is None or data[marker.start() + 1] == EOI:
+            return count, True
         at, kind = marker.start(), data[marker.start() + 1]
-        if kind == EOI:
-            break
         count += kind == SOS
         alone = kind in ALONE or kind == SOI
         at += 2 if alone else max(4, 2 + int.from_bytes(data[at + 2 : at + 4], "big"))
-    return count
+    return count, False
 
 
 def _many(parts: int, data: bytes) -> bool:

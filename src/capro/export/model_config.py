@@ -19,7 +19,7 @@ from capro.run.artefacts import MODEL_CONFIG
 FORMAT = 1
 MOST_BYTES = 100_000_000  # of config.json; ten thousand classes take a megabyte
 
-Side = Annotated[int, Field(ge=1, le=4096)]
+Side = Annotated[int, Field(ge=1, le=2048)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Spread = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Mean = Annotated[list[Finite], Field(min_length=3, max_length=3)]

@@ -89,6 +89,7 @@ class Predictor:
         except RuntimeError as error:  # weights that do not fit
             reason = str(error).strip().splitlines()[-1].strip()
             raise RunError(f"{folder}: {reason}", hint="export the model again") from None
+        _try_out(net, checked.preprocessing.size, folder)
         try:
             return Predictor(net, config, device=device)
         except (RuntimeError, AssertionError) as error:
@@ -152,6 +153,20 @@ class Predictor:
             label = [self.classes[c] for c in order if p[c] >= MULTI_LABEL_FROM]
         found = {"label": None if is_open else label, "probability": round(highest, 6), "open": is_open}
         return _row(name, **found, top=best)
+
+
+@torch.no_grad()
+def _try_out(net: Deployed, size: int, folder: Path) -> None:
+    """One blank image: the network must take images of this size and give probabilities."""
+    try:
+        p = net.eval().probabilities(torch.zeros(1, 3, size, size))
+    except Exception as error:  # each kind of encoder has its own
+        raise ConfigError(
+            f"{folder}: the network does not take images of {size} px: {first_line(error)}",
+            hint="export the model again",
+        ) from None
+    if p.shape != (1, net.classifier.out_features) or not bool(torch.isfinite(p).all()):
+        raise RunError(f"{folder}: the network gives no probabilities", hint="export the model again")
 
 
 def _row(name: str, **values: Any) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def _hub(name: str, size: int | None) -> Backbone:
     folder = model_folder(name, "backbone")
     place = folder or name
     try:
-        with quiet():
+        with quiet(offline=folder is not None):
             model, info = AutoModel.from_pretrained(
                 place,
                 trust_remote_code=False,
@@ -275,7 +275,7 @@ def input_size(name: str) -> int:
     folder = model_folder(name, "backbone")
     place = folder or name
     try:
-        with quiet():
+        with quiet(offline=folder is not None):
             config = AutoConfig.from_pretrained(
                 place, trust_remote_code=False, local_files_only=folder is not None
             )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from capro.errors import ConfigError, first_line
+from capro.model_folders import quiet
 from capro.nets.backbones import BUILT_IN, Backbone, _Pooled, _triple, load_backbone
 from capro.nets.encoder_config import accepted, kept
 
@@ -96,7 +97,8 @@ def _from_config(kind: str, values: dict[str, Any], name: str) -> Any:
     from transformers import AutoConfig, AutoModel
 
     try:
-        return AutoModel.from_config(AutoConfig.for_model(kind, **values), trust_remote_code=False)
+        with quiet(offline=True):
+            return AutoModel.from_config(AutoConfig.for_model(kind, **values), trust_remote_code=False)
     except Exception as error:  # each kind of encoder has its own for values that do not fit together
         raise ConfigError(
             f"backbone {name!r:.80} cannot be rebuilt: {first_line(error)}",

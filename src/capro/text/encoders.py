@@ -235,7 +235,7 @@ def load_text_encoder(name: str, *, device: str = "cpu", max_tokens: int = 256) 
     """
     folder = _folder(name)
     try:
-        with quiet():
+        with quiet(offline=True):
             return _load(name, folder, torch.device(device), max_tokens)
     except ConfigError:
         raise
