@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageOps
 
 from capro.config import ScanSettings
 from capro.data.images import REASONS, ImageProblem, decode, decode_bytes
@@ -48,6 +48,18 @@ def test_exif_rotation_is_applied() -> None:
     top, bottom = np.asarray(image)[4, 5], np.asarray(image)[15, 5]
     assert top[1] < 80
     assert bottom[1] > 200
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(10))
+def test_a_picture_is_turned_as_pillow_does(orientation: int, format: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(picture(20, 10), format, exif=exif)
+    wanted = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    image, info = decode(data, LIMITS)
+    np.testing.assert_array_equal(np.asarray(image), np.asarray(wanted))
+    assert (info.width, info.height) == image.size
 
 
 def test_cmyk() -> None:

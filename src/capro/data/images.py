@@ -102,9 +102,8 @@ def decode_here(
         if min_side is not None and image.format == "JPEG":
             image.draft("RGB", _at_least(image.size, min_side))
         image.load()
-        turn = TURNS.get(
-            _orientation(image)
-        )  # less than Pillow's exif_transpose does: tags are not written anew
+        # Pillow's exif_transpose would also read all tags and write them anew
+        turn = TURNS.get(_orientation(image))
         rgb = _to_rgb(image if turn is None else image.transpose(turn))
     except ImageProblem:
         raise
@@ -185,7 +184,8 @@ def _open(data: bytes, limits: ScanSettings) -> tuple[Image.Image, ImageInfo]:
     width, height = image.size
     if reason := _refused(width, height, limits):
         raise ImageProblem(reason, f"{width}x{height} pixels")
-    size = (height, width) if _orientation(image) in (5, 6, 7, 8) else (width, height)
+    aside = image.format != "TIFF" and _orientation(image) in (5, 6, 7, 8)  # Pillow turns a TIFF itself
+    size = (height, width) if aside else (width, height)
     return image, ImageInfo(*size, format=str(image.format))
 
 

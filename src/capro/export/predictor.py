@@ -34,7 +34,6 @@ from capro.nets.deployed import Deployed, load_deployed
 from capro.run.artefacts import MODEL_WEIGHTS, atomic_path
 
 BATCH = 32
-MOST_BYTES = ScanSettings().max_bytes + 1  # read of a file; the model's own limit says what is decoded
 COLUMNS = ("image", "label", "probability", "open", "top", "error")
 MULTI_LABEL_FROM = 0.5  # a label is given from this probability on, where there may be several
 
@@ -56,6 +55,7 @@ class Predictor:
         multi_label: whether an image may carry several labels.
         threshold: highest probabilities below this are open; calibrated at export, or None.
         config: the whole config.json.
+        limits: of the images that it labels.
     """
 
     def __init__(self, net: Deployed, config: dict[str, Any], *, device: str = "cpu") -> None:
@@ -67,7 +67,7 @@ class Predictor:
         self.threshold = checked.threshold
         self._device = device
         self._size = checked.preprocessing.size
-        self._limits = checked.preprocessing.limits
+        self.limits = checked.preprocessing.limits
 
     @staticmethod
     def load(folder: Path, *, device: str = "cpu") -> Predictor:
@@ -97,7 +97,7 @@ class Predictor:
 
     def open_image(self, data: bytes) -> Image.Image:
         """Decode as in training; raises ``ImageProblem``."""
-        return decode(data, self._limits, min_side=2 * self._size)[0]
+        return decode(data, self.limits, min_side=2 * self._size)[0]
 
     @torch.no_grad()
     def probabilities(self, images: Sequence[Image.Image]) -> NDArray[np.float32]:
@@ -183,25 +183,31 @@ def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def find_images(paths: Sequence[Path]) -> Iterator[Item]:
-    """Every image of files, folders, tar shards and tables, in order; nothing is left out."""
+def find_images(paths: Sequence[Path], limits: ScanSettings = ScanSettings()) -> Iterator[Item]:
+    """Every image of files, folders, tar shards and tables, in order; nothing is left out.
+
+    Args:
+        paths: Where to look.
+        limits: Of a file no more is read than shows that it is too large.
+    """
+    most = limits.max_bytes + 1
     for path in paths:
         if path.is_file() and readers.recognise(path, DataSettings()) is None:
-            yield _file(path)
+            yield _file(path, most)
         elif path.exists():
-            yield from _source(path)
+            yield from _source(path, most)
         else:
             yield Item(str(path), error="no such file or folder")
 
 
-def _file(path: Path) -> Item:
+def _file(path: Path, most: int) -> Item:
     try:
-        return Item(str(path), file_bytes(str(path), most=MOST_BYTES))
+        return Item(str(path), file_bytes(str(path), most=most))
     except OSError as error:
         return Item(str(path), error=error.strerror or "cannot be read")
 
 
-def _source(path: Path) -> Iterator[Item]:
+def _source(path: Path, most: int) -> Iterator[Item]:
     for reader in readers.find(DataSettings(), source=str(path)):
         for row in reader.rows():
             inside = Path(reader.source.root, row.path)
@@ -210,7 +216,7 @@ def _source(path: Path) -> Iterator[Item]:
                 yield Item(name, error=ROW_REASONS.get(row.problem, row.problem))
                 continue
             try:
-                yield Item(name, row_bytes(row, reader.source, most=MOST_BYTES))
+                yield Item(name, row_bytes(row, reader.source, most=most))
             except OSError as error:
                 yield Item(name, error=error.strerror or "cannot be read")
 
