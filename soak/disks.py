@@ -20,7 +20,7 @@ CODES = (errno.ENOSPC, errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT)
 
 def _ready(folder: Path) -> Strike:
     made = pipeline(folder)
-    points = [(step, at) for step in made.steps for at in range(1, step.moments + 1)]
+    points = made.points
 
     def strike(number: int, rng: random.Random, empty: Path) -> Outcome:
         if number < len(points):

@@ -12,26 +12,22 @@ from pathlib import Path
 from soak import child
 from soak.attack import Attack, Broken, Outcome, Strike
 from soak.faults import Fault
-from soak.pipeline import Pipeline, Step, difference, pipeline, place
+from soak.pipeline import Step, difference, pipeline, place
 
 WAYS = ("moment", "moment", "write", "torn", "SIGTERM", "SIGINT")
 
 
 def _ready(folder: Path) -> Strike:
     made = pipeline(folder)
-    points = [(step, at) for step in made.steps for at in range(1, step.moments + 1)]
+    points = made.points
 
     def strike(number: int, rng: random.Random, empty: Path) -> Outcome:
         if number < 2 * len(points):  # every write once by a kill, once with a file that is torn
             step, at = points[number // 2]
             return _case(step, empty, rng, first=("torn" if number % 2 else "write", at))
-        return _case(_chosen(made, rng), empty, rng)
+        return _case(rng.choice(made.steps), empty, rng)
 
     return strike
-
-
-def _chosen(made: Pipeline, rng: random.Random) -> Step:
-    return rng.choice(made.steps)
 
 
 def _case(step: Step, empty: Path, rng: random.Random, first: tuple[str, int] | None = None) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import shutil
 import threading
 from dataclasses import dataclass
@@ -43,6 +44,13 @@ class Pipeline:
 
     data: Path
     steps: tuple[Step, ...]
+
+    @property
+    def points(self) -> list[tuple[Step, int]]:
+        """Every write of every command, in an order that a short attack can stop at."""
+        found = [(step, at) for step in self.steps for at in range(1, step.moments + 1)]
+        random.Random(0).shuffle(found)
+        return found
 
     @property
     def finished(self) -> Path:
