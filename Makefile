@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench docs clean debian
+.PHONY: help demo test check format bench soak docs clean debian
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ format: .venv/.dev ## format and fix what can be fixed
 
 bench: .venv/.dev ## all benchmarks (hours; docs/benchmarks.md holds the figures)
 	@for b in benchmarks/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+SOAK ?= --minutes 170 --seed 1
+soak: .venv/.dev ## attack it for three hours: kills, full disks, damaged files, hostile inputs (SOAK="--minutes 10 --seed 2")
+	@$(BIN)/python -m soak $(SOAK)
 
 docs: .venv/.dev ## check that every command, setting, path and link in README and docs/ exists
 	@$(BIN)/python scripts/check_docs.py

@@ -38,7 +38,7 @@ FENCE = re.compile(r"^\s*(```+|~~~+)\s*(\S*)")
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SHELL = ("sh", "bash", "shell", "console")
-OURS = ("src", "docs", "tests", "scripts", "benchmarks", ".ci")  # folders of the repository
+OURS = ("src", "docs", "tests", "scripts", "benchmarks", "soak", ".ci")  # folders of the repository
 MADE = (".parquet", ".npy", ".npz", ".safetensors", ".jsonl", ".json", ".yaml", ".png", ".html")
 SEPARATORS = {"|", "&&", "||", ";", "&", ">", ">>", "2>", "<"}
 

@@ -85,7 +85,7 @@ def make_run(folder: Path, *, multi: bool = False, frozen: bool = False, centred
         state = setup.net_state(net)
         fake_stage(run, name, lambda here, state=state: write_weights(here / STEP1.file, state))
     judged = make_evidence(training)
-    fake_stage(run, "clean", lambda here: _write_verdicts(here, judged))
+    fake_stage(run, "clean", lambda here: write_verdicts(here, judged))
     fake_the_rest(run)
     PLAN.do(run, "evaluate")
     return run
@@ -123,7 +123,8 @@ def make_evidence(training: setup.TrainingSet, seed: int = 0) -> verdicts.Eviden
     )  # fmt: skip
 
 
-def _write_verdicts(folder: Path, evidence: verdicts.Evidence) -> None:
+def write_verdicts(folder: Path, evidence: verdicts.Evidence) -> None:
+    """What the stage clean leaves."""
     write_array(folder / CLEANED_LABELS.file, evidence.corrected)
     if evidence.given.ndim == 2:
         write_table(folder / SAMPLE_VERDICTS.file, verdicts.multi_label(evidence))

@@ -8,7 +8,7 @@ import pytest
 
 from capro import config
 from capro.errors import ConfigError
-from capro.model_folders import check_models, model_folder
+from capro.model_folders import check_models, model_folder, quiet
 from capro.nets.backbones import load_backbone
 from capro.text.encoders import load_text_encoder
 
@@ -54,3 +54,15 @@ def test_every_encoder_of_the_settings_is_checked(setting):
     check_models(config.load(overrides=[f"{setting}=some/model"]))
     with pytest.raises(ConfigError, match="'models/clip': no such folder"):
         check_models(config.load(overrides=[f"{setting}=models/clip"]))
+
+
+def test_a_folder_makes_nobody_ask_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    from huggingface_hub import hf_hub_download
+
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("asked the network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", asked)
+    with quiet(offline=True), pytest.raises(OSError, match=r"offline|cache"):
+        hf_hub_download("evil/kernels", "build.py")

@@ -99,6 +99,13 @@ class ScanSettings(Section):
 
     max_pixels: Positive = setting(50_000_000, "a larger image is quarantined before decoding")
     max_aspect: Rate = setting(100.0, "longer side over shorter side; more is no photograph")
+    max_bytes: Positive = setting(
+        200_000_000, "a larger file is quarantined; 50 megapixels take 150 MB as BMP"
+    )
+    max_scans: Positive = setting(100, "scans of a JPEG; a progressive one has about ten")
+    max_seconds: Annotated[float, Field(gt=0, le=3600)] = setting(
+        20.0, "CPU time that an image with an unusual header may take to decode"
+    )
     workers: Count = setting(0, "threads that decode; 0: one per core")
     max_text: Positive = setting(100_000, "characters of a title, description or tags; the rest is cut off")
     max_label: Positive = setting(1_000, "characters of a label; a row with a longer one is quarantined")

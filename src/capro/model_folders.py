@@ -61,16 +61,23 @@ def check_models(settings: Settings) -> None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """No bars and reports of transformers while it loads: ours is the one progress display."""
+def quiet(*, offline: bool = False) -> Iterator[None]:
+    """No bars and reports of transformers while it loads: ours is the one progress display.
+
+    Args:
+        offline: Nor does it ask the hub, whatever a folder names; some names reach other libraries than transformers.
+    """
+    from huggingface_hub import constants
     from transformers.utils import logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    before, level, bars = constants.HF_HUB_OFFLINE, logging.get_verbosity(), logging.is_progress_bar_enabled()
+    constants.HF_HUB_OFFLINE = before or offline
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
+        constants.HF_HUB_OFFLINE = before
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()

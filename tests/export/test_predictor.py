@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from capro.errors import CaproError
-from capro.export.predictor import FORMAT, Item, Predictor, find_images, save_rows, stream_rows
+from capro.export.model_config import FORMAT
+from capro.export.predictor import Item, Predictor, find_images, save_rows, stream_rows
 from capro.nets.backbones import load_backbone
 from capro.nets.deployed import Deployed, describe
 from tests.data.corpus import BAD_IMAGES, jpeg, png

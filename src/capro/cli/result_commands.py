@@ -170,7 +170,8 @@ def predict(
     predictor = Predictor.load(model, device=device)
     if open_set and predictor.threshold is not None:
         note(in_words(predictor.config["open_set"]))
-    found = save_rows(predictor.rows(find_images(images), top=top, open_set=open_set), out, format)
+    items = find_images(images, predictor.limits)
+    found = save_rows(predictor.rows(items, top=top, open_set=open_set), out, format)
     shown = {name: count for name, count in found.items() if open_set or name != "open"}
     note(", ".join(f"{count:,} {name}" for name, count in shown.items()))
     if found["errors"] == found["images"]:

@@ -24,12 +24,22 @@ OPEN_FILES = 64
 ROW_GROUPS = 4
 
 
-def row_bytes(row: Row, source: Source) -> bytes:
-    """The encoded image of a row that a reader has just given, and that has no problem."""
+def row_bytes(row: Row, source: Source, *, most: int | None = None) -> bytes:
+    """The encoded image of a row that a reader has just given, and that has no problem.
+
+    Of a file no more than ``most`` bytes are read: whoever has a limit gives one more, and sees that it is passed.
+    """
     if row.data is not None:
         return row.data
-    with open_regular(os.path.join(source.root, row.path), buffering=0) as file:
-        return file.read() if row.offset is None else os.pread(file.fileno(), row.size or 0, row.offset)
+    path = os.path.join(source.root, row.path)
+    return file_bytes(path, row.offset or 0, None if row.offset is None else row.size or 0, most=most)
+
+
+def file_bytes(path: str, offset: int = 0, size: int | None = None, *, most: int | None = None) -> bytes:
+    """The bytes of a file, or of a range of it, but no more than ``most``."""
+    with open_regular(path, buffering=0) as file:
+        whole = os.fstat(file.fileno()).st_size if size is None else size
+        return os.pread(file.fileno(), whole if most is None else min(whole, most), offset)
 
 
 def cell_bytes(cell: Any) -> bytes | None:

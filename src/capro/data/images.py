@@ -1,7 +1,8 @@
 """Safe decoding: an allow-list by content, limits checked from the header, always RGB.
 
 An image that cannot be used raises ``ImageProblem`` with one of ``REASONS``; the caller quarantines
-the sample. Nothing here returns a substitute.
+the sample. Nothing here returns a substitute. An image whose header asks for unusual work is decoded in a process
+that is ended after ``scan.max_seconds``.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import io
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
+
+from capro.config import ScanSettings
+from capro.data import decoder_process
+from capro.data.image_cost import Cost, estimate, is_jpeg
 
 # Odd EXIF, palettes, its bomb warning: what comes out is checked here. Once for the process, since
 # `catch_warnings` around each image would race between threads.
@@ -27,6 +31,9 @@ REASONS = {
     "not-an-image": "the content is not an image",
     "format": "an image, but not JPEG, PNG, WebP, GIF, BMP or TIFF",
     "too-large": "more pixels than scan.max_pixels",
+    "too-many-bytes": "more bytes than scan.max_bytes",
+    "too-many-scans": "a JPEG of more scans than scan.max_scans",
+    "too-slow": "decoding takes more CPU time than scan.max_seconds",
     "too-thin": "longer side over shorter side is above scan.max_aspect",
     "truncated": "the file ends too early",
     "damaged": "the content cannot be decoded",
@@ -51,28 +58,53 @@ class ImageInfo:
     format: str
 
 
+TURNS = {  # by EXIF's orientation
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
 def decode(
-    data: bytes, *, max_pixels: int, max_aspect: float, min_side: int | None = None
+    data: bytes, limits: ScanSettings, *, min_side: int | None = None
 ) -> tuple[Image.Image, ImageInfo]:
     """Decode image bytes to RGB.
 
     Args:
         data: The file's bytes.
-        max_pixels: Checked from the header, before any pixel is decoded.
-        max_aspect: Longest allowed side over side; checked from the header as well.
+        limits: Bytes, pixels, shape and scans are checked from the header, before any pixel is decoded.
         min_side: A large JPEG is decoded in draft mode down to no less than this shorter side.
 
     Returns:
         RGB image, rotated by its EXIF orientation, first frame of an animation, transparency on white; and
         its full size and format.
     """
-    image, info = _open(data, max_pixels=max_pixels, max_aspect=max_aspect)
+    return _decode(data, limits, _checked_cost(data, limits), min_side)
+
+
+def _decode(
+    data: bytes, limits: ScanSettings, cost: Cost, min_side: int | None
+) -> tuple[Image.Image, ImageInfo]:
+    way = _decode_elsewhere if cost.suspicious else decode_here
+    return way(data, limits, min_side=min_side)
+
+
+def decode_here(
+    data: bytes, limits: ScanSettings, *, min_side: int | None = None
+) -> tuple[Image.Image, ImageInfo]:
+    """``decode`` in this process, whatever the work."""
+    image, info = _open(data, limits)
     try:
         if min_side is not None and image.format == "JPEG":
             image.draft("RGB", _at_least(image.size, min_side))
         image.load()
-        ImageOps.exif_transpose(image, in_place=True)  # the other way copies every image
-        rgb = _to_rgb(image)
+        # Pillow's exif_transpose would also read all tags and write them anew
+        turn = TURNS.get(_orientation(image))
+        rgb = _to_rgb(image if turn is None else image.transpose(turn))
     except ImageProblem:
         raise
     except MemoryError:
@@ -82,39 +114,53 @@ def decode(
     return rgb, info
 
 
-def decode_bytes(
-    data: bytes, *, max_pixels: int, max_aspect: float, min_side: int | None = None
-) -> NDArray[np.uint8]:
+def _decode_elsewhere(
+    data: bytes, limits: ScanSettings, *, min_side: int | None
+) -> tuple[Image.Image, ImageInfo]:
+    """``decode`` in a process that is ended when its time is over."""
+    try:
+        answer, pixels = decoder_process.ask({"limits": limits.model_dump(), "min_side": min_side}, data)
+    except decoder_process.DecoderEnded as ended:
+        if ended.too_slow:
+            raise ImageProblem("too-slow", f"more than {limits.max_seconds:g} s") from None
+        raise ImageProblem("damaged", str(ended)) from None
+    if "reason" in answer:
+        raise ImageProblem(answer["reason"], answer["detail"])
+    return Image.frombytes("RGB", tuple(answer["size"]), pixels), ImageInfo(**answer["info"])
+
+
+def decode_bytes(data: bytes, limits: ScanSettings, *, min_side: int | None = None) -> NDArray[np.uint8]:
     """The pixels of ``decode`` with a filler, (h, w, 4); an upright colour JPEG takes a fifth less.
 
     The filler makes a pixel one word: torch resizes four channels quicker than three.
     """
-    limits: dict[str, Any] = {"max_pixels": max_pixels, "max_aspect": max_aspect}
-    if data[:2] == b"\xff\xd8" and (_without_app1(data) or _upright(data, **limits)):
+    cost = _checked_cost(data, limits)
+    if is_jpeg(data) and _is_simple(data, limits, cost):
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-            if colours in ("YCbCr", "RGB") and not _refused(width, height, **limits):
+            if colours in ("YCbCr", "RGB") and not _refused(width, height, limits):
                 by = 1 if min_side is None else _draft(width, height, min_side)
                 least = {"min_height": -(-height // by), "min_width": -(-width // by)}
                 return np.asarray(simplejpeg.decode_jpeg(data, "RGBX", **least))
         except ValueError:  # damaged in some way: Pillow may still decode it, or names the problem
             pass
-    rgb, _ = decode(data, **limits, min_side=min_side)
+    rgb, _ = _decode(data, limits, cost, min_side)
     return np.asarray(rgb.convert("RGBX"))
 
 
-def _without_app1(data: bytes) -> bool:
-    """Whether a JPEG's header can be walked to its picture and has no segment for EXIF or XMP, by which
-    the picture could have to be turned.
-    """
-    at = 2
-    while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] not in (b"\xda", b"\xe1"):
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return data[at : at + 2] == b"\xff\xda"
+def _is_simple(data: bytes, limits: ScanSettings, cost: Cost) -> bool:
+    """Whether a JPEG needs neither turning nor a process of its own."""
+    return not cost.suspicious and (not cost.turned or _orientation(_open(data, limits)[0]) == 1)
 
 
-def _upright(data: bytes, **limits: Any) -> bool:
-    return _orientation(_open(data, **limits)[0]) == 1
+def _checked_cost(data: bytes, limits: ScanSettings) -> Cost:
+    """What decoding will cost; more than the limits is refused."""
+    if len(data) > limits.max_bytes:
+        raise ImageProblem("too-many-bytes", f"more than {limits.max_bytes} bytes")
+    cost = estimate(data)
+    if cost.scans > limits.max_scans:
+        raise ImageProblem("too-many-scans", f"{cost.scans} scans")
+    return cost
 
 
 def _draft(width: int, height: int, min_side: int) -> int:
@@ -124,7 +170,7 @@ def _draft(width: int, height: int, min_side: int) -> int:
     return max(by for by in (1, 2, 4, 8) if by <= max(scale, 1))
 
 
-def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Image, ImageInfo]:
+def _open(data: bytes, limits: ScanSettings) -> tuple[Image.Image, ImageInfo]:
     if not data:
         raise ImageProblem("empty")
     try:
@@ -136,19 +182,20 @@ def _open(data: bytes, *, max_pixels: int, max_aspect: float) -> tuple[Image.Ima
     except Exception as error:
         raise _broken(data, error) from None
     width, height = image.size
-    if reason := _refused(width, height, max_pixels=max_pixels, max_aspect=max_aspect):
+    if reason := _refused(width, height, limits):
         raise ImageProblem(reason, f"{width}x{height} pixels")
-    size = (height, width) if _orientation(image) in (5, 6, 7, 8) else (width, height)
+    aside = image.format != "TIFF" and _orientation(image) in (5, 6, 7, 8)  # Pillow turns a TIFF itself
+    size = (height, width) if aside else (width, height)
     return image, ImageInfo(*size, format=str(image.format))
 
 
-def _refused(width: int, height: int, *, max_pixels: int, max_aspect: float) -> str | None:
+def _refused(width: int, height: int, limits: ScanSettings) -> str | None:
     """Why an image of this size is not decoded."""
     if width < 1 or height < 1:
         return "damaged"
-    if width * height > max_pixels:
+    if width * height > limits.max_pixels:
         return "too-large"
-    return "too-thin" if max(width, height) > max_aspect * min(width, height) else None
+    return "too-thin" if max(width, height) > limits.max_aspect * min(width, height) else None
 
 
 def _orientation(image: Image.Image) -> int:

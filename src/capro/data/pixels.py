@@ -70,14 +70,8 @@ class Pixels:
         return self._decoded(decode, position)[0]
 
     def _decoded(self, way: Callable[..., T], position: int) -> T:
-        limits = self._limits
         try:
-            return way(
-                self._store.read(position),
-                max_pixels=limits.max_pixels,
-                max_aspect=limits.max_aspect,
-                min_side=self._min_side,
-            )
+            return way(self._store.read(position), self._limits, min_side=self._min_side)
         except ImageProblem as problem:
             raise DataError(
                 f"sample {self.ids[position]}: its image has changed since the scan ({problem.reason})",

@@ -165,9 +165,10 @@ def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Che
     try:
         if row.problem:
             raise ImageProblem(row.problem, row.detail)
-        data = row_bytes(row, source)
-        found["sha256"] = hashlib.sha256(data).hexdigest()
-        _, info = decode(data, max_pixels=settings.max_pixels, max_aspect=settings.max_aspect)
+        data = row_bytes(row, source, most=settings.max_bytes + 1)
+        if len(data) <= settings.max_bytes:  # else only a part was read
+            found["sha256"] = hashlib.sha256(data).hexdigest()
+        _, info = decode(data, settings)
         found |= asdict(info)
     except ImageProblem as problem:
         found = _problem(found, problem.reason, problem.detail)

@@ -21,7 +21,8 @@ from capro import __version__
 from capro.errors import ConfigError, RunError
 from capro.export.card import model_card, without_folders
 from capro.export.folders import new_folder
-from capro.export.predictor import FORMAT, Predictor
+from capro.export.model_config import FORMAT
+from capro.export.predictor import Predictor
 from capro.nets.deployed import Deployed, describe
 from capro.run.artefacts import MODEL_CARD, MODEL_CONFIG, MODEL_WEIGHTS, MODELS, atomic_path, write_json
 from capro.run.directory import Run
@@ -101,7 +102,7 @@ def _config(run: Run, net: Deployed, training: TrainingSet, open_set: dict[str, 
             "size": settings.views.size or net.backbone.size,
             "mean": list(net.backbone.mean),
             "std": list(net.backbone.std),
-            "limits": settings.scan.model_dump(include={"max_pixels", "max_aspect"}),
+            "limits": settings.scan.model_dump(exclude={"workers"}),
         },
         "open_set": open_set,
     }

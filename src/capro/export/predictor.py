@@ -20,22 +20,20 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from capro.config import DataSettings
+from capro.config import DataSettings, ScanSettings
 from capro.data import readers
-from capro.data.image_bytes import row_bytes
+from capro.data.image_bytes import file_bytes, row_bytes
 from capro.data.images import REASONS, ImageProblem, decode
 from capro.data.manifest import ROW_REASONS
 from capro.data.readers.writing import csv_writer
 from capro.data.views import center
 from capro.errors import ConfigError, RunError, first_line
-from capro.nets.deployed import Deployed, rebuild
-from capro.regular_files import read_regular
-from capro.run.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
+from capro.export.model_config import own_file, parse_model_config, read_model_config
+from capro.nets.deployed import Deployed, load_deployed
+from capro.run.artefacts import MODEL_WEIGHTS, atomic_path
 
 BATCH = 32
-FORMAT = 1  # of config.json
 COLUMNS = ("image", "label", "probability", "open", "top", "error")
 MULTI_LABEL_FROM = 0.5  # a label is given from this probability on, where there may be several
 
@@ -57,42 +55,41 @@ class Predictor:
         multi_label: whether an image may carry several labels.
         threshold: highest probabilities below this are open; calibrated at export, or None.
         config: the whole config.json.
+        limits: of the images that it labels.
     """
 
     def __init__(self, net: Deployed, config: dict[str, Any], *, device: str = "cpu") -> None:
+        checked = parse_model_config(config, "the model")
         self.net = net.eval().to(device)
         self.config = config
-        self.classes = [config["id2label"][str(number)] for number in range(config["num_labels"])]
+        self.classes = checked.classes
         self.multi_label = bool(net.multi_label)
-        self.threshold: float | None = (config.get("open_set") or {}).get("threshold")
+        self.threshold = checked.threshold
         self._device = device
-        self._size = int(config["preprocessing"]["size"])
-        self._limits = config["preprocessing"]["limits"]
+        self._size = checked.preprocessing.size
+        self.limits = checked.preprocessing.limits
 
     @staticmethod
     def load(folder: Path, *, device: str = "cpu") -> Predictor:
-        """Open a model folder."""
+        """Open a model folder; nothing outside of it is read."""
+        config = read_model_config(folder)
+        checked = parse_model_config(config, str(folder))
+        weights = own_file(folder, MODEL_WEIGHTS)
+        multi = checked.problem_type == "multi_label_classification"
         try:
-            config = json.loads((folder / MODEL_CONFIG).read_text("utf-8"))
-            if config["capro_format"] != FORMAT:
-                raise ConfigError(
-                    f"{folder}: model format {config['capro_format']}, this capro reads {FORMAT}",
-                    hint="export the model again with this version, or install the other",
-                )
-            multi = config["problem_type"] == "multi_label_classification"
-            backbone = rebuild(config["backbone"])
-            net = Deployed(backbone, config["num_labels"], multi_label=multi)
-            net.load_state_dict(load_file(folder / MODEL_WEIGHTS))
-        except FileNotFoundError as error:
+            net = load_deployed(
+                checked.backbone.model_dump(), weights, classes=checked.num_labels, multi_label=multi
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{folder}: {error}", hint=error.hint) from None
+        except (OSError, SafetensorError) as error:
             raise RunError(
-                f"{folder}: not a model folder, {Path(error.filename or '?').name} is missing",
-                hint="make one with `capro export-model RUN --out DIR`",
+                f"{weights}: cannot be read: {first_line(error)}", hint="export the model again"
             ) from None
-        except (NotADirectoryError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise RunError(f"{folder}: the model cannot be read: {error}", hint="export it again") from None
         except RuntimeError as error:  # weights that do not fit
             reason = str(error).strip().splitlines()[-1].strip()
             raise RunError(f"{folder}: {reason}", hint="export the model again") from None
+        _try_out(net, checked.preprocessing.size, folder)
         try:
             return Predictor(net, config, device=device)
         except (RuntimeError, AssertionError) as error:
@@ -100,7 +97,7 @@ class Predictor:
 
     def open_image(self, data: bytes) -> Image.Image:
         """Decode as in training; raises ``ImageProblem``."""
-        return decode(data, **self._limits, min_side=2 * self._size)[0]
+        return decode(data, self.limits, min_side=2 * self._size)[0]
 
     @torch.no_grad()
     def probabilities(self, images: Sequence[Image.Image]) -> NDArray[np.float32]:
@@ -158,6 +155,20 @@ class Predictor:
         return _row(name, **found, top=best)
 
 
+@torch.no_grad()
+def _try_out(net: Deployed, size: int, folder: Path) -> None:
+    """One blank image: the network must take images of this size and give probabilities."""
+    try:
+        p = net.eval().probabilities(torch.zeros(1, 3, size, size))
+    except Exception as error:  # each kind of encoder has its own
+        raise ConfigError(
+            f"{folder}: the network does not take images of {size} px: {first_line(error)}",
+            hint="export the model again",
+        ) from None
+    if p.shape != (1, net.classifier.out_features) or not bool(torch.isfinite(p).all()):
+        raise RunError(f"{folder}: the network gives no probabilities", hint="export the model again")
+
+
 def _row(name: str, **values: Any) -> dict[str, Any]:
     empty: dict[str, Any] = {"label": None, "probability": None, "open": None, "top": [], "error": None}
     return {"image": name, **empty, **values}
@@ -172,25 +183,31 @@ def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def find_images(paths: Sequence[Path]) -> Iterator[Item]:
-    """Every image of files, folders, tar shards and tables, in order; nothing is left out."""
+def find_images(paths: Sequence[Path], limits: ScanSettings = ScanSettings()) -> Iterator[Item]:
+    """Every image of files, folders, tar shards and tables, in order; nothing is left out.
+
+    Args:
+        paths: Where to look.
+        limits: Of a file no more is read than shows that it is too large.
+    """
+    most = limits.max_bytes + 1
     for path in paths:
         if path.is_file() and readers.recognise(path, DataSettings()) is None:
-            yield _file(path)
+            yield _file(path, most)
         elif path.exists():
-            yield from _source(path)
+            yield from _source(path, most)
         else:
             yield Item(str(path), error="no such file or folder")
 
 
-def _file(path: Path) -> Item:
+def _file(path: Path, most: int) -> Item:
     try:
-        return Item(str(path), read_regular(path))
+        return Item(str(path), file_bytes(str(path), most=most))
     except OSError as error:
         return Item(str(path), error=error.strerror or "cannot be read")
 
 
-def _source(path: Path) -> Iterator[Item]:
+def _source(path: Path, most: int) -> Iterator[Item]:
     for reader in readers.find(DataSettings(), source=str(path)):
         for row in reader.rows():
             inside = Path(reader.source.root, row.path)
@@ -199,7 +216,7 @@ def _source(path: Path) -> Iterator[Item]:
                 yield Item(name, error=ROW_REASONS.get(row.problem, row.problem))
                 continue
             try:
-                yield Item(name, row_bytes(row, reader.source))
+                yield Item(name, row_bytes(row, reader.source, most=most))
             except OSError as error:
                 yield Item(name, error=error.strerror or "cannot be read")
 

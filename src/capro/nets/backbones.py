@@ -227,13 +227,18 @@ def _hub(name: str, size: int | None) -> Backbone:
     """Any vision model that AutoModel knows, from the hub or a folder; runs no code of its own."""
     from transformers import AutoModel
 
-    place = model_folder(name, "backbone") or name
+    folder = model_folder(name, "backbone")
+    place = folder or name
     try:
-        with quiet():
+        with quiet(offline=folder is not None):
             model, info = AutoModel.from_pretrained(
-                place, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+                place,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+                local_files_only=folder is not None,  # whatever its files name
             )
-    except (OSError, ValueError, ImportError, KeyError) as error:
+    except Exception as error:  # whatever a foreign folder may cause
         raise _unusable(name, error) from error
     if hasattr(model, "vision_model"):  # CLIP-like: the picture's half
         prefix, model = "vision_model.", model.vision_model
@@ -255,7 +260,7 @@ def _hub(name: str, size: int | None) -> Backbone:
         if parameter_name.endswith("mask_token"):
             parameter.requires_grad_(False)  # for masked pre-training; idle here
     body = _Pooled(model.float(), pooler=not random_pooler)
-    mean, std, own = _preprocessing(place, model.config)
+    mean, std, own = _preprocessing(name, place, model.config)
     size = size or own
     dim = _width(body, name, size)
     return Backbone(body, name=name, dim=dim, size=size, own_size=own, mean=mean, std=std)
@@ -267,13 +272,16 @@ def input_size(name: str) -> int:
         return load_backbone(name).size
     from transformers import AutoConfig
 
-    place = model_folder(name, "backbone") or name
+    folder = model_folder(name, "backbone")
+    place = folder or name
     try:
-        with quiet():
-            config = AutoConfig.from_pretrained(place, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+        with quiet(offline=folder is not None):
+            config = AutoConfig.from_pretrained(
+                place, trust_remote_code=False, local_files_only=folder is not None
+            )
+    except Exception as error:  # whatever a foreign folder may cause
         raise _unusable(name, error) from error
-    return _preprocessing(place, getattr(config, "vision_config", config))[2]
+    return _preprocessing(name, place, getattr(config, "vision_config", config))[2]
 
 
 def _unusable(name: str, error: Exception) -> ConfigError:
@@ -284,16 +292,28 @@ def _unusable(name: str, error: Exception) -> ConfigError:
     )
 
 
-def _preprocessing(place: str | Path, config: Any) -> tuple[Triple, Triple, int]:
+def _preprocessing(name: str, place: str | Path, config: Any) -> tuple[Triple, Triple, int]:
     """Mean, std and side from preprocessor_config.json, else ImageNet's. Builds no processor: those
     want torchvision.
     """
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
-        values, _ = ImageProcessingMixin.get_image_processor_dict(place)
+        values, _ = ImageProcessingMixin.get_image_processor_dict(
+            place, local_files_only=isinstance(place, Path)
+        )
     except (OSError, ValueError):
         values = getattr(config, "pretrained_cfg", None) or {}  # timm's place for it
+    try:
+        return _read_preprocessing(values, config)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"backbone '{name}': preprocessor_config.json has no usable mean, deviation or size: {first_line(error)}",
+            hint="correct image_mean and image_std, three numbers each, and size, or delete the file",
+        ) from None
+
+
+def _read_preprocessing(values: Any, config: Any) -> tuple[Triple, Triple, int]:
     mean = values.get("image_mean") or values.get("mean") or IMAGENET_MEAN
     std = values.get("image_std") or values.get("std") or IMAGENET_STD
     side = values.get("crop_size") or values.get("size") or getattr(config, "image_size", 224)

@@ -5,13 +5,16 @@ A ``description`` (plain JSON) and a state dict rebuild it with no hub, no run a
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from capro.errors import ConfigError
+from capro.errors import ConfigError, first_line
+from capro.model_folders import quiet
 from capro.nets.backbones import BUILT_IN, Backbone, _Pooled, _triple, load_backbone
+from capro.nets.encoder_config import accepted, kept
 
 
 class Deployed(nn.Module):
@@ -57,27 +60,26 @@ def describe(backbone: Backbone) -> dict[str, Any]:
         "std": list(backbone.std),
     }
     if backbone.name not in BUILT_IN and isinstance(backbone.body, _Pooled):
-        config = backbone.body.model.config
-        found["config"] = {**config.to_dict(), "model_type": config.model_type}
+        found["config"] = kept(backbone.body.model.config)
         found["pooler"] = backbone.body.pooler
     return found
 
 
 def rebuild(description: dict[str, Any]) -> Backbone:
-    """A backbone from its description, with whatever weights: the state dict follows."""
-    name, size = str(description["name"]), int(description["size"])
-    if "config" not in description:
-        return load_backbone(name, image_size=size)
-    from transformers import AutoConfig, AutoModel
+    """A backbone from its description, with whatever weights: the state dict follows.
 
-    values = dict(description["config"])
-    try:
-        model = AutoModel.from_config(AutoConfig.for_model(values.pop("model_type"), **values))
-    except (KeyError, ValueError) as error:
-        raise ConfigError(
-            f"backbone '{name}' cannot be rebuilt: {error}",
-            hint="install the version of transformers that the model card names",
-        ) from error
+    Nothing but the description and installed packages is read.
+    """
+    name, size = str(description["name"]), int(description["size"])
+    if description.get("config") is None:
+        if name not in BUILT_IN:
+            raise ConfigError(
+                f"backbone {name!r:.80} is not built in, and the model folder does not describe it",
+                hint=f"export the model again; {', '.join(BUILT_IN)} need no description",
+            )
+        return load_backbone(name, image_size=size)
+    kind, values = accepted(description["config"], name)
+    model = _from_config(kind, values, name)
     model = getattr(model, "vision_model", model)  # CLIP-like: the picture's half
     if not description["pooler"]:
         model.pooler = None
@@ -89,3 +91,49 @@ def rebuild(description: dict[str, Any]) -> Backbone:
         mean=_triple(description["mean"]),
         std=_triple(description["std"]),
     )
+
+
+def _from_config(kind: str, values: dict[str, Any], name: str) -> Any:
+    from transformers import AutoConfig, AutoModel
+
+    try:
+        with quiet(offline=True):
+            return AutoModel.from_config(AutoConfig.for_model(kind, **values), trust_remote_code=False)
+    except Exception as error:  # each kind of encoder has its own for values that do not fit together
+        raise ConfigError(
+            f"backbone {name!r:.80} cannot be rebuilt: {first_line(error)}",
+            hint="install the version of transformers that the model card names",
+        ) from None
+
+
+def load_deployed(
+    description: dict[str, Any], weights: Path, *, classes: int, multi_label: bool = False
+) -> Deployed:
+    """The network of a model folder.
+
+    It is built once without memory and compared with the names and shapes in the file: a description that asks for
+    more than the file holds is refused before any of it is made.
+    """
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+
+    with safe_open(weights, framework="pt") as file:
+        held = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
+    if held.get("classifier.weight") != (classes, int(description["dim"])):
+        raise _misfit("classifier.weight", held, (classes, int(description["dim"])))
+    if description.get("config") is not None:
+        with torch.device("meta"):
+            outline = Deployed(rebuild(description), classes)
+        needed = {name: tuple(tensor.shape) for name, tensor in outline.state_dict().items()}
+        for name in sorted(needed.keys() | held.keys()):
+            if needed.get(name) != held.get(name):
+                raise _misfit(name, held, needed.get(name))
+    net = Deployed(rebuild(description), classes, multi_label=multi_label)
+    net.load_state_dict(load_file(weights))
+    return net
+
+
+def _misfit(name: str, held: dict[str, tuple[int, ...]], needed: tuple[int, ...] | None) -> ConfigError:
+    has = f"has the shape {held[name]}" if name in held else "is missing"
+    wanted = "config.json knows no such weight" if needed is None else f"config.json asks for {needed}"
+    return ConfigError(f"weights that do not fit: {name:.80} {has}, {wanted}", hint="export the model again")

@@ -55,14 +55,8 @@ class Pictures:
         return made
 
     def _make(self, position: int, side: int) -> bytes | None:
-        limits = self._limits
         try:
-            image, _ = decode(
-                self._store.read(position),
-                max_pixels=limits.max_pixels,
-                max_aspect=limits.max_aspect,
-                min_side=side,
-            )
+            image, _ = decode(self._store.read(position), self._limits, min_side=side)
         except (DataError, ImageProblem):
             return None
         image.thumbnail((side, side), Image.Resampling.LANCZOS)

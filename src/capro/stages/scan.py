@@ -62,7 +62,7 @@ def reading_settings(settings: DataSettings, *, leave_out: Collection[str] = ())
 
 def limit_settings(settings: ScanSettings) -> dict[str, Any]:
     """The limits that decide a scan; newer ones only where they are not the default."""
-    newer = {"max_text", "max_label", "max_classes"}
+    newer = {"max_text", "max_label", "max_classes", "max_bytes", "max_scans", "max_seconds"}
     found = settings.model_dump(exclude={"workers", *newer})
     return found | settings.model_dump(include=newer, exclude_defaults=True)
 

@@ -235,7 +235,7 @@ def load_text_encoder(name: str, *, device: str = "cpu", max_tokens: int = 256) 
     """
     folder = _folder(name)
     try:
-        with quiet():
+        with quiet(offline=True):
             return _load(name, folder, torch.device(device), max_tokens)
     except ConfigError:
         raise
@@ -276,7 +276,7 @@ def _load(name: str, folder: Path, device: torch.device, max_tokens: int) -> Tex
     modules = _modules(folder)
     root = folder / modules[0]["path"] if modules else folder
     model, info = AutoModel.from_pretrained(
-        root, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+        root, trust_remote_code=False, use_safetensors=True, output_loading_info=True, local_files_only=True
     )
     if missing := [key for key in sorted(info["missing_keys"]) if "pooler" not in key]:
         raise ConfigError(
@@ -288,7 +288,7 @@ def _load(name: str, folder: Path, device: torch.device, max_tokens: int) -> Tex
         model = model.get_encoder()
     if getattr(config, "use_cache", False):
         config.use_cache = False  # keys and values of past tokens serve generation only
-    tokenizer = AutoTokenizer.from_pretrained(root, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(root, trust_remote_code=False, local_files_only=True)
     if tokenizer.pad_token is None:  # GPT: the mask hides it, so any token will do
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     if config.model_type in FAMILIES:

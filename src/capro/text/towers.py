@@ -50,7 +50,7 @@ def has_text_tower(name: str, *, ask: bool = True) -> bool:
         return False
     try:
         return json.loads(file.read_text("utf-8")).get("model_type") in FAMILIES
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return False  # no model: who loads it says so
 
 
