@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 
 from packaging.requirements import Requirement
+
 from scripts import check_advisories
 
 HOLES = {"Some_Package": {"CVE-1": "2.0", "CVE-2": "1.5"}}

@@ -271,9 +271,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.run_ is None:
             raise CaproError("a loaded model has no data to export", hint="export after fit")
         PLAN.require(self.run_, "clean")
-        export_data(
-            self.run_, Path(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas
-        )
+        export_data(self.run_, Path(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas)
         return Path(out)
 
     def save(self, path: str | Path, *, onnx: bool = False) -> Path:
