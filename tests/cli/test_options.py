@@ -17,6 +17,7 @@ from capro.config import DataSettings
 COMMANDS: Any = get_command(app).commands  # type: ignore[attr-defined]
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in DataSettings.model_fields if name != "source"}
 VALUES = {"subset": "mini", "format": "table", "encoding": "cp1252"}  # those that are not free text
+NUMBERS = {"max_nesting": 7, "max_group_rows": 8}
 FLAGS = [name for name, field in DataSettings.model_fields.items() if field.annotation is bool]
 
 
@@ -43,14 +44,15 @@ def test_every_option_of_scan_reaches_its_setting(monkeypatch: pytest.MonkeyPatc
     seen: list[DataSettings] = []
     monkeypatch.setattr(Run, "create", create)
     monkeypatch.setattr("capro.cli.options.check_source", lambda _: None)
+    given = VALUES | NUMBERS
     words = [
         part
         for name, option in OPTIONS.items()
-        for part in ([option] if name in FLAGS else [option, VALUES.get(name, f"[{name}: 1")])
+        for part in ([option] if name in FLAGS else [option, str(given.get(name, f"[{name}: 1"))])
     ]
     with pytest.raises(Stop):
         app(["scan", "a b", "--run", "r", "--set", "data.test=x", *words], standalone_mode=False)
-    wanted = {name: VALUES.get(name, f"[{name}: 1") for name in OPTIONS} | dict.fromkeys(FLAGS, True)
+    wanted = {name: given.get(name, f"[{name}: 1") for name in OPTIONS} | dict.fromkeys(FLAGS, True)
     assert seen[0].model_dump() == {"source": "a b", **wanted}  # an option wins over --set
 
 
