@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 from capro.errors import RunError
 from capro.export.folders import TEMPORARY, new_folder, safe_name, safe_names
-from capro.run.disk_errors import DiskError
+from capro.run.disk_errors import DiskError, writing
 
 
 def _export_for_ever(out: Path) -> None:
@@ -72,6 +73,28 @@ def test_a_bad_place_is_named(tmp_path: Path) -> None:
         with pytest.raises(DiskError, match=message), new_folder(tmp_path / place):
             pass
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_error_of_the_disk_names_the_export_and_not_its_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        with new_folder(tmp_path / "out") as folder, writing(folder / "a.png"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(DiskError, match=r"out/a\.png: no space is left") as caught:
+        full()
+    assert TEMPORARY not in str(caught.value)
+    real = Path.mkdir
+
+    def refused(self: Path, *args: object, **more: object) -> None:
+        if self.name.startswith(TEMPORARY):
+            raise OSError(errno.EROFS, "Read-only file system", str(self))
+        real(self, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(DiskError, match=r"out: the disk is mounted read-only"), new_folder(tmp_path / "out"):
+        pass
 
 
 def test_safe_names() -> None:

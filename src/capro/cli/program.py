@@ -82,9 +82,8 @@ def main() -> None:
             code=128 + signal.SIGTERM,
         )
     except (KeyboardInterrupt, typer.Abort) as error:
-        if isinstance(
-            error.__cause__, EOFError
-        ):  # a file that ends too early, which the parser calls an abort
+        # of a file that ends too early, which the parser calls an abort
+        if isinstance(error.__cause__, EOFError):
             unexpected(error.__cause__)
         code = 130
     except BrokenPipeError:  # `capro ... | head`: not an error

@@ -101,11 +101,13 @@ def export_data(
     return note
 
 
-def scan_command(note: dict[str, Any], *, entry: str, out: Path = Path()) -> str:
-    """The command that reads an export back, typed in its folder, or outside with ``out``."""
+def scan_command(note: dict[str, Any], *, entry: str, out: Path | None = None) -> str:
+    """The command that reads an export back, typed in its folder; with ``out``, anywhere."""
     root = note["image_root"]
-    option = ["--image-root", os.path.normpath(out / root)] if root else []
-    return shlex.join(["capro", "scan", str(out / entry), *option])
+    if root and out is not None:
+        root = os.path.normpath(out.resolve() / root)
+    option = ["--image-root", root] if root else []
+    return shlex.join(["capro", "scan", str((out or Path()) / entry), *option])
 
 
 def _changed(pictures: ExportedPictures) -> list[dict[str, str]]:

@@ -103,7 +103,7 @@ class ExportedPictures:
         try:
             data = self._store.read(int(self._positions[number]))
         except DataError as error:
-            raise ChangedPicture(str(error)) from error
+            raise ChangedPicture("the file that holds it cannot be read") from error
         if hashlib.sha256(data).hexdigest() != self._wanted(number):
             raise ChangedPicture("its content is another")
         return data

@@ -18,7 +18,7 @@ from capro.errors import RunError
 from capro.run import durable
 from capro.run.disk_errors import DiskError, writing
 
-TEMPORARY = ".capro-new-"  # how the name of a folder begins that is being written
+TEMPORARY = ".capro-new.tmp-"  # how the name of a folder begins that is being written
 LONGEST = 60  # characters of a name; file systems stop at 255 bytes
 
 
