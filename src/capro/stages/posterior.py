@@ -113,10 +113,10 @@ class Evidence:
         return towers(_tensor(self.run.read(JOINT_PICTURES), rows), texts)
 
     def rows_at_once(self) -> int:
-        """How many rows EM can have within ``plus.memory_gb``; 15 arrays of (n, C) and the inputs twice, by measure."""
+        """How many rows EM can have within ``plus.memory_gb``: some 25 arrays of (n, C) and the inputs, by measure."""
         texts = sum(field.shape[1] for field in self._fields)
         numbers = (
-            2 * self.features.shape[1] + 3 * texts + (15 + len(self._fields)) * (len(self.class_texts) + 1)
+            2 * self.features.shape[1] + 3 * texts + (25 + len(self._fields)) * (len(self.class_texts) + 1)
         )
         return max(1, int(self.run.settings.plus.memory_gb * 2**30 / (4 * numbers)))
 
