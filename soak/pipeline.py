@@ -17,7 +17,7 @@ from soak.faults import Fault
 from tests import tiny
 
 VOLATILE = {"events.jsonl", ".lock"}
-TIMES = ("seconds", "time", "mtime", "mtime_ns", "made", "when")
+TIMES = ("seconds", "time", "mtime", "mtime_ns", "made", "when", "check")  # and the hash over them
 PAPER = ["views.size=16", "net.backbone=small", "train.epochs=2", "train.frozen_epochs=1"]
 _made: dict[Path, Pipeline] = {}
 _lock = threading.Lock()

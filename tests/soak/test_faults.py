@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from capro.run.artefacts import write_text
+from capro.run.disk_errors import DiskError
 from soak.faults import CALLS, Fault, Faults
 
 
@@ -38,6 +39,6 @@ def test_every_write_of_an_artefact_is_a_moment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", range(1, 7))
 def test_a_full_disk_leaves_an_artefact_whole_or_absent(at: int, tmp_path: Path) -> None:
     Faults(Fault(str(tmp_path), "error", at, errno.ENOSPC)).install()
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(DiskError, match="no space is left"):
         [write_text(tmp_path / f"{number}.txt", "whole") for number in range(9)]
     assert {path.read_text() for path in tmp_path.glob("*.txt")} <= {"whole"}
