@@ -35,6 +35,7 @@ READERS = (
     ("export-model", "RUN", "--out", "OUT", "--json"),
     ("report", "RUN", "--out", "OUT"),
 )
+UPWARDS = re.compile(r"(\.\./)+[\w./-]*")  # the way from an export to its pictures
 MOVING = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?|\b\d+\.\d s\b")  # dates and times in what is printed
 
 
@@ -106,7 +107,7 @@ def _texts(out: Path) -> dict[str, bytes]:
 
 
 def _plain(text: str, folder: Path) -> str:
-    return MOVING.sub("TIME", text.replace(str(folder), "FOLDER"))
+    return UPWARDS.sub("PLACE", MOVING.sub("TIME", text.replace(str(folder), "FOLDER")))
 
 
 def _way_out(made: Pipeline, run: Path, file: Path, what: str, said: str) -> None:
