@@ -104,6 +104,7 @@ def _work(words: list[str], fault: Fault | None, folder: str, file_limit: int) -
         os.dup2(file, number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))
     without_weights()
+    os.environ["CAPRO_FSYNC"] = "1"  # its moments are attacked too
     if file_limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -16,6 +17,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("capro")
+
+os.environ.setdefault("CAPRO_FSYNC", "0")  # what is written here may be lost; tests of durability turn it on
 
 # In a shell's background Ctrl-C is ignored, and the programs that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -187,6 +187,7 @@ def test_a_decision_is_on_the_disk_before_it_is_confirmed(
     def synchronous(file: Path) -> int:
         return int(Log(file)._base.execute("pragma synchronous").fetchone()[0])
 
+    monkeypatch.setenv("CAPRO_FSYNC", "1")
     assert synchronous(tmp_path / "a" / "log.sqlite") == 2  # FULL: each commit waits for the disk
     monkeypatch.setenv("CAPRO_FSYNC", "0")
     assert synchronous(tmp_path / "b" / "log.sqlite") == 0

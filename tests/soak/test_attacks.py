@@ -59,10 +59,10 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [
-        ("kills", range(2000, 2003)),
+        ("kills", range(2000, 2002)),
         ("together", range(2)),
         ("disks", range(300, 302)),
-        ("damage", range(3, 9)),
+        ("damage", range(3, 7)),
     ],
 )
 def test_attacks_on_a_run_directory(name: str, numbers: range, common: Path, tmp_path: Path) -> None:

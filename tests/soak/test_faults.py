@@ -17,7 +17,8 @@ from soak.faults import CALLS, Fault, Faults
 
 
 @pytest.fixture(autouse=True)
-def put_back() -> Iterator[None]:
+def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("CAPRO_FSYNC", "1")
     kept = {name: getattr(os, name) for name in CALLS}
     opened = builtins.open
     yield

@@ -25,11 +25,13 @@ from capro.evaluate import verdicts
 from capro.run import progress
 from capro.run.artefacts import CLEANED_LABELS, read_array, read_json
 from capro.run.directory import Run
+from capro.run.kept_scores import keep
 from capro.run.ranks import ranks_of
 from capro.run.stage import Job
 from capro.stages import PLAN, clean, run_all, training
 from capro.stages.assess import assess
 from capro.train import setup
+from capro.train.judgement import Judged
 from tests import squares, tiny
 from tests.fakes import rewrite
 
@@ -345,18 +347,19 @@ def test_texts_count_where_the_settings_say_so(frozen, multi, tmp_path):
 def test_step_three_obeys_its_settings(frozen, multi, tmp_path):
     for name, base in (("one", frozen[0]), ("several", multi[0])):
         values = "balance=null", "balance=0", "balance=1", "centred=true"
-        runs = [tiny.copied(base, tmp_path / name / value, f"finetune.{value}") for value in values]
-        for run in runs:  # classes of different size, so that there is something to balance
-            PLAN.do(run, "train")
-            PLAN.do(run, "clean")
-            labels = np.array(run.read(CLEANED_LABELS))
-            labels[::2] = labels[0]
-            rewrite(run, CLEANED_LABELS, labels)
+        cleaned = tiny.copied(base, tmp_path / name / "cleaned")
+        PLAN.do(cleaned, "train")
+        PLAN.do(cleaned, "clean")
+        labels = np.array(cleaned.read(CLEANED_LABELS))
+        labels[::2] = labels[0]  # classes of different size, so that there is something to balance
+        rewrite(cleaned, CLEANED_LABELS, labels)
+        runs = [tiny.copied(cleaned, tmp_path / name / value, f"finetune.{value}") for value in values]
+        for run in runs:
             PLAN.do(run, "finetune")
         unset, *found = [(run.folder("finetune") / "model.safetensors").read_bytes() for run in runs]
         assert len(set(found)) == 3
         assert (unset == found[0]) == (name == "one")  # several labels have pos_weight in all steps
-        assert len({json.dumps(run.need("train")) for run in runs}) == 1  # steps before it stay
+        assert {run.stamp("train") for run in runs} == {cleaned.stamp("train")}  # steps before it stay
 
 
 def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
@@ -366,16 +369,11 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
     training_set.labels[3] = -1
     scores = np.random.default_rng(0).random((27, 3), dtype=np.float32)
 
-    class Given:
-        labels = np.full(27, 1)
-        decisions = np.full(27, 2)
-        fused = classifier = similarity = text = scores
-        none = ask = None
-
+    kept = keep(dict.fromkeys(("fused", "classifier", "similarity", "text"), scores))
+    judged = Judged(np.full(27, 1), np.full(27, 2), kept)
     anchored = setup.anchored_of(run, training_set)
-    evidence = clean._evidence(
-        Job(run, clean.STAGE, "key", run.folder("clean")), training_set, anchored, Given, None
-    )
+    job = Job(run, clean.STAGE, "key", run.folder("clean"))
+    (evidence,) = clean._known(job, training_set, anchored, judged, None).blocks()
     frame = verdicts.single_label(evidence)
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]
     assert frame["label_score"][3] == 0
