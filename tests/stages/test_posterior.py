@@ -101,8 +101,7 @@ def test_the_memory_of_the_fit_bounds_its_rows(single):
 
 def test_blocks_change_nothing(single, tmp_path, monkeypatch):
     run = tiny.copied(single, tmp_path / "run")
-    for module in ("clean", "posterior"):
-        monkeypatch.setattr(f"capro.stages.{module}.BLOCK", 7)
+    monkeypatch.setattr("capro.stages.posterior.BLOCK", 7)
     PLAN.do(run, "posterior", "clean", force=True)
     assert np.array_equal(run.read(POSTERIOR), single.read(POSTERIOR))
     assert run.issues().equals(single.issues())
@@ -116,6 +115,16 @@ def test_of_many_classes_the_highest_scores_are_kept(single, tmp_path, monkeypat
     assert run.read(POSTERIOR).shape[1] == 2  # none of these and the web label
     assert run.read(FUSED_SCORES).shape[1] == 2
     assert run.result("evaluate")["capro"]["top1"] > 0.5
+
+
+def test_several_labels_keep_every_score(several, tmp_path, monkeypatch):
+    """Step 3 learns what the words say of every class: one that was left out would be a certain negative."""
+    for name in ("DENSE", "MOST"):
+        monkeypatch.setattr(f"capro.run.kept_scores.{name}", 2)
+    run = tiny.copied(several, tmp_path / "run")
+    PLAN.do(run, "posterior", "clean", force=True)
+    for artefact in (POSTERIOR, CLEANED_WORDS):
+        assert np.array_equal(run.read(artefact), several.read(artefact))
 
 
 def test_with_a_frozen_encoder_step_two_has_nothing_to_learn(single):

@@ -1,7 +1,8 @@
 """Scores of samples for classes, of which only the highest of each sample are kept.
 
 Up to DENSE classes that is all of them. With more, an (N, C) array would neither fit into memory nor onto many
-disks: MOST are kept, and always those of the labels that a sample came with.
+disks: MOST are kept, and always those of the labels that a sample came with. Several labels have an answer for
+every class, and labels of the same size: all of their scores are kept.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ CLASS = "class"
 Entries = NDArray[np.void]  # (n, k), fields CLASS and one per score, the highest first
 
 
-def width_of(classes: int) -> int:
-    """How many scores of a sample are kept."""
-    return classes if classes <= DENSE else MOST
+def width_of(classes: int, *, several: bool = False) -> int:
+    """How many scores of a sample are kept, with one label or several."""
+    return classes if several or classes <= DENSE else MOST
 
 
 def entries_type(names: list[str]) -> np.dtype[Any]:
@@ -30,19 +31,22 @@ def entries_type(names: list[str]) -> np.dtype[Any]:
     return np.dtype([(CLASS, "<i4"), *((name, "<f4") for name in names)])
 
 
-def keep(scores: Mapping[str, NDArray[Any]], also: NDArray[np.bool_] | None = None) -> Entries:
+def keep(
+    scores: Mapping[str, NDArray[Any]], also: NDArray[np.bool_] | None = None, *, several: bool = False
+) -> Entries:
     """The highest scores of each row and their classes, (n, C) each -> (n, k).
 
     Args:
         scores: By name; the first decides which are highest, the others are of the same classes.
         also: What is kept in any case, (n, C), up to k of a row.
+        several: Samples have several labels: all scores are kept.
 
     >>> keep({"a": np.array([[0.1, 0.9]], np.float32)})[0].tolist()
     [(1, 0.8999999761581421), (0, 0.10000000149011612)]
     """
     first = np.asarray(next(iter(scores.values())))
     n, classes = first.shape
-    k = width_of(classes)
+    k = width_of(classes, several=several)
     if k < classes:
         wanted = -first if also is None else -(first + 2 * also)
         chosen = np.sort(np.argpartition(wanted, k - 1, axis=1)[:, :k], axis=1)

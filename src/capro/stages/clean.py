@@ -40,7 +40,7 @@ from capro.run.shards import write_rows
 from capro.run.stage import Job, Stage
 from capro.stages.decided import decided_of, with_decisions
 from capro.stages.graph import search_options
-from capro.stages.posterior import BLOCK, weigh
+from capro.stages.posterior import row_blocks, weigh
 from capro.stages.train import has_step2, judge_of
 from capro.stages.training import Parts, parts_of
 from capro.train.batches import forward_plain
@@ -65,7 +65,7 @@ def _by_posterior(job: Job, parts: Parts, anchored: Tensor) -> Judged:
     run, training = job.run, parts.training
     if not has_step2(job.settings):
         stored = run.read(POSTERIOR)
-        return _judged(job, training, anchored, (stored[rows] for rows in _parts(len(stored))))
+        return _judged(job, training, anchored, (stored[rows] for rows in row_blocks(len(stored))))
     load_net(run, STEP2, parts.net)
     encoder, device = parts.net.eval().encoder, training.labels.device
     v = forward_plain(encoder, parts.inputs, training.positions, width=encoder.dim, device=device)
@@ -92,7 +92,8 @@ def _judged(job: Job, training: TrainingSet, anchored: Tensor, blocks: Iterable[
             decided = plus.decide(q, y, anchored.cpu()[rows], sure=job.settings.plus.ask_below)
             seen, read = picture.exp()[:, :count], words.exp()[:, :count]
         scores = {"fused": q[:, :count], "classifier": seen, "text": read}
-        kept = keep({name: part.numpy() for name, part in scores.items()}, given_classes(y.numpy(), count))
+        own = given_classes(y.numpy(), count)
+        kept = keep({name: part.numpy() for name, part in scores.items()}, own, several=several)
         none = np.zeros(0, np.float32) if several else q[:, count].numpy()
         found.append((decided.labels.numpy(), decided.decisions.numpy(), kept, none, decided.ask.numpy()))
     new, decisions, kept, none, ask = (np.concatenate(part) for part in zip(*found, strict=True))
@@ -111,7 +112,7 @@ def _work(job: Job) -> dict[str, Any]:
     if training.multi_label and job.settings.method == "plus":
         count = len(training.classes)
         texts = KeptScores(judged.scores, "text", count)
-        blocks = (texts[part] for part in _parts(len(judged.labels)))
+        blocks = (texts[part] for part in row_blocks(len(judged.labels)))
         write_rows(job.file(CLEANED_WORDS), (len(judged.labels), count), blocks)
     counts = Counter[str]()
 
@@ -128,11 +129,6 @@ def _work(job: Job) -> dict[str, Any]:
         job.remove(SAMPLE_VERDICTS)
         write_blocks(job.file(VERDICTS), counted(map(verdicts.single_label, known.blocks())), verdicts.TYPES)
     return dict(counts.most_common())
-
-
-def _parts(n: int) -> Iterator[slice]:
-    """Rows in blocks; one block of none where there are none."""
-    yield from (slice(start, min(n, start + BLOCK)) for start in range(0, max(1, n), BLOCK))
 
 
 @dataclass(frozen=True)
@@ -153,7 +149,7 @@ class _Known:
 
     def blocks(self) -> Iterator[verdicts.Evidence]:
         """Of all training rows, in order."""
-        return map(self._block, _parts(len(self.ids)))
+        return map(self._block, row_blocks(len(self.ids)))
 
     def _block(self, rows: slice) -> verdicts.Evidence:
         judged, near = self.judged, self.pictures
@@ -195,7 +191,7 @@ class _Known:
 
 def _known(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fixed: Fixed | None) -> _Known:
     texts = job.read(TEXTS)
-    has_text = np.concatenate([texts[part].any(axis=1) for part in _parts(len(texts))])
+    has_text = np.concatenate([texts[part].any(axis=1) for part in row_blocks(len(texts))])
     anchors = job.read(ANCHORS)
     chosen_by = np.empty(len(has_text), dtype=np.object_)  # None where it is no anchor
     chosen_by[anchors["row"].to_numpy(dtype=np.int64)] = anchor_choice(anchors)

@@ -43,6 +43,11 @@ SCORES = ["posterior", "words", "picture"]  # of POSTERIOR
 Rows = NDArray[np.int64] | slice
 
 
+def row_blocks(n: int) -> Iterator[slice]:
+    """Rows in blocks; one block of none where there are none."""
+    yield from (slice(start, min(n, start + BLOCK)) for start in range(0, max(1, n), BLOCK))
+
+
 def _tensor(array: NDArray[Any], rows: Rows = slice(None)) -> Tensor:
     return torch.from_numpy(np.array(array[rows]))
 
@@ -164,9 +169,7 @@ class Weighed:
 
     def blocks(self) -> Iterator[tuple[slice, plus.Beliefs]]:
         """Beliefs in all training rows, block by block."""
-        n = len(self.evidence.features)
-        for start in range(0, n, BLOCK):
-            rows = slice(start, min(n, start + BLOCK))
+        for rows in row_blocks(len(self.evidence.features)):
             yield rows, self.of(rows)
 
     def entries(self) -> Iterator[Entries]:
@@ -176,7 +179,9 @@ class Weighed:
             also = given_classes(self.evidence.labels(rows).numpy(), q.shape[1])
             if not self.posterior.several:
                 also[:, -1] = True
-            yield keep({"posterior": q, "words": words, "picture": picture}, also)
+            yield keep(
+                {"posterior": q, "words": words, "picture": picture}, also, several=self.posterior.several
+            )
 
 
 def weigh(run: Run, training: TrainingSet, features: NDArray[np.float32], **options: Any) -> Weighed:
@@ -228,7 +233,7 @@ def _work(job: Job) -> dict[str, Any]:
     with job.bar("weighing evidence", None):
         weighed = weigh(job.run, training, job.read(VISUAL))
     found = weighed.posterior
-    shape = (len(training.positions), width_of(found.q.shape[1]))
+    shape = (len(training.positions), width_of(found.q.shape[1], several=found.several))
     write_rows(job.file(POSTERIOR), shape, weighed.entries(), dtype=entries_type(SCORES))
     fields = job.run.result("embed")["fields"]
     weights = found.field_weights.reshape(len(fields), -1).mean(1).tolist() if fields else []

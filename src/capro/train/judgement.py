@@ -158,6 +158,7 @@ def judge_all(
         scores = judge.scores(net(x).query, prototypes, block)
         new, decisions = judge.decide(scores.fused, labels[rows], anchored[rows])
         found = {name: part.cpu().numpy() for name, part in scores._asdict().items() if part is not None}
-        kept = keep(found, given_classes(labels[rows].cpu().numpy(), len(prototypes)))
+        own = given_classes(labels[rows].cpu().numpy(), len(prototypes))
+        kept = keep(found, own, several=labels.ndim == 2)
         parts.append((new.cpu().numpy(), decisions.cpu().numpy(), kept))
     return Judged(*(np.concatenate(column) for column in zip(*parts, strict=True)))
