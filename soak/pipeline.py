@@ -105,9 +105,9 @@ def place(source: Path | None, folder: Path) -> Path:
     return target
 
 
-def difference(wanted: Path, found: Path) -> str:
+def difference(wanted: Path, found: Path, *, leave_out: str = "") -> str:
     """What differs between two folders; empty where all files have the same bytes."""
-    first, second = tree(wanted), tree(found)
+    first, second = ({k: v for k, v in tree(run).items() if k != leave_out} for run in (wanted, found))
     missing, more = sorted(first.keys() - second.keys()), sorted(second.keys() - first.keys())
     other = sorted(name for name in first.keys() & second.keys() if first[name] != second[name])
     parts = {"missing": missing, "too many": more, "other bytes": other}

@@ -43,6 +43,15 @@ PAPER = [
 ]
 
 
+@pytest.mark.parametrize("place", ["value", "name"])
+def test_a_value_of_a_megabyte_is_not_quoted_whole(place: str) -> None:
+    long = "x" * 1_000_000
+    with pytest.raises(ConfigError) as error:
+        config.load(overrides=[f"train.epochs={long}" if place == "value" else f"train.{long}=1"])
+    assert len(str(error.value)) + len(error.value.hint) < 10_000
+    assert "train." in str(error.value)
+
+
 @pytest.mark.parametrize(("name", "webvision", "google", "nuswide"), PAPER)
 def test_presets_are_the_papers_table(name: str, webvision: float, google: float, nuswide: float) -> None:
     stage, key = name.split(".")

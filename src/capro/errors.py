@@ -16,8 +16,17 @@ class CaproError(Exception):
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(readable(message))
+        self.hint = readable(hint)
+
+
+def readable(text: str, *, most: int = 4000) -> str:
+    """A text of at most so many characters: of a longer one its begin and its end.
+
+    >>> readable("cat"), readable("x" * 50 + "y", most=20)
+    ('cat', 'xxxxxxxxxx ... xxxxy')
+    """
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2 - 5) :]}"
 
 
 class DataError(CaproError):

@@ -11,12 +11,13 @@ import pytest
 
 from capro.cli import evaluation_tables
 from capro.data.manifest import Manifest, manifest_of
-from capro.errors import DataError
+from capro.errors import DataError, RunError
 from capro.evaluate.comparison import compare, jsonable
+from capro.evaluate.doctor import examine
 from capro.review.log import Decision, open_log
 from capro.review.queue import random_order
 from capro.review.reviewed import review_seed, reviewed
-from capro.run.artefacts import read_array
+from capro.run.artefacts import DETAILS, read_array
 from capro.run.directory import Run
 from capro.stages import run_all
 from capro.stages.assess import assess
@@ -81,6 +82,24 @@ def test_own_test_split(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for words in ("worse", "open set", "calibration", "anchors whose label is true", "ambiguous"):
         assert words in text
+
+
+def test_kept_figures_are_checked_when_they_are_read_and_kills_leave_nothing(run: Run) -> None:
+    left = run.folder("evaluate") / ".details.1.2.tmp.json"
+    left.write_text("{")
+    assess(run)
+    assert not left.exists()
+    assert run.noted(DETAILS) is not None
+    file = run.file(DETAILS)
+    whole = file.read_text("utf-8")
+    for damaged in (whole.replace('"better": ', '"better": 1'), whole[: len(whole) // 2], "", "[]"):
+        file.write_text(damaged, "utf-8")
+        with pytest.raises(RunError, match=r"details\.json: damaged") as error:
+            examine(run)
+        assert "capro evaluate" in error.value.hint
+    assess(run)
+    assert file.read_text("utf-8") == whole
+    examine(run)
 
 
 def test_open_set_has_curve_and_threshold_from_val(run: Run) -> None:

@@ -144,7 +144,7 @@ def _noise(run: Run) -> tuple[float | None, str]:
 def _results(run: Run) -> dict[str, Any]:
     """What evaluation and cleaning did to the classes."""
     found: dict[str, Any] = {}
-    details, after = run.find(DETAILS), run.find(CLEANED_LABELS)
+    details, after = run.noted(DETAILS), run.find(CLEANED_LABELS)
     if details is not None:
         rows = details.get("classes", [])
         found["harmed"] = [row["class"] for row in rows if row["difference"] < 0]

@@ -92,12 +92,22 @@ def is_sealed(document: Any) -> bool:
     return bool(document.get(SELF) == fingerprint(rest))
 
 
-def finished_in(folder: Path, name: str) -> dict[str, Any] | None:
-    """What a stage.json holds; None if it is absent or damaged."""
+def read_sealed(file: Path) -> dict[str, Any] | None:
+    """A document that has the hash of itself; None if it is absent or damaged."""
+    document = _document(file)
+    return document if is_sealed(document) else None
+
+
+def _document(file: Path) -> Any:
     try:
-        document = read_json(folder / name)
+        return read_json(file)
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
+
+
+def finished_in(folder: Path, name: str) -> dict[str, Any] | None:
+    """What a stage.json holds; None if it is absent or damaged."""
+    document = _document(folder / name)
     return document if _sound(document) else None
 
 

@@ -34,7 +34,7 @@ from capro.errors import RunError, first_line
 from capro.plain_yaml import parse_yaml
 from capro.regular_files import NotAFileError, read_regular
 from capro.run import artefacts, checksums, durable, processes
-from capro.run.artefacts import Artefact, temporaries, write_json, write_text
+from capro.run.artefacts import Artefact, atomic_path, temporaries, write_json, write_text
 from capro.run.disk_errors import writing
 from capro.run.fingerprints import fingerprint
 from capro.run.lock import LOCK, alone_in
@@ -155,6 +155,33 @@ class Run:
         with alone_in(self.path, "capro is working in this run"):
             yield
 
+    @contextmanager
+    def beside(self, file: Path) -> Iterator[Path]:
+        """A temporary path for a file beside a stage's results; killed attempts leave nothing for ever."""
+        with self.alone():
+            for left in temporaries(file.parent, file.name):
+                left.unlink()
+            with atomic_path(file) as temporary:
+                yield temporary
+
+    def note(self, artefact: Artefact[dict[str, Any]], document: Mapping[str, Any]) -> None:
+        """Keep what a command found beside a stage's results, with a hash of itself."""
+        with self.beside(self.file(artefact)) as temporary:
+            artefact.save(temporary, checksums.sealed(document))
+
+    def noted(self, artefact: Artefact[dict[str, Any]]) -> dict[str, Any] | None:
+        """What a command kept beside a stage's results; None where there is nothing."""
+        file = self.file(artefact)
+        if not self.is_there(artefact.stage) or not file.exists():
+            return None
+        document = checksums.read_sealed(file)
+        if document is None:
+            raise RunError(
+                f"{file}: damaged, or of an older version of capro",
+                hint=f"`capro {artefact.stage} {shlex.quote(str(self.path))}` writes it again",
+            )
+        return document
+
     def write_settings(self) -> None:
         """Write run.yaml, where it changes; needs the lock."""
         if not processes.is_main():
@@ -212,11 +239,17 @@ class Run:
 
     def find(self, artefact: Artefact[T]) -> T | None:
         """An artefact, or None where its stage has not finished or did not write it."""
-        if self.finished(artefact.stage) is None:
-            self.refuse_damaged(artefact.stage)
+        if not self.is_there(artefact.stage):
             return None
         self._check(artefact)
         return self.read(artefact) if self.file(artefact).exists() else None
+
+    def is_there(self, stage: str) -> bool:
+        """Whether a stage has finished; one whose files are damaged is refused."""
+        if self.finished(stage) is None:
+            self.refuse_damaged(stage)
+            return False
+        return True
 
     def damaged(self, stage: str) -> list[Path]:
         """The files of a finished stage that are not, or no longer, what it wrote."""

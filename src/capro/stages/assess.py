@@ -65,7 +65,7 @@ def assess(
         details["reviewed"] = person
     plain: dict[str, Any] = jsonable(details)
     artefact = DETAILS if on is None else details_of(on)
-    artefact.save(run.file(artefact), plain)
+    run.note(artefact, plain)
     return plain
 
 
