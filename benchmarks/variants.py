@@ -37,7 +37,7 @@ PRESETS = {
     "shopweb64": "small",
     "cococap64": "small-multi",
     "albumtags96": "small-multi",
-    "demo": "demo",
+    "demo": "scratch",  # where the encoder learns; `capro demo` takes preset small
 }
 
 

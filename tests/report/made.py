@@ -55,7 +55,7 @@ def make_run(
     specs = [{"name": name, "definition": f"a thing <b>{n}</b>"} for n, name in enumerate(NAMES)]
     classes.write_text(yaml.safe_dump(specs))
     overrides = [f"data.source={source}", f"data.classes={classes}", "train.correct_after=0", "method=paper"]
-    run = Run.create(path / "run", config.load(preset_name="demo", overrides=overrides))
+    run = Run.create(path / "run", config.load(preset_name="scratch", overrides=overrides))
     PLAN.do(run, "scan")
     manifest = pd.read_parquet(run.folder("scan") / "manifest.parquet")
     if upto == "scan":

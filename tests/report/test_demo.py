@@ -51,11 +51,11 @@ def nothing_done(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("multi_label", "overrides", "gamma", "weight"),
+    ("multi_label", "overrides", "gamma", "centred"),
     [
-        (False, [], 0.6, 1.0),
-        (True, [], 0.9, 0.1),
-        (True, ["train.lambda_ins=0.5"], 0.9, 0.5),  # what the user says wins
+        (False, [], 0.6, False),
+        (True, [], 0.9, True),
+        (True, ["train.gamma=0.5"], 0.5, True),  # what the user says wins
     ],
 )
 def test_several_labels_have_settings_of_their_own(
@@ -64,9 +64,9 @@ def test_several_labels_have_settings_of_their_own(
     multi_label: bool,
     overrides: list[str],
     gamma: float,
-    weight: float,
+    centred: bool,
 ) -> None:
     nothing_done(monkeypatch)
     demo = demo_run.run_demo(tmp_path / "run", multi_label=multi_label, overrides=overrides, watch=SILENT)
-    train = demo.run.settings.train
-    assert (train.gamma, train.lambda_ins) == (gamma, weight)
+    settings = demo.run.settings
+    assert (settings.train.gamma, settings.net.centred) == (gamma, centred)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # transformers reports and draws bars while it loads; ours is the one progress display
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+# threads that wait for each other sleep: spinning ones would starve whatever else runs, and then each other
+POLITE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 
 
 class Terminated(BaseException):
@@ -63,7 +65,7 @@ app.add_typer(classes_app, name="classes")
 
 def main() -> None:
     """Entry point: errors become messages and exit codes, never tracebacks."""
-    for name, value in QUIET.items():
+    for name, value in {**QUIET, **POLITE}.items():
         os.environ.setdefault(name, value)
     if not processes.is_main():
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - of several ranks one prints results

@@ -21,12 +21,8 @@ from capro.stages import PLAN
 from capro.stages.match import anchor_sheet, purity_by_enhancer
 from capro.stages.report import report
 
-SEVERAL = [  # over the demo's preset where samples have several labels
-    "train.gamma=0.9",  # as the paper's NUS-WIDE
-    # L_cls is a mean over the classes, so that a logit pulls a dozen times less than with one label;
-    # with 1 the encoder forgets the classes to separate single samples
-    "train.lambda_ins=0.1",
-]
+PRESETS = {False: "small", True: "small-multi"}  # by whether samples have several labels
+SMALL_CLASSES = "match.top_k=30"  # they have 120 to 190 samples
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,7 @@ def run_demo(path: Path, *, multi_label: bool, overrides: list[str], watch: Watc
     """Write the demo data beside the run directory, do every stage and make the report."""
     source = path.with_name(path.name + "-data")
     data = [f"data.source={source}", f"data.classes={source / 'classes.yaml'}"]
-    several = SEVERAL if multi_label else []
-    settings = config.load(preset_name="demo", overrides=[*data, *several, *overrides])
+    settings = config.load(preset_name=PRESETS[multi_label], overrides=[*data, SMALL_CLASSES, *overrides])
     run = Run.create(path, settings)
     PLAN.announce(run, watch, first=["compose"], last=["measure", "report"])
     with _shown("compose", watch):

@@ -23,10 +23,10 @@ from capro.data.summary import FEW_TEXTS
 from capro.evaluate.class_findings import class_findings, finding_text
 from capro.evaluate.metrics import class_sizes
 from capro.evaluate.noise import noise_from_anchors
+from capro.method.anchors import anchor_choice
 from capro.run.artefacts import ANCHORS, CLEANED_LABELS, DETAILS, SUMMARY, VISUAL
 from capro.run.directory import Run
 from capro.text.classes import classes_of, has_meaning
-from capro.train.setup import anchor_choice
 
 SMALL_CLASS = 20  # samples; fewer give no prototype worth the name
 SHOWN = 5

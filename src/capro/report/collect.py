@@ -19,13 +19,13 @@ from capro.evaluate import label_changes, metrics, open_set
 from capro.evaluate.class_findings import class_findings, finding_text
 from capro.evaluate.comparison import jsonable
 from capro.evaluate.label_changes import KINDS, LabelChanges
+from capro.method.anchors import anchor_choice
 from capro.report import sentences
 from capro.report.galleries import Shown, anchors_protected, class_galleries, embedding, samples, top_matches
 from capro.report.load import Loaded, load
 from capro.run.directory import Run
 from capro.run.plan import Plan
 from capro.run.progress import SILENT, Watch
-from capro.train.setup import anchor_choice
 from capro.wording import plain
 
 FLOW_CLASSES = 18

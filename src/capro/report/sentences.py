@@ -63,7 +63,7 @@ def was_wrong(counts: dict[str, int], worst: Sequence[tuple[str, float]], *, mul
     return text + (f" The noisiest classes are {listed(named)}." if named else "")
 
 
-ANCHORS = {  # by what chose them, see `capro.train.setup.anchor_choice`
+ANCHORS = {  # by what chose them, see `capro.method.anchors.anchor_choice`
     "text": "became anchors: their texts, helped by the texts of images that look alike, are nearest to what "
     "the class means",
     "picture": "became anchors without a text: their pictures are the most typical of their class",

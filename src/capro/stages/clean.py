@@ -18,6 +18,7 @@ from capro.evaluate import verdicts
 from capro.evaluate.neighbourhood import NEIGHBORS, Neighbourhood, neighbourhood, text_lenders
 from capro.graph.neighbors import nearest
 from capro.method import plus
+from capro.method.anchors import anchor_choice
 from capro.review.decisions import Fixed, deciding_person
 from capro.run.artefacts import (
     ADJACENCY,
@@ -45,7 +46,7 @@ from capro.stages.train import has_step2, judge_of
 from capro.stages.training import Parts, parts_of
 from capro.train.batches import forward_plain
 from capro.train.judgement import Judged, judge_all
-from capro.train.setup import TrainingSet, anchor_choice, anchored_of, load_net
+from capro.train.setup import TrainingSet, anchored_of, load_net
 
 
 def _by_rule(job: Job, parts: Parts, anchored: Tensor) -> Judged:

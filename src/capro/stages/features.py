@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.data.views import KEY, QUERY
 from capro.nets.backbones import Backbone
+from capro.nets.inference import for_inference
 from capro.run.artefacts import KEY_FEATURES, PLAIN_FEATURES, QUERY_FEATURES
 from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
@@ -49,6 +51,7 @@ def embed_images(
     """Features of images, (n, d_v), into this rank's shards; ``step`` counts its rows."""
     device = ranks.accelerator.device
     encoder = encoder.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    quick = cache(lambda shape: for_inference(encoder, shape))
     size = settings.embed.batch_size
     if device.type == "cpu":
         size = min(size, CPU_BATCH)
@@ -62,7 +65,7 @@ def embed_images(
             x = inputs.ready(raw, block, epoch=epoch, view=view, device=device)
             if x.ndim == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
-            parts.append(encoder(x).float().cpu().numpy())
+            parts.append(quick(x.shape[1:])(x).float().cpu().numpy())
             step(len(block))
         return np.concatenate(parts)
 

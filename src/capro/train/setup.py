@@ -17,6 +17,7 @@ from capro.data.labels import labels_of
 from capro.data.manifest import manifest_of
 from capro.data.pixels import pixels_of
 from capro.errors import DataError
+from capro.method.anchors import anchor_choice
 from capro.method.losses import positive_weights
 from capro.nets.backbones import Backbone, Cost, FeatureBackbone, cost, load_backbone
 from capro.nets.heads import Heads
@@ -82,13 +83,6 @@ def _marked(frame: pd.DataFrame, training: TrainingSet) -> Tensor:
     )
     anchored[(rows, columns) if training.multi_label else (rows,)] = True
     return anchored
-
-
-def anchor_choice(anchors: pd.DataFrame) -> NDArray[np.object_]:
-    """What chose each anchor: `text`, `picture` (it has no text) or `chance`; runs before 0.2.0 chose by texts."""
-    if "chosen_by" in anchors:
-        return anchors["chosen_by"].to_numpy(dtype=object)
-    return np.where(anchors["random"].to_numpy(dtype=bool), "chance", "text").astype(object)
 
 
 def text_anchors(run: Run, training: TrainingSet) -> Tensor:
