@@ -21,6 +21,15 @@ def _hold(path: Path) -> None:
     perform(Run.open(path), stage("scan", lambda _: time.sleep(60), held=True))
 
 
+def test_what_a_kill_left_of_the_settings_goes_when_they_are_written(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", Settings())
+    left = run.path / ".run.1.2.tmp.yaml"
+    left.write_text("seed: ")
+    with run.alone():
+        run.write_settings()
+    assert not left.exists()
+
+
 def test_two_processes_do_not_share_a_run_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
     run = make(tmp_path)
     holder = multiprocessing.get_context("spawn").Process(target=_hold, args=(run.path,))

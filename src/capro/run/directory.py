@@ -34,7 +34,7 @@ from capro.errors import RunError, first_line
 from capro.plain_yaml import parse_yaml
 from capro.regular_files import NotAFileError, read_regular
 from capro.run import artefacts, checksums, durable, processes
-from capro.run.artefacts import Artefact, atomic_path, temporaries, write_json, write_text
+from capro.run.artefacts import Artefact, remove_temporaries, temporaries, write_json, write_text
 from capro.run.disk_errors import writing
 from capro.run.fingerprints import fingerprint
 from capro.run.lock import LOCK, alone_in
@@ -111,8 +111,6 @@ class Run:
             with writing(path):
                 durable.make_folder(path)
             with run.alone():
-                for left in temporaries(path, SETTINGS):
-                    left.unlink()
                 run.write_settings()
         return run
 
@@ -156,18 +154,17 @@ class Run:
             yield
 
     @contextmanager
-    def beside(self, file: Path) -> Iterator[Path]:
-        """A temporary path for a file beside a stage's results; killed attempts leave nothing for ever."""
+    def beside(self, file: Path) -> Iterator[None]:
+        """Alone in the directory to write a file beside a stage's results; what killed attempts left of it goes."""
         with self.alone():
-            for left in temporaries(file.parent, file.name):
-                left.unlink()
-            with atomic_path(file) as temporary:
-                yield temporary
+            remove_temporaries(file)
+            yield
 
     def note(self, artefact: Artefact[dict[str, Any]], document: Mapping[str, Any]) -> None:
         """Keep what a command found beside a stage's results, with a hash of itself."""
-        with self.beside(self.file(artefact)) as temporary:
-            artefact.save(temporary, checksums.sealed(document))
+        file = self.file(artefact)
+        with self.beside(file):
+            artefact.save(file, checksums.sealed(document))
 
     def noted(self, artefact: Artefact[dict[str, Any]]) -> dict[str, Any] | None:
         """What a command kept beside a stage's results; None where there is nothing."""
@@ -197,6 +194,7 @@ class Run:
         }
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
         file = self.path / SETTINGS
+        remove_temporaries(file)
         if not file.exists() or file.read_text("utf-8") != text:
             write_text(file, text)
 

@@ -27,6 +27,7 @@ from capro.run.artefacts import (
     ENHANCED_TEXTS,
     TEXTS,
     VISUAL,
+    atomic_path,
 )
 from capro.run.directory import Run
 from capro.run.stage import Job, Stage
@@ -228,6 +229,6 @@ def anchor_sheet(run: Run, *, columns: int = 12) -> Path:
         for name, part in frame.groupby("class")
     }
     path = run.folder("match") / ANCHOR_SHEET
-    with run.beside(path) as temporary:
+    with run.beside(path), atomic_path(path) as temporary:
         contact_sheet(rows).save(temporary)
     return path
