@@ -6,6 +6,8 @@ import contextlib
 import os
 import pty
 import sys
+import threading
+import time
 
 import pytest
 
@@ -46,13 +48,31 @@ def test_a_pipe_gets_a_line_every_half_minute(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == ""
 
 
+def test_a_pipe_gets_a_line_where_no_step_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "INTERVAL", 0.02)
+    said: list[str] = []
+    before = threading.active_count()
+    with progress.regular_lines("graph (reciprocal)", None, write=said.append):
+        until = time.monotonic() + 10
+        while len(said) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+    assert said[:2] == ["graph (reciprocal): for 0 s"] * 2
+    assert threading.active_count() == before
+    with pytest.raises(KeyError), progress.regular_lines("x", 3, write=said.append):
+        raise KeyError
+    assert threading.active_count() == before
+
+
 def test_a_pipe_gets_no_time_left_without_a_total(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    monkeypatch.setattr(progress, "INTERVAL", 1e-3)
     with progress.terminal("ranking senses", None) as step:
+        time.sleep(2e-3)
         step(3)
-    assert capsys.readouterr().err.startswith("ranking senses: 3")
+        time.sleep(2e-3)
+        step(3)
+    assert "ranking senses: 6, " in capsys.readouterr().err
     monkeypatch.setattr(processes, "rank", lambda: 1)
     with progress.terminal("ranking senses", 6) as step:
         step(3)

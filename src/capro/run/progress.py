@@ -8,6 +8,7 @@ library calls stay quiet; the live view of `capro run` is in ``capro.cli.live_vi
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -91,22 +92,39 @@ def pace(done: int, total: int | None, rate: float) -> str:
 def regular_lines(
     label: str, total: int | None, *, write: Say, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Step]:
-    """A line every ``INTERVAL`` seconds: for pipes and logs."""
-    done, last = 0, clock()
-    first: tuple[float, int] | None = None  # a training that is resumed begins with a jump
+    """A line every ``INTERVAL`` seconds, for pipes and logs; also where no step is reported for so long."""
+    begin = last = clock()
+    done, first = 0, (0.0, 0)
+    begun, ended = False, threading.Event()
 
-    def step(advance: int = 1, figures: Figures | None = None) -> None:
-        nonlocal done, last, first
-        done, now = done + advance, clock()
-        first = first or (now, done)
-        if now - last < INTERVAL:
-            return
+    def line(now: float, figures: Figures | None = None) -> None:
+        nonlocal last
         last = now
         since, before = first
-        rate = (done - before) / (now - since) if now > since else 0.0
-        write(f"{label}: {pace(done, total, rate)}{f', {figures}' if figures else ''}")
+        rate = (done - before) / (now - since) if begun and now > since else 0.0
+        at = pace(done, total, rate) if done else f"for {duration(now - begin)}"
+        write(f"{label}: {at}{f', {figures}' if figures else ''}")
 
-    yield step
+    def step(advance: int = 1, figures: Figures | None = None) -> None:
+        nonlocal done, first, begun
+        done, now = done + advance, clock()
+        if not begun:  # a training that is resumed begins with a jump
+            first, begun = (now, done), True
+        if now - last >= INTERVAL:
+            line(now, figures)
+
+    def watch() -> None:
+        while not ended.wait(INTERVAL):
+            if (now := clock()) - last >= INTERVAL:
+                line(now)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield step
+    finally:
+        ended.set()
+        watcher.join()
 
 
 @contextmanager
