@@ -158,27 +158,33 @@ class Plan:
             if run.finished(stage.name):
                 self._refuse(run, stage.name)
 
-    def _check(self, run: Run, stage: Stage, ready: set[str]) -> None:
+    def _check(self, run: Run, stage: Stage, ready: Iterable[str]) -> None:
         """Refuse a stage that would read what is missing or out of date and has a command of its own."""
+        self._check_inputs(run, stage, set(ready))
+
+    def _check_inputs(self, run: Run, stage: Stage, checked: set[str]) -> None:
+        """Check what a stage reads, directly or not, each stage once: those before it first."""
         for needed in (*stage.inputs(run.settings), *stage.uses):
-            if needed in ready:
+            if needed in checked:
                 continue
+            checked.add(needed)
             if needed in self:
-                self._check(run, self[needed], ready)
+                self._check_inputs(run, self[needed], checked)
             if needed not in self or not self[needed].implicit:
                 self._refuse(run, needed)
 
     def _refuse(self, run: Run, name: str) -> None:
         """Stop where a stage is missing, damaged or out of date."""
         run.refuse_damaged(name)
-        everything = self.command("run", run.path) + _as_options(run)
         if run.finished(name) is None:
+            everything = self.command("run", run.path) + _as_options(run)
             own = f"`{self.command(name, run.path)}` first, or " if name in self and name != "scan" else ""
             raise RunError(
                 f"{run.path}: the {name} stage has not finished",
                 hint=f"run {own}`{everything}` for all stages",
             )
         if name in self and (why := outdated(self[name], run)):
+            everything = self.command("run", run.path) + _as_options(run)
             raise RunError(
                 f"{run.path}: the {name} stage is out of date: {'; '.join(why)}",
                 hint=f"`{everything}` does it again, with all that follows",
@@ -186,12 +192,13 @@ class Plan:
 
     def _before(self, run: Run, names: Iterable[str], *, uses: bool = True) -> set[str]:
         """Stages and all that they read (and use), directly or not."""
-        found: set[str] = set()
-        for name in names:
+        found, waiting = set[str](), [*names]
+        while waiting:
+            name = waiting.pop()
             if name in self and name not in found:
+                found.add(name)
                 stage = self[name]
-                needed = [*stage.inputs(run.settings), *(stage.uses if uses else ())]
-                found |= {name} | self._before(run, needed, uses=uses)
+                waiting += [*stage.inputs(run.settings), *(stage.uses if uses else ())]
         return found
 
     def _say_redone(self, run: Run, names: Sequence[str], watch: Watch) -> None:
