@@ -30,6 +30,24 @@ def test_cross_entropy_is_the_sum_over_classes(seed):
         assert plus.cross_entropy(logits, q, several=True)[i] == pytest.approx(bits, abs=1e-4)
 
 
+@given(SEEDS)
+@FEW
+def test_the_gradient_of_cross_entropy_is_that_of_the_plain_formula(seed):
+    """Also of targets that do not sum to 1, and of logits that exp cannot hold."""
+    q = distributions(4, 3, seed) * torch.tensor([1.0, 0.5, 0.0, 2.0])[:, None]
+    logits = torch.randn(4, 3, generator=generator(seed)) + torch.tensor([0.0, 200.0, -200.0, 0.0])[:, None]
+    weight = torch.rand(4, generator=generator(seed + 1))
+    ours, plain = (logits.clone().requires_grad_() for _ in range(2))
+    found = (weight * plus.cross_entropy(ours, q)).sum()
+    expected = -(weight * (q * plain.log_softmax(1)).sum(1)).sum()
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
+    found.backward(retain_graph=True)
+    expected.backward()
+    torch.testing.assert_close(ours.grad, plain.grad, atol=1e-5, rtol=1e-4)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        found.backward()
+
+
 def test_linear_is_ridge_bound_multinomial_regression():
     x, _, _, y, _ = made_up(120, 3)
     decay = 1e-3

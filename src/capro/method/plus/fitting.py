@@ -70,6 +70,29 @@ def centred(features: Tensor) -> Tensor:
     return centring(features)(features)
 
 
+class _SoftTargets(torch.autograd.Function):
+    """Cross-entropy against soft targets with its gradient in one buffer.
+
+    Arrays of (n, K) are what a fit spends its time on: torch's own steps would write seven of them. The buffer is
+    overwritten in the backward pass, so a second one through the same graph is an error.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, q: Tensor) -> Tensor:
+        buffer = logits - logits.max(1, keepdim=True)[0]
+        fit, weight = torch.linalg.vecdot(q, buffer), q.sum(1)
+        total = buffer.exp_().sum(1)
+        buffer.mul_((weight / total)[:, None]).sub_(q)  # weight softmax - q
+        ctx.save_for_backward(buffer)
+        loss: Tensor = weight * total.log() - fit
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (buffer,) = ctx.saved_tensors
+        return buffer.mul_(gradient[:, None]), None
+
+
 def cross_entropy(logits: Tensor, q: Tensor, *, several: bool = False) -> Tensor:
     """Cross-entropy of each sample against soft targets, (n, K) x (n, K) -> (n,).
 
@@ -78,7 +101,8 @@ def cross_entropy(logits: Tensor, q: Tensor, *, several: bool = False) -> Tensor
     """
     if several:
         return F.binary_cross_entropy_with_logits(logits, q, reduction="none").sum(1)
-    return -(q * F.log_softmax(logits, 1)).sum(1)
+    found: Tensor = _SoftTargets.apply(logits, q)  # type: ignore[no-untyped-call]
+    return found
 
 
 def linear(
@@ -108,10 +132,10 @@ def linear(
     w = w / w.sum().clamp(min=TINY)
     W, b = torch.zeros(x.shape[1], q.shape[1]), torch.zeros(q.shape[1])
     scales = torch.zeros(0 if offsets is None else offsets.shape[2])
-    known = torch.zeros(()) if base is None else base
+    known = b if base is None else base
 
     def value() -> Tensor:
-        logits = x @ W + b + known
+        logits = torch.addmm(known, x, W)
         ridge = decay * (W**2).sum()
         if offsets is not None:
             logits, ridge = logits + offsets @ scales, ridge + decay * (scales**2).sum()

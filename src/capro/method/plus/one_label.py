@@ -34,9 +34,9 @@ ZERO_SHOT = 3.0  # logits per standard deviation where pictures are all that is 
 
 @dataclass(frozen=True)
 class _Field:
-    """One text field of every sample, compared with the classes."""
+    """One text field of every sample, compared with the classes; all is zero where there is no text."""
 
-    cosines: Tensor  # (n, C)
+    cosines: Tensor  # (n, C + 1), 0 for none of these
     present: Tensor  # (n,) bool
     none: Tensor  # (n, 2): best cosine to a class, to another sense of the query word
 
@@ -45,12 +45,14 @@ def _fields(
     texts: Sequence[Tensor], class_texts: Tensor, word: Tensor, senses: Tensor, owner: Tensor
 ) -> list[_Field]:
     found = []
+    states = torch.cat([class_texts, torch.zeros(1, class_texts.shape[1])])
     for t in texts:
-        cosines = t @ class_texts.T
+        cosines = t @ states.T
+        named = cosines[:, :-1]
         other = (t @ senses.T).masked_fill(owner[None] != word[:, None], -torch.inf)
         best = other.max(1)[0] if len(owner) else torch.full((len(t),), -torch.inf)
-        best = torch.where(best.isinf(), cosines.mean(1), best)  # a word with one sense
-        none = torch.stack([cosines.max(1)[0], best], 1)
+        best = torch.where(best.isinf(), named.mean(1), best)  # a word with one sense
+        none = torch.stack([named.max(1)[0], best], 1)
         found.append(_Field(cosines, t.any(1), none))
     return found
 
@@ -58,7 +60,7 @@ def _fields(
 def _mean_field(fields: Sequence[_Field], like: Tensor, classes: int) -> _Field:
     """The mean over the fields that are present; zeros where none is."""
     n = len(like)
-    cosines, none, count = torch.zeros(n, classes), torch.zeros(n, 2), torch.zeros(n)
+    cosines, none, count = torch.zeros(n, classes + 1), torch.zeros(n, 2), torch.zeros(n)
     for field in fields:
         here = field.present.float()
         cosines, none = cosines + here[:, None] * field.cosines, none + here[:, None] * field.none
@@ -96,13 +98,19 @@ class _Words:
 
     def logits(self, label: Tensor, fields: Sequence[_Field], fits: Tensor | None) -> Tensor:
         """(n, C + 1), from log P(y | z) of each sample, (n, C + 1), and its texts."""
-        out = self.label * label + self.bias
         weight = None if fits is None else counted(fits, self.gate)
+        columns, rows = [torch.zeros(len(label), 0)], [torch.zeros(0, label.shape[1])]
         for j, field in enumerate(fields):
-            none = (field.none * self.none_slope[j]).sum(1, keepdim=True)
-            text = torch.cat([self.slope[j] * field.cosines, none], 1) + self.field_bias[j]
-            here = field.present if weight is None else field.present * weight[:, j]
-            out = out + here[:, None] * text
+            here = field.present.float() if weight is None else field.present * weight[:, j]
+            columns += [here[:, None], here[:, None] * field.none]
+            rows += [self.field_bias[j][None], F.pad(self.none_slope[j][:, None], (label.shape[1] - 1, 0))]
+        # arrays of (n, C + 1) are what a fit spends its time on: one product, then sums in place
+        out = torch.addmm(self.bias, torch.cat(columns, 1), torch.cat(rows))
+        out.addcmul_(label, self.label)
+        for j, field in enumerate(fields):
+            out.addcmul_(
+                field.cosines, self.slope[j] if weight is None else (self.slope[j] * weight[:, j])[:, None]
+            )
         return out
 
     def fit(

@@ -45,13 +45,15 @@ class _TagWords:
 
     def logits(self, tags: Tensor, read: _Read) -> Tensor:
         """(n, C), from the tags' evidence, (n, C), and the texts."""
-        out = self.bias + tags
         weight = None if read.fits is None else counted(read.fits, self.gate)
-        for j, (cosine, present) in enumerate(zip(read.cosines, read.present, strict=True)):
+        columns = [torch.zeros(len(tags), 0)]
+        for j, present in enumerate(read.present):
             # a field may have several cosines, one after the other
             column = 0 if weight is None else j * weight.shape[1] // len(read.cosines)
-            here = present if weight is None else present * weight[:, column]
-            out = out + here[:, None] * (self.slope[j] * cosine + self.field_bias[j])
+            columns.append((present.float() if weight is None else present * weight[:, column])[:, None])
+        out = torch.addmm(self.bias, torch.cat(columns, 1), self.field_bias).add_(tags)
+        for j, cosine in enumerate(read.cosines):  # 0 where there is no text
+            out.addcmul_(cosine, self.slope[j] if weight is None else self.slope[j] * columns[j + 1])
         return out
 
     def fit(self, tags: Tensor, read: _Read, q: Tensor) -> None:
