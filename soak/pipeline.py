@@ -105,9 +105,18 @@ def place(source: Path | None, folder: Path) -> Path:
     return target
 
 
-def difference(wanted: Path, found: Path, *, leave_out: str = "") -> str:
-    """What differs between two folders; empty where all files have the same bytes."""
-    first, second = ({k: v for k, v in tree(run).items() if k != leave_out} for run in (wanted, found))
+def difference(wanted: Path, found: Path, *, leave_out: tuple[str, ...] = ()) -> str:
+    """What differs between two folders; empty where all files have the same bytes.
+
+    Args:
+        wanted: One folder.
+        found: The other.
+        leave_out: With what the names of files begin that do not count.
+    """
+    first, second = (
+        {name: value for name, value in tree(run).items() if not name.startswith(leave_out)}
+        for run in (wanted, found)
+    )
     missing, more = sorted(first.keys() - second.keys()), sorted(second.keys() - first.keys())
     other = sorted(name for name in first.keys() & second.keys() if first[name] != second[name])
     parts = {"missing": missing, "too many": more, "other bytes": other}

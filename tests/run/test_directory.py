@@ -84,7 +84,7 @@ def test_a_run_of_version_0_1_0_opens_and_goes_on(tmp_path: Path) -> None:
     perform(run, stage("scan", a=1))
     file = run.path / "run.yaml"
     document = yaml.safe_load(file.read_text("utf-8"))
-    del document["layout"]  # version 0.1.0 wrote no number, and the same files
+    del document["layout"], document["check"]  # version 0.1.0 wrote neither, and the same files
     file.write_text(yaml.safe_dump(document | {"capro": "0.1.0"}, sort_keys=False), "utf-8")
     opened = Run.open(run.path)
     assert opened.settings == run.settings
@@ -161,6 +161,8 @@ def test_a_damaged_run_yaml_has_a_way_out(tmp_path: Path) -> None:
         "",
         "half: [",
         whole[: len(whole) // 2].rsplit("settings")[0],
+        whole[: whole.index("train:")],  # valid, and without the settings of later stages
+        whole.replace("seed: 3", "seed: 7"),
         "\0" * 50,
         "[" * 3000,
         "5",

@@ -68,7 +68,8 @@ def _document(path: Path) -> dict[str, Any]:
             f"{path}: made by capro {document.get('capro')}, whose runs this version cannot read",
             hint="install that version, or give a new folder to --run",
         )
-    return document
+    # older versions wrote no hash; it stands first, so that a file that is cut off still has it
+    return {} if checksums.SELF in document and not checksums.is_sealed(document) else document
 
 
 def _begun(path: Path) -> list[Path]:
@@ -126,7 +127,7 @@ class Run:
         settings = settings_in(path)
         if settings is None:
             raise RunError(
-                f"{file}: damaged",
+                f"{file}: damaged, or changed by hand",
                 hint=f"`capro run --data SOURCE --run {shlex.quote(str(path))}` with the options of the first "
                 "time writes it again; stages that these settings have made stay as they are",
             )
@@ -192,7 +193,9 @@ class Run:
             "data": self.need("scan") if self.finished("scan") else None,
             "settings": self.settings.model_dump(),
         }
-        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        sealed = checksums.sealed(document)
+        first = {checksums.SELF: sealed.pop(checksums.SELF)}
+        text = yaml.safe_dump(first | sealed, sort_keys=False, allow_unicode=True)
         file = self.path / SETTINGS
         remove_temporaries(file)
         if not file.exists() or file.read_text("utf-8") != text:
