@@ -74,6 +74,24 @@ def test_cached_and_decoded_images_give_the_same_views(pixels: Pixels, tmp_path:
         assert torch.equal(one, other)
 
 
+def test_few_images_are_on_their_way_at_once(
+    pixels: Pixels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million that wait take two gigabytes."""
+    monkeypatch.setattr("capro.data.pixels.AHEAD", 2)
+    begun, done = [], []
+    real = Pixels._decode
+
+    def decode(self: Pixels, position: int) -> Any:
+        begun.append(position)
+        assert len(begun) - len(done) <= 2
+        return real(self, position)
+
+    monkeypatch.setattr(Pixels, "_decode", decode)
+    pixels.build(tmp_path / "cache", progress=done.append)
+    assert sorted(begun) == [*range(5)]
+
+
 def test_reused_buffers_change_no_batch(pixels: Pixels) -> None:
     shape: Any = SimpleNamespace(size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
     inputs = ImageInputs(pixels, shape, ViewSettings(), seed=3)

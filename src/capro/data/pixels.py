@@ -5,7 +5,7 @@ Both ways give the same pixels. The cache is one flat file of RGB bytes with an 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -23,6 +23,7 @@ from capro.run.artefacts import PIXEL_INDEX, PIXELS, atomic_path, read_array, wr
 from capro.run.directory import Run
 
 T = TypeVar("T")
+AHEAD = 256  # images that are decoded at once
 
 
 class Pixels:
@@ -96,8 +97,7 @@ class Pixels:
             ThreadPoolExecutor() as pool,
         ):
             _write_header(file, 0)
-            arrays = pool.map(lambda position: np.asarray(self._decode(position)), range(len(self)))
-            for position, pixels in enumerate(arrays):
+            for position, pixels in enumerate(self._in_order(pool)):
                 index[position] = place, *pixels.shape[:2]
                 file.write(pixels.tobytes())
                 place += pixels.size
@@ -105,6 +105,12 @@ class Pixels:
             file.seek(0)
             _write_header(file, place)
         write_array(folder / PIXEL_INDEX.file, index)
+
+    def _in_order(self, pool: ThreadPoolExecutor) -> Iterator[NDArray[np.uint8]]:
+        """Every image's bytes; few are on their way at once, since a pool would take in a million positions."""
+        for begin in range(0, len(self), AHEAD):
+            positions = range(begin, min(begin + AHEAD, len(self)))
+            yield from pool.map(lambda position: np.asarray(self._decode(position)), positions)
 
 
 def pixels_of(run: Run, side: int, *, cached: bool = True) -> Pixels:
