@@ -1,0 +1,163 @@
+"""Ray as an engine: the parts of a stage are tasks on a cluster. The only module that imports Ray.
+
+This process, the driver, holds the lock of the run and writes the artefacts. Tasks write shards, or return small
+results. Ray repeats a task whose process or node is gone; a task that Ray gives up is submitted again, a
+few times.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
+# a task without a GPU is to see none; without this Ray warns that it will change
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+import ray
+from ray import exceptions
+
+from capro import __version__
+from capro.errors import ConfigError, RunError, first_line
+
+T = TypeVar("T")
+R = TypeVar("R")
+RETRIES = 3  # of a task by Ray, and of what Ray has given up by us
+AHEAD = 3  # tasks that wait or run for each one that can run
+LOST = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError)
+# one thread a task; one that waits gives its core to others
+WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[RayEngine]:
+    """An engine on a cluster: ``auto``, ``HOST:PORT``; ``local`` or None starts one on this machine.
+
+    When the block ends the connection ends, and with it every task and a cluster that was started here.
+    """
+    given = f"--address {address}" if address else "--engine ray"
+    try:
+        ray.init(
+            address=address or "local",
+            runtime_env={"env_vars": WORKER_ENVIRONMENT},
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **({"include_dashboard": False} if address in (None, "local") else {}),
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"{given}: {first_line(error)}",
+            hint="start a cluster with `ray start --head`, or leave --address out to start Ray on this machine",
+        ) from None
+    try:
+        if not _slots("CPU"):
+            raise RunError(
+                f"{given}: no node of the cluster has a CPU for tasks",
+                hint="add one: `ray start --address HOST:PORT` on another machine",
+            )
+        yield RayEngine(os.getcwd())
+    finally:
+        ray.shutdown()
+
+
+def _slots(kind: str) -> int:
+    return int(ray.cluster_resources().get(kind, 0))
+
+
+@ray.remote(max_retries=RETRIES)  # type: ignore[untyped-decorator]
+def _task(version: str, folder: str, work: Callable[[Any], Any], item: Any) -> Any:
+    """One item, on a worker. Relative paths are those of the driver."""
+    if version != __version__:
+        raise RunError(
+            f"node {platform.node()} has capro {__version__}, this run {version}",
+            hint="install the same version on every node",
+        )
+    with suppress(OSError):
+        os.chdir(folder)
+    return work(item)
+
+
+@dataclass
+class _Sent:
+    """A task that was submitted."""
+
+    item: Any
+    reply: Any
+    again: int = 0
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """Items as tasks of Ray: one CPU each, and one GPU where the work wants it and the cluster has any.
+
+    Attributes:
+        folder: The working directory of this process.
+    """
+
+    folder: str
+    remote = True
+
+    def map(self, work: Callable[[T], R], items: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
+        """As `capro.run.engine.Engine.map`; an error of a task is raised here as it was there."""
+        kind = "GPU" if gpu and _slots("GPU") else "CPU"
+        task = _task.options(num_cpus=1, num_gpus=int(kind == "GPU"))
+        sent = ray.put(work)
+
+        def submit(item: T) -> Any:
+            return task.remote(__version__, self.folder, sent, item)
+
+        waiting: deque[_Sent] = deque()
+        try:
+            for item in items:
+                waiting.append(_Sent(item, submit(item)))
+                while len(waiting) >= AHEAD * max(1, _slots(kind)):
+                    yield self._result(waiting, submit)
+            while waiting:
+                yield self._result(waiting, submit)
+        finally:  # after an error or Ctrl-C nobody needs the others
+            for each in waiting:
+                ray.cancel(each.reply, force=True)
+
+    def _result(self, waiting: deque[_Sent], submit: Callable[[Any], Any]) -> Any:
+        """What the task that was submitted first returned; it waits in the queue until then."""
+        first = waiting[0]
+        while True:
+            try:
+                found = ray.get(first.reply)
+            except LOST as error:
+                first.again += 1
+                if first.again > RETRIES:
+                    raise RunError(
+                        f"a task was lost {first.again} times by Ray, which repeats it {RETRIES} times each: "
+                        f"{first_line(error)}",
+                        hint="look at the memory of the nodes; the same command goes on where this run stopped",
+                    ) from None
+                first.reply = submit(first.item)
+            except exceptions.RayTaskError as error:
+                raise _as_raised(error) from None
+            else:
+                waiting.popleft()
+                return found
+
+
+def _as_raised(error: Any) -> BaseException:
+    """The error that a task raised."""
+    cause = error.cause
+    if isinstance(cause, ModuleNotFoundError):
+        return RunError(
+            f"a node of the cluster cannot do the work: {first_line(cause)}",
+            hint="install the same capro, with the same extras, in the environment of every node",
+        )
+    return cause if isinstance(cause, BaseException) else error
