@@ -39,7 +39,17 @@ class Nodes:
 def nodes() -> Iterator[Nodes]:
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
+    quick = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 200,
+        "health_check_failure_threshold": 3,
+    }
+    head = {
+        "_system_config": quick,
+        "num_cpus": 1,
+        "include_dashboard": False,
+        "object_store_memory": 80_000_000,
+    }
     found = Nodes(Cluster(initialize_head=True, head_node_args=head))
     found.add()
     yield found
@@ -93,7 +103,9 @@ class Killing:
         doomed = self.nodes.other.node_id
         for result in self.engine.map(Slowly(work, notes), items, gpu=gpu):
             yield result
-            begun, ended = ({p.name[6:] for p in notes.glob(f"{what}-{doomed}*")} for what in ("begun", "ended"))
+            begun, ended = (
+                {p.name[6:] for p in notes.glob(f"{what}-{doomed}*")} for what in ("begun", "ended")
+            )
             if stage not in self.killed and begun - ended and ended:
                 self.nodes.kill()
                 self.killed.append(stage)
@@ -109,17 +121,22 @@ def files(run: Run) -> dict[str, bytes]:
     }
 
 
-def test_a_run_has_the_same_bytes(engine: RayEngine, nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_the_same_bytes(
+    engine: RayEngine, nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from capro.stages import shared_search
 
     monkeypatch.setattr(shared_search, "QUERIES", 4)
-    bert = save_bert(tmp_path / "bert")
+    save_bert(tmp_path / "bert")
     data = squares.write_data(tmp_path / "data")
-    settings = squares.settings(data, f"embed.text_encoder={tmp_path / 'bert'}", "embed.shard_size=6", "embed.visual=small")
+    settings = squares.settings(
+        data, f"embed.text_encoder={tmp_path / 'bert'}", "embed.shard_size=6", "embed.visual=small"
+    )
     t = time.time()
     alone = Run.create(tmp_path / "alone", settings)
     run_all(alone)
-    print("alone", time.time() - t); t = time.time()
+    print("alone", time.time() - t)
+    t = time.time()
     (tmp_path / "notes").mkdir()
     killing = Killing(engine, nodes, tmp_path / "notes", ["features", "graph"])
     shared = Run.create(tmp_path / "shared", settings)

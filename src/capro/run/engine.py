@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, Protocol, TypeVar
 
 from capro.errors import ConfigError, did_you_mean
@@ -74,33 +75,41 @@ def _received(sent: bytes) -> Any:
     return kind(**values)
 
 
-@contextmanager
-def engine_of(name: str, address: str | None) -> Iterator[Engine]:
-    """The engine that a command names, until the block ends.
+def check_engine(name: str, address: str | None) -> None:
+    """Refuse an engine that cannot be had, before anything is written.
 
     Args:
         name: One of `ENGINES`.
-        address: Of a Ray cluster: ``auto``, ``HOST:PORT``; ``local`` or None starts one on this machine.
+        address: Of a Ray cluster.
     """
     if name not in ENGINES:
         raise ConfigError(f"--engine {name!r}", hint=did_you_mean(name, ENGINES))
-    if name == "process":
-        if address is not None:
-            raise ConfigError(
-                f"--address {address}: only the engine ray has an address", hint="add --engine ray"
-            )
-        yield HERE
+    if name != "ray" and address is not None:
+        raise ConfigError(f"--address {address}: only the engine ray has one", hint="add --engine ray")
+    if name != "ray":
         return
     if processes.count() > 1:
         raise ConfigError(
             f"--engine ray in one of {processes.count()} launched processes",
             hint="start one process without torchrun or accelerate: Ray starts the others",
         )
-    try:
-        from capro.run.ray_engine import connected
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise ConfigError("--engine ray needs the package 'ray'", hint='pip install "capro[ray]"') from None
+    if find_spec("ray") is None:
+        raise ConfigError("--engine ray needs the package 'ray'", hint='pip install "capro[ray]"')
+
+
+@contextmanager
+def engine_of(name: str, address: str | None) -> Iterator[Engine]:
+    """The engine that a command names, until the block ends.
+
+    Args:
+        name: One of `ENGINES`.
+        address: Of a Ray cluster: ``auto`` or ``HOST:PORT``; ``local`` or None starts one on this machine.
+    """
+    check_engine(name, address)
+    if name == "process":
+        yield HERE
+        return
+    from capro.run.ray_engine import connected
+
     with connected(address) as engine:
         yield engine

@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,6 +30,7 @@ from capro.errors import ConfigError, RunError, first_line
 T = TypeVar("T")
 R = TypeVar("R")
 RETRIES = 3  # of a task by Ray, and of what Ray has given up by us
+REACH = 10  # seconds until a cluster must answer
 AHEAD = 3  # tasks that wait or run for each one that can run
 LOST = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError)
 # one thread a task; one that waits gives its core to others
@@ -48,7 +51,23 @@ def connected(address: str | None) -> Iterator[RayEngine]:
     When the block ends the connection ends, and with it every task and a cluster that was started here.
     """
     given = f"--address {address}" if address else "--engine ray"
+    with redirect_stdout(sys.stderr):  # Ray prints what it sees of lost nodes; results alone go to stdout
+        _connect(address, given)
+        try:
+            if not _slots("CPU"):
+                raise RunError(
+                    f"{given}: no node of the cluster has a CPU for tasks",
+                    hint="add one: `ray start --address HOST:PORT` on another machine",
+                )
+            yield RayEngine(os.getcwd())
+        finally:
+            ray.shutdown()
+
+
+def _connect(address: str | None, given: str) -> None:
     try:
+        if address not in (None, "auto", "local"):
+            _reach(address)
         ray.init(
             address=address or "local",
             runtime_env={"env_vars": WORKER_ENVIRONMENT},
@@ -56,20 +75,19 @@ def connected(address: str | None) -> Iterator[RayEngine]:
             logging_level=logging.ERROR,
             **({"include_dashboard": False} if address in (None, "local") else {}),
         )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except (RuntimeError, ValueError, OSError, OverflowError) as error:  # of Ray, or of the connection
         raise ConfigError(
             f"{given}: {first_line(error)}",
             hint="start a cluster with `ray start --head`, or leave --address out to start Ray on this machine",
         ) from None
-    try:
-        if not _slots("CPU"):
-            raise RunError(
-                f"{given}: no node of the cluster has a CPU for tasks",
-                hint="add one: `ray start --address HOST:PORT` on another machine",
-            )
-        yield RayEngine(os.getcwd())
-    finally:
-        ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Refuse an address where nobody answers: Ray itself would try for ten minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"--address {address}: not an address", hint="give auto, local or HOST:PORT")
+    socket.create_connection((host, int(port)), timeout=REACH).close()
 
 
 def _slots(kind: str) -> int:
