@@ -29,7 +29,7 @@ from capro.run.engine import HERE, Engine
 
 PATIENCE = 90.0  # seconds until a file of another host is there: NFS keeps a listing for up to 60
 HASH = hashlib.sha256().digest_size
-NOT_SHARED = "put the run directory on a file system that all hosts share"
+NOT_SHARED = "put the run directory and the data on a file system that all hosts share"
 
 Compute = Callable[[int, int], NDArray[Any]]  # rows begin to end
 Part = tuple[int, int, Path]  # begin, end and file of a shard
