@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+import ray
 
+from capro.config import ScanSettings
+from capro.data import scan
+from capro.data.manifest import Row, Source
+from capro.errors import DataError, RunError
+from capro.export.cleaned import export_data
+from capro.run import ray_engine, shards
 from capro.run.directory import Run
+from capro.run.engine import HERE, Engine
 from capro.run.ray_engine import RayEngine, connected
-from capro.stages import run_all
-from tests import squares
+from capro.run.shards import planned, sharded
+from capro.stages import PLAN, posterior, run_all, shared_search
+from tests import squares, tiny
 from tests.text.test_encoders import save_bert
 
 pytestmark = pytest.mark.slow
+
+# a dead node is noticed within a second, not within a quarter of a minute
+HEALTH = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 200,
+    "health_check_failure_threshold": 3,
+}
 
 
 @dataclass
@@ -32,25 +53,14 @@ class Nodes:
 
     def kill(self) -> None:
         self.cluster.remove_node(self.other, allow_graceful=False)
-        self.other = None
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     from ray.cluster_utils import Cluster
 
-    quick = {
-        "health_check_initial_delay_ms": 0,
-        "health_check_period_ms": 200,
-        "health_check_failure_threshold": 3,
-    }
-    head = {
-        "_system_config": quick,
-        "num_cpus": 1,
-        "include_dashboard": False,
-        "object_store_memory": 80_000_000,
-    }
-    found = Nodes(Cluster(initialize_head=True, head_node_args=head))
+    head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
+    found = Nodes(Cluster(initialize_head=True, head_node_args={**head, "_system_config": HEALTH}))
     found.add()
     yield found
     found.cluster.shutdown()
@@ -70,11 +80,9 @@ class Slowly:
     notes: Path
 
     def __call__(self, item: Any) -> Any:
-        import ray
-
         name = f"{ray.get_runtime_context().get_node_id()}-{os.getpid()}-{time.monotonic_ns()}"
         (self.notes / f"begun-{name}").touch()
-        time.sleep(0.2)
+        time.sleep(0.1)
         found = self.work(item)
         (self.notes / f"ended-{name}").touch()
         return found
@@ -82,65 +90,222 @@ class Slowly:
 
 @dataclass
 class Killing:
-    """An engine whose second node is killed while stages are at work."""
+    """An engine whose second node is killed while it works for some stages, each time in the middle."""
 
     engine: RayEngine
     nodes: Nodes
     notes: Path
-    kill_in: list[str]
-    killed: list[str] = field(default_factory=list)
+    stages: list[str]
+    lost: dict[str, int] = field(default_factory=dict)  # tasks that the killed node had begun, by stage
     remote = True
 
     def map(self, work: Any, items: Iterable[Any], *, gpu: bool = False) -> Iterator[Any]:
         items = list(items)
-        stage = next((stage for stage in self.kill_in if f"/{stage}/" in str(items)), None)
-        if stage is None:
+        stage = next((name for name in self.stages if f"/{name}/" in str(items)), "")
+        if not stage:
             yield from self.engine.map(work, items, gpu=gpu)
             return
-        self.kill_in.remove(stage)
-        notes = self.notes / stage
-        notes.mkdir()
+        self.stages.remove(stage)
+        folder = self.notes / stage
+        folder.mkdir(parents=True)
         doomed = self.nodes.other.node_id
-        for result in self.engine.map(Slowly(work, notes), items, gpu=gpu):
-            yield result
+        for found in self.engine.map(Slowly(work, folder), items, gpu=gpu):
+            yield found
             begun, ended = (
-                {p.name[6:] for p in notes.glob(f"{what}-{doomed}*")} for what in ("begun", "ended")
+                {path.name.removeprefix(what) for path in folder.glob(f"{what}-{doomed}*")}
+                for what in ("begun", "ended")
             )
-            if stage not in self.killed and begun - ended and ended:
+            if stage not in self.lost and ended and begun - ended:
                 self.nodes.kill()
-                self.killed.append(stage)
-                if self.kill_in:
+                self.lost[stage] = len(begun - ended)
+                if self.stages:
                     self.nodes.add()
 
 
-def files(run: Run) -> dict[str, bytes]:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ray")
+    save_bert(folder / "bert")
+    return squares.write_data(folder / "data")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tasks of each kind; the workers get the borders from here."""
+    for module, name in ((shared_search, "QUERIES"), (posterior, "BLOCK"), (scan, "BLOCK")):
+        monkeypatch.setattr(module, name, 16)
+    monkeypatch.setattr(shared_search, "QUERIES", 4)
+
+
+def files(folder: Path) -> dict[str, bytes]:
     return {
-        str(path.relative_to(run.path)): path.read_bytes()
-        for path in sorted(run.path.rglob("*"))
-        if path.is_file() and path.name not in ("stage.json", "events.jsonl")
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in ("stage.json", "events.jsonl")  # they hold times
     }
 
 
-def test_a_run_has_the_same_bytes(
-    engine: RayEngine, nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from capro.stages import shared_search
+@pytest.fixture(scope="module")
+def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    bert = data.with_name("bert")
+    encoders = (f"embed.text_encoder={bert}", "embed.visual=small", "embed.shard_size=6")
+    run = Run.create(tmp_path_factory.mktemp("alone") / "run", squares.settings(data, *encoders))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(posterior, "BLOCK", 16)
+        run_all(run)
+    return run
 
-    monkeypatch.setattr(shared_search, "QUERIES", 4)
-    save_bert(tmp_path / "bert")
-    data = squares.write_data(tmp_path / "data")
-    settings = squares.settings(
-        data, f"embed.text_encoder={tmp_path / 'bert'}", "embed.shard_size=6", "embed.visual=small"
-    )
-    t = time.time()
-    alone = Run.create(tmp_path / "alone", settings)
-    run_all(alone)
-    print("alone", time.time() - t)
-    t = time.time()
-    (tmp_path / "notes").mkdir()
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_run_has_the_bytes_of_one_process_though_nodes_die(
+    engine: RayEngine, nodes: Nodes, alone: Run, tmp_path: Path
+) -> None:
+    """One node is killed in the middle of features, the one in its place in the middle of the search."""
     killing = Killing(engine, nodes, tmp_path / "notes", ["features", "graph"])
-    shared = Run.create(tmp_path / "shared", settings)
-    run_all(shared, engine=killing)
-    print("ray", time.time() - t)
-    assert killing.killed == ["features", "graph"]
-    assert files(shared) == files(alone)
+    run = Run.create(tmp_path / "run", alone.settings)
+    run_all(run, engine=killing)
+    assert killing.lost.keys() == {"features", "graph"}
+    found, expected = files(run.path), files(alone.path)
+    assert {
+        "features/query.npy",
+        "embed/visual.npy",
+        "graph/graph.npz",
+        "clean/labels.npy",
+    } <= expected.keys()
+    assert found == expected
+    for stage in PLAN.of(run.settings):  # the engine is in no fingerprint
+        assert stage.is_fresh(run)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_posterior_and_export_have_the_bytes_of_one_process(
+    engine: RayEngine, alone: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posterior, "_part", lambda *_: np.arange(0, 48, 2))  # the others are judged in tasks
+    runs = {}
+    for name, worker in (("alone", HERE), ("ray", engine)):
+        runs[name] = tiny.copied(alone, tmp_path / name, "method=plus")
+        PLAN.on(worker).do(runs[name], "embed", "posterior", "clean")
+        for to in ("webdataset", "hf", "folder"):
+            export_data(runs[name], tmp_path / f"{name}-{to}", to=to, engine=worker)
+    assert runs["ray"].result("posterior")["fitted_to"] == 24
+    assert files(runs["ray"].path) == files(runs["alone"].path)
+    for to in ("webdataset", "hf", "folder"):
+        found, expected = (files(tmp_path / f"{name}-{to}") for name in ("ray", "alone"))
+        assert len(expected) > 2
+        export = {"export.json"}  # it holds the name of the run
+        assert {k: v for k, v in found.items() if k not in export} == {
+            k: v for k, v in expected.items() if k not in export
+        }
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def refuse(item: int) -> int:
+    if item == 1:
+        raise DataError("image 7 is broken", hint="mend it")
+    return item
+
+
+def test_an_error_of_a_task_arrives_as_it_was_raised(engine: RayEngine) -> None:
+    with pytest.raises(DataError, match=r"^image 7 is broken$") as caught:
+        list(engine.map(refuse, [0, 1, 2]))
+    assert caught.value.hint == "mend it"
+    with pytest.raises(ZeroDivisionError):
+        list(engine.map((1).__truediv__, [0]))
+
+
+def test_a_node_without_the_package_is_named(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("only_on_the_driver")
+    exec("def work(item): return item", module.__dict__)
+    module.work.__module__ = module.__name__
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(RunError, match="cannot do the work: No module named 'only_on_the_driver'") as caught:
+        list(engine.map(module.work, [0]))
+    assert "install the same capro" in caught.value.hint
+
+
+def test_another_version_on_a_node_is_refused(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_engine, "__version__", "99.0")
+    with pytest.raises(RunError, match=r"has capro .*, this run 99\.0"):
+        list(engine.map(abs, [1]))
+
+
+def impatient(work: Callable[[Any], Any], item: Any) -> Any:
+    shards.PATIENCE = 0.1
+    return work(item)
+
+
+@dataclass
+class Elsewhere:
+    """An engine whose nodes do not see a folder: it is gone when they begin."""
+
+    engine: Engine
+    gone: Path
+    remote = True
+
+    def map(self, work: Any, items: Iterable[Any], *, gpu: bool = False) -> Iterator[Any]:
+        from functools import partial
+
+        items = list(items)
+        self.gone.rename(self.gone.with_name("away"))
+        return self.engine.map(partial(impatient, work), items, gpu=gpu)
+
+
+def ones(begin: int, end: int) -> np.ndarray:
+    return np.ones((end - begin, 1), np.float32)
+
+
+def test_a_node_that_does_not_see_the_files_is_an_error(engine: RayEngine, tmp_path: Path) -> None:
+    wanted = planned(tmp_path / "run", 4, key="k", size=2)
+    with pytest.raises(RunError, match=r"shards-k-2: host .* does not see it") as caught:
+        sharded(wanted, ones, engine=Elsewhere(engine, wanted.folder))
+    assert "a file system that all hosts share" in caught.value.hint
+    source = Source("files", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    checked = scan._check_elsewhere(  # images that are not seen are not missing
+        [(0, Row("a", "a.png"))], [source], Elsewhere(engine, tmp_path / "data"), ScanSettings()
+    )
+    with pytest.raises(RunError, match=r"data: host .* does not see it"):
+        list(checked)
+
+
+def die(_item: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_task_that_ends_its_process_each_time_is_given_up(
+    engine: RayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_engine, "RETRIES", 1)
+    once = ray_engine._task.options(max_retries=0)
+    monkeypatch.setattr(ray_engine, "_task", once)
+    with pytest.raises(RunError, match="a task was lost 2 times") as caught:
+        list(engine.map(die, [0]))
+    assert "goes on where this run stopped" in caught.value.hint
+
+
+@dataclass(frozen=True)
+class Begin:
+    folder: Path
+
+    def __call__(self, item: int) -> None:
+        (self.folder / str(item)).touch()
+        time.sleep(60)
+
+
+def test_ctrl_c_ends_the_tasks(engine: RayEngine, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        shards.wait_until(lambda: any(tmp_path.iterdir()), "no task began")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.map(Begin(tmp_path), range(20)))
+    thread.join()
+    begin = time.monotonic()
+    assert list(engine.map(abs, [-1])) == [1]  # the CPUs are free again
+    assert time.monotonic() - begin < 20
+    assert len(list(tmp_path.iterdir())) <= 2  # no other task began
