@@ -7,8 +7,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,7 @@ from capro.run.ray_engine import RayEngine, connected
 from capro.run.shards import planned, sharded
 from capro.stages import PLAN, posterior, run_all, shared_search
 from tests import squares, tiny
+from tests.run import ray_work
 from tests.text.test_encoders import save_bert
 
 pytestmark = pytest.mark.slow
@@ -72,22 +74,6 @@ def engine(nodes: Nodes) -> Iterator[RayEngine]:
         yield found
 
 
-@dataclass(frozen=True)
-class Slowly:
-    """Work that takes long enough to be interrupted, and notes which node begins and ends it."""
-
-    work: Callable[[Any], Any]
-    notes: Path
-
-    def __call__(self, item: Any) -> Any:
-        name = f"{ray.get_runtime_context().get_node_id()}-{os.getpid()}-{time.monotonic_ns()}"
-        (self.notes / f"begun-{name}").touch()
-        time.sleep(0.1)
-        found = self.work(item)
-        (self.notes / f"ended-{name}").touch()
-        return found
-
-
 @dataclass
 class Killing:
     """An engine whose second node is killed while it works for some stages, each time in the middle."""
@@ -109,7 +95,7 @@ class Killing:
         folder = self.notes / stage
         folder.mkdir(parents=True)
         doomed = self.nodes.other.node_id
-        for found in self.engine.map(Slowly(work, folder), items, gpu=gpu):
+        for found in self.engine.map(ray_work.Slowly(work, folder), items, gpu=gpu):
             yield found
             begun, ended = (
                 {path.name.removeprefix(what) for path in folder.glob(f"{what}-{doomed}*")}
@@ -185,7 +171,7 @@ def test_posterior_and_export_have_the_bytes_of_one_process(
     runs = {}
     for name, worker in (("alone", HERE), ("ray", engine)):
         runs[name] = tiny.copied(alone, tmp_path / name, "method=plus")
-        PLAN.on(worker).do(runs[name], "embed", "posterior", "clean")
+        PLAN.on(worker).do(runs[name], "embed", "match", "posterior", "clean")
         for to in ("webdataset", "hf", "folder"):
             export_data(runs[name], tmp_path / f"{name}-{to}", to=to, engine=worker)
     assert runs["ray"].result("posterior")["fitted_to"] == 24
@@ -202,39 +188,32 @@ def test_posterior_and_export_have_the_bytes_of_one_process(
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
-def refuse(item: int) -> int:
-    if item == 1:
-        raise DataError("image 7 is broken", hint="mend it")
-    return item
-
-
 def test_an_error_of_a_task_arrives_as_it_was_raised(engine: RayEngine) -> None:
     with pytest.raises(DataError, match=r"^image 7 is broken$") as caught:
-        list(engine.map(refuse, [0, 1, 2]))
+        list(engine.map(ray_work.refuse, [0, 1, 2]))
     assert caught.value.hint == "mend it"
     with pytest.raises(ZeroDivisionError):
         list(engine.map((1).__truediv__, [0]))
 
 
 def test_a_node_without_the_package_is_named(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("only_on_the_driver")
-    exec("def work(item): return item", module.__dict__)
+    module = ModuleType("only_here")
+    exec("def work(item, *_): return item", module.__dict__)
     module.work.__module__ = module.__name__
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    with pytest.raises(RunError, match="cannot do the work: No module named 'only_on_the_driver'") as caught:
-        list(engine.map(module.work, [0]))
-    assert "install the same capro" in caught.value.hint
+    for lacking in ("what is sent", "capro itself"):
+        with pytest.raises(
+            RunError, match=r"^a node of .* cannot do the work: No module named 'only_here'$"
+        ) as caught:
+            list(engine.map(module.work, [0]))
+        assert "install the same capro" in caught.value.hint, lacking
+        monkeypatch.setattr(ray_engine, "_task", ray.remote(module.work))
 
 
 def test_another_version_on_a_node_is_refused(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_engine, "__version__", "99.0")
     with pytest.raises(RunError, match=r"has capro .*, this run 99\.0"):
         list(engine.map(abs, [1]))
-
-
-def impatient(work: Callable[[Any], Any], item: Any) -> Any:
-    shards.PATIENCE = 0.1
-    return work(item)
 
 
 @dataclass
@@ -246,21 +225,15 @@ class Elsewhere:
     remote = True
 
     def map(self, work: Any, items: Iterable[Any], *, gpu: bool = False) -> Iterator[Any]:
-        from functools import partial
-
         items = list(items)
         self.gone.rename(self.gone.with_name("away"))
-        return self.engine.map(partial(impatient, work), items, gpu=gpu)
-
-
-def ones(begin: int, end: int) -> np.ndarray:
-    return np.ones((end - begin, 1), np.float32)
+        return self.engine.map(partial(ray_work.impatient, work), items, gpu=gpu)
 
 
 def test_a_node_that_does_not_see_the_files_is_an_error(engine: RayEngine, tmp_path: Path) -> None:
     wanted = planned(tmp_path / "run", 4, key="k", size=2)
     with pytest.raises(RunError, match=r"shards-k-2: host .* does not see it") as caught:
-        sharded(wanted, ones, engine=Elsewhere(engine, wanted.folder))
+        sharded(wanted, ray_work.ones, engine=Elsewhere(engine, wanted.folder))
     assert "a file system that all hosts share" in caught.value.hint
     source = Source("files", str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
@@ -271,28 +244,15 @@ def test_a_node_that_does_not_see_the_files_is_an_error(engine: RayEngine, tmp_p
         list(checked)
 
 
-def die(_item: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_task_that_ends_its_process_each_time_is_given_up(
-    engine: RayEngine, monkeypatch: pytest.MonkeyPatch
+def test_a_task_that_ray_gives_up_is_submitted_again(
+    engine: RayEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_engine, "RETRIES", 1)
-    once = ray_engine._task.options(max_retries=0)
-    monkeypatch.setattr(ray_engine, "_task", once)
-    with pytest.raises(RunError, match="a task was lost 2 times") as caught:
-        list(engine.map(die, [0]))
+    monkeypatch.setattr(ray_engine, "RETRIES", 0)
+    assert list(engine.map(ray_work.DieOnce(tmp_path / "died"), [1])) == [1]
+    monkeypatch.setattr(ray_engine, "RESUBMISSIONS", 0)
+    with pytest.raises(RunError, match="a task was lost 1 times") as caught:
+        list(engine.map(ray_work.DieOnce(tmp_path / "again"), [0]))
     assert "goes on where this run stopped" in caught.value.hint
-
-
-@dataclass(frozen=True)
-class Begin:
-    folder: Path
-
-    def __call__(self, item: int) -> None:
-        (self.folder / str(item)).touch()
-        time.sleep(60)
 
 
 def test_ctrl_c_ends_the_tasks(engine: RayEngine, tmp_path: Path) -> None:
@@ -303,7 +263,7 @@ def test_ctrl_c_ends_the_tasks(engine: RayEngine, tmp_path: Path) -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        list(engine.map(Begin(tmp_path), range(20)))
+        list(engine.map(ray_work.Begin(tmp_path), range(20)))
     thread.join()
     begin = time.monotonic()
     assert list(engine.map(abs, [-1])) == [1]  # the CPUs are free again

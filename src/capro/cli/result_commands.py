@@ -113,8 +113,9 @@ def export(
     """
     from capro.data.readers import load_writer
     from capro.export.cleaned import export_data, scan_command
-    from capro.run.engine import engine_of
+    from capro.run.engine import check_engine, engine_of
 
+    check_engine(engine, address)
     opened = open_run(run)
     PLAN.require(opened, "clean")
     with engine_of(engine, address) as workers, plain_lines().bar("writing images", None) as step:

@@ -18,18 +18,23 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
+# read when Ray is imported
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault(
+    "RAY_IGNORE_UNHANDLED_ERRORS", "1"
+)  # the first error of a task is raised, others are not shown
 # a task without a GPU is to see none; without this Ray warns that it will change
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
 import ray
-from ray import exceptions
+from ray import cloudpickle, exceptions
 
 from capro import __version__
 from capro.errors import ConfigError, RunError, first_line
 
 T = TypeVar("T")
 R = TypeVar("R")
-RETRIES = 3  # of a task by Ray, and of what Ray has given up by us
+RETRIES = 3  # of a task, by Ray
+RESUBMISSIONS = 3  # of a task that Ray has given up
 REACH = 10  # seconds until a cluster must answer
 AHEAD = 3  # tasks that wait or run for each one that can run
 LOST = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError)
@@ -94,8 +99,8 @@ def _slots(kind: str) -> int:
     return int(ray.cluster_resources().get(kind, 0))
 
 
-@ray.remote(max_retries=RETRIES)  # type: ignore[untyped-decorator]
-def _task(version: str, folder: str, work: Callable[[Any], Any], item: Any) -> Any:
+@ray.remote  # type: ignore[untyped-decorator]
+def _task(version: str, folder: str, work: bytes, item: Any) -> Any:
     """One item, on a worker. Relative paths are those of the driver."""
     if version != __version__:
         raise RunError(
@@ -104,7 +109,7 @@ def _task(version: str, folder: str, work: Callable[[Any], Any], item: Any) -> A
         )
     with suppress(OSError):
         os.chdir(folder)
-    return work(item)
+    return cloudpickle.loads(work)(item)
 
 
 @dataclass
@@ -130,8 +135,8 @@ class RayEngine:
     def map(self, work: Callable[[T], R], items: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
         """As `capro.run.engine.Engine.map`; an error of a task is raised here as it was there."""
         kind = "GPU" if gpu and _slots("GPU") else "CPU"
-        task = _task.options(num_cpus=1, num_gpus=int(kind == "GPU"))
-        sent = ray.put(work)
+        task = _task.options(num_cpus=1, num_gpus=int(kind == "GPU"), max_retries=RETRIES)
+        sent = ray.put(cloudpickle.dumps(work))  # read by a task itself, so that its error is the task's
 
         def submit(item: T) -> Any:
             return task.remote(__version__, self.folder, sent, item)
@@ -156,7 +161,7 @@ class RayEngine:
                 found = ray.get(first.reply)
             except LOST as error:
                 first.again += 1
-                if first.again > RETRIES:
+                if first.again > RESUBMISSIONS:
                     raise RunError(
                         f"a task was lost {first.again} times by Ray, which repeats it {RETRIES} times each: "
                         f"{first_line(error)}",
@@ -173,9 +178,11 @@ class RayEngine:
 def _as_raised(error: Any) -> BaseException:
     """The error that a task raised."""
     cause = error.cause
-    if isinstance(cause, ModuleNotFoundError):
+    # the second is Ray's, where it cannot import this module on a worker
+    if isinstance(cause, ModuleNotFoundError) or "failed to import on the worker" in str(cause):
+        last = str(cause).strip().splitlines()[-1].removeprefix("ModuleNotFoundError: ")
         return RunError(
-            f"a node of the cluster cannot do the work: {first_line(cause)}",
+            f"a node of the cluster cannot do the work: {last}",
             hint="install the same capro, with the same extras, in the environment of every node",
         )
     return cause if isinstance(cause, BaseException) else error
