@@ -63,10 +63,10 @@ class DieOnce:
 
 @dataclass(frozen=True)
 class Begin:
-    """Work that begins, and does not end while anybody waits."""
+    """Work that notes its process, and does not end while anybody waits."""
 
     folder: Path
 
     def __call__(self, item: int) -> None:
-        (self.folder / str(item)).touch()
+        (self.folder / str(os.getpid())).touch()
         time.sleep(60)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -255,17 +253,24 @@ def test_a_task_that_ray_gives_up_is_submitted_again(
     assert "goes on where this run stopped" in caught.value.hint
 
 
-def test_ctrl_c_ends_the_tasks(engine: RayEngine, tmp_path: Path) -> None:
-    def interrupt() -> None:
-        shards.wait_until(lambda: any(tmp_path.iterdir()), "no task began")
-        os.kill(os.getpid(), signal.SIGINT)
+def test_ctrl_c_ends_the_tasks(nodes: Nodes, tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from capro.run.engine import engine_of; from tests.run import ray_work\n"
+        "with engine_of('ray', sys.argv[1]) as engine:\n"
+        "    list(engine.map(ray_work.Begin(Path(sys.argv[2])), range(20)))\n"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", script, nodes.cluster.address, tmp_path], stderr=subprocess.PIPE, text=True
+    )
+    shards.wait_until(lambda: any(tmp_path.iterdir()), "no task began")
+    driver.send_signal(signal.SIGINT)
+    said = driver.communicate(timeout=60)[1]
+    assert "KeyboardInterrupt" in said
+    workers = [int(path.name) for path in tmp_path.iterdir()]
+    shards.wait_until(lambda: not any(is_alive(worker) for worker in workers), "a task goes on")
+    assert len([*tmp_path.iterdir()]) == len(workers) <= 2  # no other task began
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        list(engine.map(ray_work.Begin(tmp_path), range(20)))
-    thread.join()
-    begin = time.monotonic()
-    assert list(engine.map(abs, [-1])) == [1]  # the CPUs are free again
-    assert time.monotonic() - begin < 20
-    assert len(list(tmp_path.iterdir())) <= 2  # no other task began
+
+def is_alive(process: int) -> bool:
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -141,24 +141,21 @@ class RayEngine:
         def submit(item: T) -> Any:
             return task.remote(__version__, self.folder, sent, item)
 
+        # After an error or Ctrl-C the others end with the connection. They are not cancelled one by one:
+        # `ray.cancel` of a task that is just being sent has ended this process (Ray 2.60).
         waiting: deque[_Sent] = deque()
-        try:
-            for item in items:
-                waiting.append(_Sent(item, submit(item)))
-                while len(waiting) >= AHEAD * max(1, _slots(kind)):
-                    yield self._result(waiting, submit)
-            while waiting:
-                yield self._result(waiting, submit)
-        finally:  # after an error or Ctrl-C nobody needs the others
-            for each in waiting:
-                ray.cancel(each.reply, force=True)
+        for item in items:
+            waiting.append(_Sent(item, submit(item)))
+            while len(waiting) >= AHEAD * max(1, _slots(kind)):
+                yield self._result(waiting.popleft(), submit)
+        while waiting:
+            yield self._result(waiting.popleft(), submit)
 
-    def _result(self, waiting: deque[_Sent], submit: Callable[[Any], Any]) -> Any:
-        """What the task that was submitted first returned; it waits in the queue until then."""
-        first = waiting[0]
+    def _result(self, first: _Sent, submit: Callable[[Any], Any]) -> Any:
+        """What a task returned; one that was lost is submitted again."""
         while True:
             try:
-                found = ray.get(first.reply)
+                return ray.get(first.reply)
             except LOST as error:
                 first.again += 1
                 if first.again > RESUBMISSIONS:
@@ -170,9 +167,6 @@ class RayEngine:
                 first.reply = submit(first.item)
             except exceptions.RayTaskError as error:
                 raise _as_raised(error) from None
-            else:
-                waiting.popleft()
-                return found
 
 
 def _as_raised(error: Any) -> BaseException:
