@@ -72,6 +72,23 @@ def engine(nodes: Nodes) -> Iterator[RayEngine]:
         yield found
 
 
+def name_of(work: Any) -> str:
+    return getattr(work, "func", type(work)).__name__
+
+
+@dataclass
+class Noting:
+    """An engine that notes what it was given."""
+
+    engine: Engine
+    given: set[str] = field(default_factory=set)
+    remote = True
+
+    def map(self, work: Any, items: Iterable[Any], *, gpu: bool = False) -> Iterator[Any]:
+        self.given.add(name_of(work))
+        return self.engine.map(work, items, gpu=gpu)
+
+
 @dataclass
 class Killing:
     """An engine whose second node is killed while it works for some stages, each time in the middle."""
@@ -146,9 +163,11 @@ def test_a_run_has_the_bytes_of_one_process_though_nodes_die(
 ) -> None:
     """One node is killed in the middle of features, the one in its place in the middle of the search."""
     killing = Killing(engine, nodes, tmp_path / "notes", ["features", "graph"])
+    noting = Noting(killing)
     run = Run.create(tmp_path / "run", alone.settings)
-    run_all(run, engine=killing)
+    run_all(run, engine=noting)
     assert killing.lost.keys() == {"features", "graph"}
+    assert noting.given == {"_check_block", "_compute_shard", "_Rule", "frame_of"}
     found, expected = files(run.path), files(alone.path)
     assert {
         "features/query.npy",
@@ -166,12 +185,13 @@ def test_posterior_and_export_have_the_bytes_of_one_process(
     engine: RayEngine, alone: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(posterior, "_part", lambda *_: np.arange(0, 48, 2))  # the others are judged in tasks
-    runs = {}
-    for name, worker in (("alone", HERE), ("ray", engine)):
+    runs, noting = dict[str, Run](), Noting(engine)
+    for name, worker in (("alone", HERE), ("ray", noting)):
         runs[name] = tiny.copied(alone, tmp_path / name, "method=plus")
         PLAN.on(worker).do(runs[name], "embed", "match", "posterior", "clean")
         for to in ("webdataset", "hf", "folder"):
             export_data(runs[name], tmp_path / f"{name}-{to}", to=to, engine=worker)
+    assert noting.given == {"_compute_shard", "_Judge", "_decide", "frame_of", "_write_part", "_write_shard"}
     assert runs["ray"].result("posterior")["fitted_to"] == 24
     assert files(runs["ray"].path) == files(runs["alone"].path)
     for to in ("webdataset", "hf", "folder"):
