@@ -136,10 +136,9 @@ def main() -> None:
                 if killer:
                     killer.start()
                 found[way] = timed_run(place_of, overrides, engine)
-                if killer:
-                    print(f"killed: {', '.join(killer.killed)}")
-                    if len(killer.killed) < 2:
-                        raise SystemExit("FAIL a stage ended before its node was killed")
+            if killer and len(killer.killed) < 2:
+                raise SystemExit("FAIL a stage ended before its node was killed")
+            print(f"nodes killed: {', '.join(killer.killed)}" if killer else f"{way}: done", flush=True)
         print(f"{a.samples:,} samples, seconds")
         print(f"| stage | {' | '.join(found)} | 2 workers / 1 |")
         print(f"|---|{'---|' * (len(found) + 1)}")

@@ -18,13 +18,9 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-# read when Ray is imported
+# Read when Ray is imported: nothing is reported to its makers, and of several tasks that fail one is shown.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault(
-    "RAY_IGNORE_UNHANDLED_ERRORS", "1"
-)  # the first error of a task is raised, others are not shown
-# a task without a GPU is to see none; without this Ray warns that it will change
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
 import ray
 from ray import cloudpickle, exceptions
 
@@ -37,7 +33,12 @@ RETRIES = 3  # of a task, by Ray
 RESUBMISSIONS = 3  # of a task that Ray has given up
 REACH = 10  # seconds until a cluster must answer
 AHEAD = 3  # tasks that wait or run for each one that can run
-LOST = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError)
+LOST = (
+    exceptions.WorkerCrashedError,
+    exceptions.NodeDiedError,
+    exceptions.ObjectLostError,
+    exceptions.OutOfMemoryError,
+)
 # one thread a task; one that waits gives its core to others
 WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -167,6 +168,11 @@ class RayEngine:
                 first.reply = submit(first.item)
             except exceptions.RayTaskError as error:
                 raise _as_raised(error) from None
+            except exceptions.RayError as error:
+                raise RunError(
+                    f"Ray cannot do a task: {type(error).__name__}: {first_line(error)}",
+                    hint="look at the cluster (`ray status`); the same command goes on where this run stopped",
+                ) from None
 
 
 def _as_raised(error: Any) -> BaseException:
