@@ -154,11 +154,12 @@ class Weighed:
         """
         n, evidence = len(self.evidence.features), self.evidence
         judge = _Judge(evidence, self.posterior.of, self.centring, self.towers, self.posterior.several)
+        blocks: Iterator[_Block] = map(self._block, row_blocks(n))
         if not engine.remote or len(self.rows) == n:  # beliefs of the fit are in this process's memory
-            return map(judge, map(self._block, row_blocks(n)))
-        return engine.map(
-            replace(judge, evidence=_SentEvidence(evidence.run)), map(self._block, row_blocks(n))
-        )
+            return map(judge, blocks)
+        # a part of a tensor would be sent with the whole of it
+        copies = ((rows, fit, plus.Beliefs(*(part.clone() for part in own))) for rows, fit, own in blocks)
+        return engine.map(replace(judge, evidence=_SentEvidence(evidence.run)), copies)
 
     def _block(self, rows: slice) -> _Block:
         begin, end = np.searchsorted(self.rows, [rows.start, rows.stop])
