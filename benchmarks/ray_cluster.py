@@ -5,8 +5,9 @@
 The same run (made-up tars of `million.py`, method plus, the posterior fitted to a part of the rows) is done in this
 process, on a Ray cluster of this machine with one worker, with two, and with three nodes of which one is killed in
 the middle of `features` and another in the middle of the neighbour search. Everybody has one thread. Workers are
-started, with what they import, before the clock; nodes are found dead by Ray's default settings. Bounds
-(exit code 1): every file of the four runs and of their exports is the same.
+started, with what they import, before the clock; nodes are found dead by Ray's default settings. Tasks that only
+wait show what the engine itself costs, also where other programs have the cores. Bounds (exit code 1): every file of
+the four runs and of their exports is the same.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from million import make_data, place, settings_of
 
 STAGES = ("scan", "features", "embed", "graph", "posterior", "clean", "export")  # those with tasks
 MEMORY = 4.0
+WAITING = 24  # tasks
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}  # as workers
 
 
@@ -40,6 +42,11 @@ def warm_up(_item: int) -> None:
     for stage in STAGES[:-1]:
         PLAN[stage]
     time.sleep(3)
+
+
+def wait(_item: int) -> None:
+    """A task that needs no core."""
+    time.sleep(0.5)
 
 
 @contextmanager
@@ -124,7 +131,7 @@ def main() -> None:
             *settings_of(data, Path("small"), MEMORY), "views.size=48", "views.cache_gb=0", "embed.shard_size=1000",
             "plus.memory_gb=0.02",
         ]  # fmt: skip
-        found: dict[str, dict[str, float]] = {}
+        found, waited = dict[str, dict[str, float]](), dict[str, float]()
         for way, workers in (("process", 0), ("1 worker", 1), ("2 workers", 2), ("2 of 3 killed", 3)):
             place_of = folder / way.replace(" ", "-")
             shutil.rmtree(place_of, ignore_errors=True)
@@ -136,6 +143,10 @@ def main() -> None:
                 if killer:
                     killer.start()
                 found[way] = timed_run(place_of, overrides, engine)
+                if not killer:
+                    begin = time.monotonic()
+                    list(engine.map(wait, range(WAITING)))
+                    waited[way] = time.monotonic() - begin
             if killer and len(killer.killed) < 2:
                 raise SystemExit("FAIL a stage ended before its node was killed")
             print(f"nodes killed: {', '.join(killer.killed)}" if killer else f"{way}: done", flush=True)
@@ -147,6 +158,8 @@ def main() -> None:
             print(
                 f"| {stage} | {' | '.join(f'{each[stage]:.1f}' for each in found.values())} | {ratio:.2f} |"
             )
+        each = ", ".join(f"{way} {seconds:.1f} s" for way, seconds in waited.items())
+        print(f"{WAITING} tasks that wait half a second: {each}")
         different = {
             way: same_files(folder / "process", folder / way.replace(" ", "-")) for way in list(found)[1:]
         }
