@@ -30,6 +30,7 @@ from capro.run.ranks import ranks_of
 from capro.run.stage import Job
 from capro.stages import PLAN, clean, run_all, training
 from capro.stages.assess import assess
+from capro.stages.verdict_blocks import frame_of
 from capro.train import setup
 from capro.train.judgement import Judged
 from tests import squares, tiny
@@ -373,8 +374,8 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
     judged = Judged(np.full(27, 1), np.full(27, 2), kept)
     anchored = setup.anchored_of(run, training_set)
     job = Job(run, clean.STAGE, "key", run.folder("clean"))
-    (evidence,) = clean._known(job, training_set, anchored, judged, None).blocks()
-    frame = verdicts.single_label(evidence)
+    (block,) = clean._known(job, training_set, anchored, judged, None).blocks()
+    frame = frame_of(verdicts.single_label, block)
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]
     assert frame["label_score"][3] == 0
     for column in ("prototype_similarity", "classifier_probability", "text_probability"):

@@ -23,9 +23,9 @@ def in_ranks(x, k, team: int, folder, *, memory: int | None, **options):
 
     def work(rank):
         budget = None if memory is None else Budget(memory, folder / "scratch")
-        shared = SharedSearch(rank, folder / "search", "key")
+        shared = SharedSearch(rank, folder / "search", "key", budget=budget)
         if rank.index:
-            shared.assist(budget)
+            shared.assist()
             return None
         return nearest(x, k, budget=budget, through=shared, **options)
 

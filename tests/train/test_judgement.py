@@ -16,10 +16,10 @@ from capro.train.judgement import Judged, judge_all
 from tests.train.toys import TAU, Toy
 
 
-def judged(toy: Toy, objective, texts: TextEvidence | None = None) -> Judged:
+def judged(toy: Toy, objective, texts: TextEvidence | None = None, rows: slice = slice(None)) -> Judged:
     return judge_all(
         toy.judge(texts), objective.net, objective.prototypes, toy.labels, toy.anchored, toy.inputs(),
-        toy.positions,
+        toy.positions, rows,
     )  # fmt: skip
 
 
@@ -57,6 +57,21 @@ def test_verdicts_equal_the_rule_by_hand(policy):
         assert np.allclose(scores(found, "similarity")[i], r, atol=1e-5)
         seen.add(decision)
     assert {Decision.KEEP, Decision.RELABEL} <= seen
+
+
+def test_blocks_are_parts_of_the_whole(monkeypatch):
+    monkeypatch.setattr("capro.train.judgement.EVAL_BATCH", 8)
+    toy = Toy(n=40, settings={"gamma": 0.55, "text_weight": 0.7})
+    rng = np.random.default_rng(0)
+    texts, class_texts = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(3, 6))
+    evidence = TextEvidence.fitted(texts, class_texts, toy.labels.numpy())
+    objective = toy.objective(texts=evidence)
+    whole = judged(toy, objective, evidence)
+    for rows in (slice(0, 16), slice(16, 40)):
+        part = judged(toy, objective, evidence, rows)
+        assert np.array_equal(part.labels, whole.labels[rows])
+        assert np.array_equal(part.decisions, whole.decisions[rows])
+        assert part.scores.tobytes() == whole.scores[rows].tobytes()
 
 
 def test_texts_count_where_there_are_any():

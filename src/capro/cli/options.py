@@ -48,6 +48,14 @@ Preset = Annotated[
 Memory = Annotated[
     Text, typer.Option("--memory", help="Memory for the graph, say 4GB; wins over match.memory_gb.")
 ]
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", help="process: this one; ray: tasks on a Ray cluster (docs/distributed.md)."),
+]
+Address = Annotated[
+    Text,
+    typer.Option("--address", help="Of the Ray cluster: auto, HOST:PORT, or local, which starts one here."),
+]
 SourceOption = Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is fresh.")]

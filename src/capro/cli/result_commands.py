@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from capro.cli.options import (
+    Address,
     AsJson,
+    EngineName,
     Force,
     NewFolder,
     OptionalPath,
@@ -101,6 +103,8 @@ def export(
             "--formulas", help="escape or keep texts in CSV files that a spreadsheet would compute (=1+1)."
         ),
     ] = "escape",
+    engine: EngineName = "process",
+    address: Address = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the cleaned data set in another format.
@@ -109,13 +113,16 @@ def export(
     """
     from capro.data.readers import load_writer
     from capro.export.cleaned import export_data, scan_command
+    from capro.run.engine import check_engine, engine_of
 
+    check_engine(engine, address)
     opened = open_run(run)
     PLAN.require(opened, "clean")
-    with plain_lines().bar("writing images", None) as step:
+    with engine_of(engine, address) as workers, plain_lines().bar("writing images", None) as step:
         found = export_data(
-            opened, out, to=to, images=images, skip_changed=skip_changed, formulas=formulas, progress=step
-        )
+            opened, out, to=to, images=images, skip_changed=skip_changed, formulas=formulas, progress=step,
+            engine=workers,
+        )  # fmt: skip
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
     text += f", {found['changed']:,} in changed.csv" if found["changed"] else ""
     print_result(found, as_json, lambda _: print(text))

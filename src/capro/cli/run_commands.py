@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from capro.cli.options import (
+    Address,
     AsJson,
+    EngineName,
     Memory,
     OptionalPath,
     Overrides,
@@ -51,6 +53,8 @@ def run_command(
     run: Annotated[OptionalPath, typer.Option("--run", help="Run directory; runs/NAME if unset.")] = None,
     preset: Preset = None,
     memory: Memory = None,
+    engine: EngineName = "process",
+    address: Address = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done and why, and do nothing.")
     ] = False,
@@ -63,16 +67,18 @@ def run_command(
     command does not change; a new one without a preset gets one that fits the data.
     """
     from capro.cli import tables
+    from capro.run.engine import check_engine, engine_of
     from capro.stages import run_all
 
+    check_engine(engine, address)
     set_ = with_memory(set_, memory)
     path = run or Path("runs") / _name(config, data, set_)
     if dry_run:
         _print_outlook(path, data, set_, config=config, preset=preset, as_json=as_json)
         return
     opened, choose = start_run(path, data, set_, file=config, preset=preset)
-    with live(f"capro run {opened.path}") as watch:
-        found = run_all(opened, watch=watch, choose=choose)
+    with engine_of(engine, address) as workers, live(f"capro run {opened.path}") as watch:
+        found = run_all(opened, watch=watch, choose=choose, engine=workers)
     print_result(found, as_json, lambda found: tables.run_summary(opened, found))
     if not as_json:
         note(f"results are in {opened.path}\n{next_commands(opened.path, tested=bool(found))}")

@@ -139,3 +139,7 @@ class _Recent(OrderedDict[Hashable, T]):
         if len(self) > self._most:
             self._close(self.popitem(last=False)[1])
         return value
+
+    def __del__(self) -> None:
+        for value in self.values():
+            self._close(value)

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,17 @@ from capro.config import ScanSettings
 from capro.data.image_bytes import row_bytes
 from capro.data.images import ImageProblem, decode
 from capro.data.labels import joined_names
-from capro.data.manifest import SPLITS, Manifest, Row, Source, Task, write_manifest
+from capro.data.manifest import SPLITS, Manifest, Row, Source, Task, blocks, write_manifest
 from capro.data.readers.base import Reader
 from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise
 from capro.errors import CaproError, DataError, described
 from capro.regular_files import NotAFileError
 from capro.run.artefacts import MANIFEST, QUARANTINE, SUMMARY, atomic_path, write_json
+from capro.run.engine import HERE, Engine
+from capro.run.shards import see_folder
 
+BLOCK = 256  # rows of a task of a remote engine
 IN_FLIGHT = 128  # rows being decoded at once: bounds memory whatever the source's size
 LABELS_AHEAD = 100  # labelled rows that say whether labels are lists: one strange row decides nothing
 
@@ -41,6 +45,7 @@ def scan_sources(
     join_labels: bool = False,
     classes: Collection[str] = (),
     progress: Callable[[int], None] = lambda _: None,
+    engine: Engine = HERE,
 ) -> dict[str, Any]:
     """Read every row, check every image, write manifest, quarantine and summary.
 
@@ -52,6 +57,7 @@ def scan_sources(
         join_labels: Labels that differ only in case, blanks, hyphens or underscores become one.
         classes: Names that joined labels take where they are among them.
         progress: Called with the number of rows done in each step.
+        engine: Who reads and checks the images; rows are listed here.
 
     Returns:
         The summary, as data.
@@ -60,7 +66,10 @@ def scan_sources(
     sources = [reader.source for reader in readers]
     with ThreadPoolExecutor(settings.workers or os.cpu_count() or 1) as pool:
         task, rows = _without_labels(readers) if unlabelled else _peek(readers)
-        checked = _check_all(rows, sources, pool, settings)
+        if engine.remote:
+            checked = _check_elsewhere(rows, sources, engine, settings)
+        else:
+            checked = _check_all(rows, sources, pool, settings)
         ledger = _Ledger(task, settings, unlabelled)
         write_manifest(path, ledger.records(checked, progress), task=task, sources=sources)
     manifest = Manifest.load(path)
@@ -157,6 +166,32 @@ def _check_all(
     finally:
         for future in waiting:  # after Ctrl-C their results are not needed
             future.cancel()
+
+
+def _check_elsewhere(
+    rows: Iterable[tuple[int, Row]], sources: Sequence[Source], engine: Engine, settings: ScanSettings
+) -> Iterator[Checked]:
+    """As `_check_all`, by the tasks of an engine."""
+    sent: deque[list[tuple[int, Row]]] = deque()
+
+    def taken() -> Iterator[list[tuple[int, Row]]]:
+        for block in blocks(rows, BLOCK):
+            sent.append(block)
+            yield block
+
+    for found in engine.map(partial(_check_block, sources, settings), taken()):
+        for (number, row), image in zip(sent.popleft(), found, strict=True):
+            yield number, row, image
+
+
+def _check_block(
+    sources: Sequence[Source], settings: ScanSettings, rows: Sequence[tuple[int, Row]]
+) -> list[dict[str, Any]]:
+    """What was found in the images of some rows, on a host that may not see the data."""
+    for number in {number for number, _ in rows}:
+        if os.path.isabs(sources[number].root):  # not the name of a hub data set
+            see_folder(Path(sources[number].root))
+    return [_check(number, row, sources[number], settings)[2] for number, row in rows]
 
 
 def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Checked:

@@ -24,6 +24,7 @@ from capro.export.exported_pictures import ChangedPicture, ExportedPictures, Pro
 from capro.export.folders import new_folder
 from capro.run.artefacts import write_json
 from capro.run.directory import Run
+from capro.run.engine import HERE, Engine
 from capro.text.classes import classes_of
 from capro.wording import many
 
@@ -40,6 +41,7 @@ def export_data(
     skip_changed: bool = False,
     formulas: str = "escape",
     progress: Progress = lambda _: None,
+    engine: Engine = HERE,
 ) -> dict[str, Any]:
     """Write the cleaned training set of a run.
 
@@ -51,6 +53,7 @@ def export_data(
         skip_changed: Leave out pictures that are not what the scan saw, instead of stopping.
         formulas: ``escape`` or ``keep`` texts in CSV files that a spreadsheet would compute.
         progress: Called with the number of images done in each step.
+        engine: Who reads and writes images.
 
     Returns:
         The content of export.json.
@@ -68,7 +71,9 @@ def export_data(
     with new_folder(out) as folder:
 
         def pictures_of(rows: pd.DataFrame) -> ExportedPictures:
-            return ExportedPictures(manifest, rows, folder, writer, mode, progress, formulas)
+            return ExportedPictures(
+                manifest, rows, folder, writer, mode, formulas, progress=progress, engine=engine
+            )
 
         changed = _changed(pictures_of(kept)) if skip_changed else []
         if changed:
@@ -112,12 +117,10 @@ def scan_command(note: dict[str, Any], *, entry: str, out: Path | None = None) -
 
 def _changed(pictures: ExportedPictures) -> list[dict[str, str]]:
     """The pictures that are not what the scan saw, and why."""
-    found = ((number, pictures.changed(number)) for number in range(len(pictures.names)))
     names = pictures.table[["capro_id", "path"]]
     return [
         {**{str(k): str(v) for k, v in names.iloc[number].items()}, "problem": why}
-        for number, why in found
-        if why
+        for number, why in pictures.changed_pictures()
     ]
 
 

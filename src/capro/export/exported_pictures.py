@@ -9,35 +9,55 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from capro.data.image_bytes import ImageStore
 from capro.data.manifest import Manifest
 from capro.data.readers.columns import is_inside
-from capro.data.readers.writing import Writer
+from capro.data.readers.writing import SHARD_SIZE, OutputShard, Writer
 from capro.errors import CaproError, ConfigError, DataError
 from capro.export.folders import safe_name, safe_names
 from capro.run.checksums import sha256_of
 from capro.run.disk_errors import writing
+from capro.run.engine import HERE, Engine, Portable
+from capro.run.shards import see_folder
 
 ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif"}  # MPO: a JPEG with further pictures in it
 
+T = TypeVar("T")
+R = TypeVar("R")
 Progress = Callable[[int], None]
+PART = 1000  # pictures of a task of a remote engine
 
 
 class ChangedPicture(CaproError):
     """A picture is not what the scan saw."""
 
 
-@dataclass
-class ExportedPictures:
+@dataclass(eq=False)
+class ExportedPictures(Portable):
     """Names of the exported pictures, and a way to write or read each: what a ``Writer`` gets.
 
-    ``names`` are relative to the export folder; without images, to ``root``.
+    Attributes:
+        manifest: Where the pictures are.
+        table: The rows of the export.
+        folder: Of the export.
+        writer: Of the format.
+        mode: What is done with the pictures.
+        formulas: What is done with texts that a spreadsheet would compute.
+        names: Relative to the export folder; without images, to ``root``. They follow from the table of the whole
+            export, so a part of it is given them.
+        progress: Called with the number of pictures done in each step, in this process.
+        engine: Who reads and writes them.
     """
 
     manifest: Manifest
@@ -45,8 +65,10 @@ class ExportedPictures:
     folder: Path
     writer: Writer
     mode: str
-    progress: Progress
     formulas: str
+    names: list[str] = field(default_factory=list)
+    progress: Progress = field(default=lambda _: None, compare=False)
+    engine: Engine = field(default=HERE, compare=False)
 
     def __post_init__(self) -> None:
         self._store = ImageStore(self.manifest)
@@ -59,6 +81,8 @@ class ExportedPictures:
         sources = enumerate(self.manifest.sources)
         self._files = {number: source.root for number, source in sources if source.kind == "files"}
         self.root: str | None = None
+        if self.names:
+            return
         if self.mode == "none":
             self.root, self.names = self._in_place()
         else:
@@ -147,14 +171,64 @@ class ExportedPictures:
         """Link or copy every picture into the export."""
         if self.mode == "none":
             return
-        for number, name in enumerate(self.names):
-            target = self.folder / below / name
-            with writing(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if self.mode == "link":
-                    self._link(number, target)
-                else:
-                    target.write_bytes(self.read(number))
+        self._by_parts(partial(_write_part, below))
+
+    def in_shards(self, table: pd.DataFrame, write: Callable[[OutputShard], None]) -> None:
+        """Write an export in shards of SHARD_SIZE rows, in any order; ``table`` has the rows of the pictures."""
+        count = -(-len(table) // SHARD_SIZE)
+        shards = (
+            OutputShard(number, count, part.start, table[part], self.part(part))
+            for number, part in enumerate(self._parts(SHARD_SIZE))
+        )
+        self._by_engine(partial(_write_shard, write), shards)
+
+    def changed_pictures(self) -> Iterator[tuple[int, str]]:
+        """Numbers of the pictures that are not what the scan saw, and why."""
+        found = self._by_parts(_changed_in)
+        return ((number, why) for number, why in enumerate(chain.from_iterable(found)) if why)
+
+    def part(self, rows: slice) -> ExportedPictures:
+        """Some of the pictures, with what is known of them alone: small enough to be sent to a task."""
+        table = self.table[rows]
+        manifest = Manifest(self._samples.take(table["position"].to_numpy()))
+        return replace(
+            self,
+            manifest=manifest,
+            table=table.assign(position=range(len(table))),
+            names=self.names[rows],
+            engine=HERE,
+        )
+
+    @cached_property
+    def _samples(self) -> pa.Table:
+        return self.manifest.table.filter(pc.equal(self.manifest.table["status"], "ok"))
+
+    def _parts(self, size: int) -> Iterator[slice]:
+        yield from (slice(begin, begin + size) for begin in range(0, len(self.names), size))
+
+    def _by_parts(self, work: Callable[[ExportedPictures], list[R]]) -> list[list[R]]:
+        """What the work makes of each part; of the whole, where this process does it."""
+        if not self.engine.remote:
+            return [work(self)]
+        return self._by_engine(work, map(self.part, self._parts(PART)))
+
+    def _by_engine(self, work: Callable[[T], list[R]], parts: Iterable[T]) -> list[list[R]]:
+        found = []
+        for each in self.engine.map(work, parts):
+            found.append(each)
+            if self.engine.remote:
+                self.progress(len(each))
+        return found
+
+    def write(self, number: int, below: str) -> None:
+        """Link or copy one picture into the export."""
+        target = self.folder / below / self.names[number]
+        with writing(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if self.mode == "link":
+                self._link(number, target)
+            else:
+                target.write_bytes(self.read(number))
 
     def _link(self, number: int, target: Path) -> None:
         path = self.path(number)
@@ -165,9 +239,27 @@ class ExportedPictures:
         self.progress(1)
         self._check_place(number)
         try:  # a symbolic link out of the folder would be refused by `scan`, a hard link is a file
+            target.unlink(missing_ok=True)  # of a task that was lost and is done again
             os.link(path.resolve(), target, follow_symlinks=False)
         except OSError as error:
             raise DataError(f"{path}: cannot be linked: {error.strerror}", hint="use --images copy") from None
         # the link itself is looked at: whatever happens to the path now, this is what was exported
         if not stat.S_ISREG(target.lstat().st_mode) or sha256_of(str(target)) != self._wanted(number):
             raise ChangedPicture("its content is another")
+
+
+def _write_part(below: str, pictures: ExportedPictures) -> list[str]:
+    see_folder(pictures.folder)
+    for number in range(len(pictures.names)):
+        pictures.write(number, below)
+    return pictures.names
+
+
+def _write_shard(write: Callable[[OutputShard], None], shard: OutputShard) -> list[str]:
+    see_folder(shard.pictures.folder)
+    write(shard)
+    return shard.pictures.names
+
+
+def _changed_in(pictures: ExportedPictures) -> list[str]:
+    return [pictures.changed(number) for number in range(len(pictures.names))]

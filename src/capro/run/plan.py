@@ -18,6 +18,7 @@ from capro.config import Settings
 from capro.errors import ConfigError, RunError
 from capro.run import processes
 from capro.run.directory import Run, is_run
+from capro.run.engine import HERE, Engine
 from capro.run.freshness import Outlook, decides, outdated, outlook
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Stage, perform
@@ -29,11 +30,13 @@ class Plan:
     Args:
         names: Of the stages.
         load: From a name to the stage's declaration; called when a stage is first needed.
+        engine: Who does the stages' work that is split into parts.
     """
 
-    def __init__(self, names: Sequence[str], load: Callable[[str], Stage]) -> None:
+    def __init__(self, names: Sequence[str], load: Callable[[str], Stage], engine: Engine = HERE) -> None:
         self.names = [*names]
         self._load = load
+        self._engine = engine
 
     def __iter__(self) -> Iterator[Stage]:
         return (self[name] for name in self.names)
@@ -47,7 +50,11 @@ class Plan:
     def replacing(self, *stages: Stage) -> Plan:
         """The same plan with stages of these names done in another way."""
         others = {stage.name: stage for stage in stages}
-        return Plan(self.names, lambda name: others[name] if name in others else self[name])
+        return Plan(self.names, lambda name: others[name] if name in others else self[name], self._engine)
+
+    def on(self, engine: Engine) -> Plan:
+        """The same plan, whose work is done by another engine."""
+        return Plan(self.names, self._load, engine)
 
     def of(self, settings: Settings) -> list[Stage]:
         """The stages that a run with these settings goes through."""
@@ -124,7 +131,7 @@ class Plan:
                 self.perform(run, self[needed], watch=watch, ready=ready, asked=False)
         self._check(run, stage, ready)  # what was just done may be read by a stage that was not
         watch.begin(stage.name)
-        done = perform(run, stage, watch=watch, force=force)
+        done = perform(run, stage, watch=watch, force=force, engine=self._engine)
         ready.add(stage.name)
         shown = watch if done or asked else SILENT
         shown.end(stage.name, seconds=(run.finished(stage.name) or {})["seconds"] if done else None)

@@ -1,8 +1,8 @@
 """Work in shards: what a killed run does not lose, and what several ranks share.
 
 A shard is a file of some rows. Which rows are in it does not depend on the number of ranks, so the
-values do not either: rank r of R computes shards r, r + R, ... into a folder that all see. Nothing here
-holds more than one shard in memory.
+values do not either: rank r of R computes shards r, r + R, ... into a folder that all see, or tasks of an engine
+do. Nothing here holds more than one shard in memory.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,10 +25,14 @@ from numpy.typing import DTypeLike, NDArray
 from capro.errors import RunError
 from capro.run import durable
 from capro.run.artefacts import atomic_path
+from capro.run.engine import HERE, Engine
 
 PATIENCE = 90.0  # seconds until a file of another host is there: NFS keeps a listing for up to 60
 HASH = hashlib.sha256().digest_size
-NOT_SHARED = "put the run directory on a file system that all hosts share"
+NOT_SHARED = "put the run directory and the data on a file system that all hosts share"
+
+Compute = Callable[[int, int], NDArray[Any]]  # rows begin to end
+Part = tuple[int, int, Path]  # begin, end and file of a shard
 
 
 class Team(Protocol):
@@ -62,7 +68,7 @@ class Shards:
     count: int
     size: int  # rows per shard
 
-    def parts(self, team: Team = ALONE) -> list[tuple[int, int, Path]]:
+    def parts(self, team: Team = ALONE) -> list[Part]:
         """Begin, end and file of a rank's shards.
 
         >>> shards = Shards(Path("x"), 10, 4)
@@ -100,33 +106,57 @@ def planned(folder: Path, count: int, *, key: str, size: int) -> Shards:
 
 def sharded(
     shards: Shards,
-    compute: Callable[[int, int], NDArray[Any]],
+    compute: Compute,
     *,
     team: Team = ALONE,
+    engine: Engine = HERE,
+    gpu: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Shards:
     """Compute this rank's shards; finished ones survive a kill. The team meets afterwards.
 
     Args:
         shards: What to compute; folders of other keys beside it are removed.
-        compute: Rows begin to end.
+        compute: Rows begin to end. For a remote engine a `capro.run.engine.Portable`.
         team: The ranks that share the shards.
-        progress: Called with the rows of shards that are there already; ``compute`` counts its own.
+        engine: Who computes this rank's.
+        gpu: Whether it runs on a GPU where there is one.
+        progress: Called with the rows of shards that are there already, and of those that a remote engine
+            has computed; in this process ``compute`` counts its own.
     """
     durable.make_folder(shards.folder)
     if team.index == 0:
         for old in shards.folder.parent.glob("shards-*"):
             if old != shards.folder:
                 shutil.rmtree(old)
-    for begin, end, file in shards.parts(team):
-        if _is_whole(file):
-            progress(end - begin)
-            continue
-        rows = compute(begin, end)
-        if len(rows) != end - begin:
-            raise RunError(f"{file}: got {len(rows)} rows, expected {end - begin}")
-        _write_shard(file, rows)
+
+    def missing() -> Iterator[Part]:
+        for begin, end, file in shards.parts(team):
+            if _is_whole(file):
+                progress(end - begin)
+            else:
+                yield begin, end, file
+
+    for rows in engine.map(partial(_compute_shard, compute), missing(), gpu=gpu):
+        if engine.remote:
+            progress(rows)
     return shards
+
+
+def _compute_shard(compute: Compute, part: Part) -> int:
+    """Write a shard; returns its number of rows."""
+    begin, end, file = part
+    see_folder(file.parent)
+    rows = compute(begin, end)
+    if len(rows) != end - begin:
+        raise RunError(f"{file}: got {len(rows)} rows, expected {end - begin}")
+    _write_shard(file, rows)
+    return end - begin
+
+
+def see_folder(folder: Path) -> None:
+    """Refuse to work where a folder that another process has made is not seen."""
+    wait_until(folder.is_dir, f"{folder}: host {platform.node()} does not see it")
 
 
 def _write_shard(file: Path, rows: NDArray[Any]) -> None:

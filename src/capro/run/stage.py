@@ -18,6 +18,7 @@ from capro.config import Settings
 from capro.run import processes
 from capro.run.artefacts import Artefact
 from capro.run.directory import Run
+from capro.run.engine import HERE, Engine
 from capro.run.progress import SILENT, Step, Watch
 from capro.run.shards import wait_until
 
@@ -84,13 +85,23 @@ class Stage:
 
 @dataclass(frozen=True)
 class Job:
-    """A stage at work: where it writes, what decides it, who shares it, and where progress is shown."""
+    """A stage at work: where it writes, what decides it, who shares it, and where progress is shown.
+
+    Attributes:
+        run: The run.
+        stage: The stage.
+        key: Its fingerprint.
+        folder: Where it writes.
+        watch: Where progress is shown.
+        engine: Who does work that is split into parts.
+    """
 
     run: Run
     stage: Stage
     key: str
     folder: Path
     watch: Watch = SILENT
+    engine: Engine = HERE
 
     @property
     def settings(self) -> Settings:
@@ -136,9 +147,11 @@ class Job:
         self.file(artefact).unlink(missing_ok=True)
 
 
-def perform(run: Run, stage: Stage, *, watch: Watch = SILENT, force: bool = False) -> bool:
+def perform(
+    run: Run, stage: Stage, *, watch: Watch = SILENT, force: bool = False, engine: Engine = HERE
+) -> bool:
     """Do a stage unless it is fresh; True if it was done."""
-    job = Job(run, stage, stage.key(run), run.folder(stage.name), watch)
+    job = Job(run, stage, stage.key(run), run.folder(stage.name), watch, engine)
     if processes.count() > 1:
         return _with_others(job, force=force)
     with run.alone():

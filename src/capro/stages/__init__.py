@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from capro.run.directory import Run
+from capro.run.engine import HERE, Engine
 from capro.run.plan import Plan
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Stage
@@ -48,13 +49,16 @@ PLAN = Plan(
 )
 
 
-def run_all(run: Run, *, watch: Watch = SILENT, choose: Choose | None = None) -> dict[str, Any]:
+def run_all(
+    run: Run, *, watch: Watch = SILENT, choose: Choose | None = None, engine: Engine = HERE
+) -> dict[str, Any]:
     """Do every stage that is not fresh; returns what evaluate measured, empty without a test split.
 
     Args:
         run: The run.
         watch: Where progress is shown.
         choose: Called after the scan; returns the run with the settings for what follows.
+        engine: Who does work that is split into parts.
     """
     from capro.model_folders import check_models
     from capro.run.ranks import check_tracker
@@ -63,14 +67,15 @@ def run_all(run: Run, *, watch: Watch = SILENT, choose: Choose | None = None) ->
 
     check_tracker(run.settings)  # now, not hours later when the first training begins
     check_models(run.settings)
-    PLAN.announce(run, watch)
+    plan = PLAN.on(engine)
+    plan.announce(run, watch)
     done = set[str]()
     if choose is not None:
-        PLAN.do(run, "scan", watch=watch)
+        plan.do(run, "scan", watch=watch)
         run, done = choose(run, watch), {"scan"}
     if run.settings.method == "plus":
         has_text_tower(run.settings.net.backbone)  # asks the hub once: whether there is a stage `joint`
     if text := slow(run.settings):
         watch.warn(text)
-    PLAN.run(run, watch=watch, ready=done)
+    plan.run(run, watch=watch, ready=done)
     return run.result("evaluate")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from capro.config import Settings
 from capro.evaluate import verdicts
-from capro.evaluate.neighbourhood import NEIGHBORS, Neighbourhood, neighbourhood, text_lenders
+from capro.evaluate.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
 from capro.graph.neighbors import nearest
 from capro.method import plus
 from capro.method.anchors import anchor_choice
@@ -36,28 +37,55 @@ from capro.run.artefacts import (
     write_blocks,
 )
 from capro.run.directory import Run
+from capro.run.engine import Portable
 from capro.run.kept_scores import CLASS, Entries, KeptScores, given_classes, keep
-from capro.run.shards import write_rows
+from capro.run.ranks import ranks_of
+from capro.run.shards import ALONE, write_rows
 from capro.run.stage import Job, Stage
 from capro.stages.decided import decided_of, with_decisions
 from capro.stages.graph import search_options
 from capro.stages.posterior import row_blocks, weigh
+from capro.stages.shared_search import SharedSearch
 from capro.stages.train import has_step2, judge_of
 from capro.stages.training import Parts, parts_of
+from capro.stages.verdict_blocks import Known, frame_of
 from capro.train.batches import forward_plain
-from capro.train.judgement import Judged, judge_all
+from capro.train.judgement import Judge, Judged, judge_all
 from capro.train.setup import TrainingSet, anchored_of, load_net
 
 
-def _by_rule(job: Job, parts: Parts, anchored: Tensor) -> Judged:
+@dataclass(frozen=True)
+class _Rule(Portable):
+    """The paper's rule on training rows; networks are loaded once in each process."""
+
+    run: Run
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Training rows, networks and their input."""
+        return parts_of(self.run, ranks_of(self.run.settings).accelerator.device)
+
+    @cached_property
+    def _judging(self) -> tuple[Judge, Tensor, Tensor]:
+        """The rule, the prototypes and who is an anchor, after step 2."""
+        training = self.parts.training
+        prototypes = load_net(self.run, STEP2, self.parts.net)["prototypes"].to(training.labels.device)
+        return judge_of(self.run, training, self.parts.task), prototypes, anchored_of(self.run, training)
+
+    def __call__(self, rows: slice) -> Judged:
+        parts, (judge, prototypes, anchored) = self.parts, self._judging
+        labels, positions = parts.training.labels, parts.training.positions
+        return judge_all(judge, parts.net, prototypes, labels, anchored, parts.inputs, positions, rows)
+
+
+def _by_rule(job: Job, rule: _Rule) -> Judged:
     """What the paper's rule makes of every training row."""
-    training = parts.training
-    extra = load_net(job.run, STEP2, parts.net)
-    judge = judge_of(job.run, training, parts.task)
-    prototypes = extra["prototypes"].to(training.labels.device)
-    return judge_all(
-        judge, parts.net, prototypes, training.labels, anchored, parts.inputs, training.positions
+    blocks = row_blocks(len(rule.parts.training.positions))
+    found = [*job.engine.map(rule, blocks, gpu=True)]
+    labels, decisions, scores = (
+        np.concatenate([getattr(each, name) for each in found]) for name in ("labels", "decisions", "scores")
     )
+    return Judged(labels, decisions, scores)
 
 
 @torch.no_grad()
@@ -76,36 +104,53 @@ def _by_posterior(job: Job, parts: Parts, anchored: Tensor) -> Judged:
 def _judged(job: Job, training: TrainingSet, anchored: Tensor, blocks: Iterable[Entries]) -> Judged:
     """Labels and decisions from kept posteriors, block by block."""
     several, count = training.multi_label, len(training.classes)
-    labels, states, start = training.labels.cpu(), count if several else count + 1, 0
-    found: list[tuple[NDArray[Any], ...]] = []
-    for block in blocks:
-        rows = slice(start, start + len(block))
-        start = rows.stop
-        q, words, picture = (
-            torch.from_numpy(KeptScores(block, name, states, other)[:])
-            for name, other in (("posterior", 0.0), ("words", -np.inf), ("picture", -np.inf))
-        )
-        y = labels[rows]
-        if several:
-            decided = plus.decide_pairs(q, y)
-            seen, read = picture.sigmoid(), words.sigmoid()
-        else:
-            decided = plus.decide(q, y, anchored.cpu()[rows], sure=job.settings.plus.ask_below)
-            seen, read = picture.exp()[:, :count], words.exp()[:, :count]
-        scores = {"fused": q[:, :count], "classifier": seen, "text": read}
-        own = given_classes(y.numpy(), count)
-        kept = keep({name: part.numpy() for name, part in scores.items()}, own, several=several)
-        none = np.zeros(0, np.float32) if several else q[:, count].numpy()
-        found.append((decided.labels.numpy(), decided.decisions.numpy(), kept, none, decided.ask.numpy()))
-    new, decisions, kept, none, ask = (np.concatenate(part) for part in zip(*found, strict=True))
+    labels, anchors = training.labels.cpu().numpy(), anchored.cpu().numpy()
+
+    def parts() -> Iterator[_Part]:
+        start = 0
+        for block in blocks:
+            rows = slice(start, start + len(block))
+            yield np.asarray(block), labels[rows], anchors[rows]
+            start = rows.stop
+
+    decide = partial(_decide, several=several, count=count, sure=job.settings.plus.ask_below)
+    found = zip(*job.engine.map(decide, parts()), strict=True)
+    new, decisions, kept, none, ask = (np.concatenate(part) for part in found)
     return Judged(new, decisions, kept, None if several else none, ask)
 
 
+_Part = tuple[
+    Entries, NDArray[np.int64], NDArray[np.bool_]
+]  # posteriors, web labels and anchors of some rows
+
+
+def _decide(part: _Part, *, several: bool, count: int, sure: float) -> tuple[NDArray[Any], ...]:
+    """Labels, decisions, scores, posteriors of none of these, and what to ask, of some rows."""
+    block, given, anchored = part
+    y, states = torch.from_numpy(given), count if several else count + 1
+    q, words, picture = (
+        torch.from_numpy(KeptScores(block, name, states, other)[:])
+        for name, other in (("posterior", 0.0), ("words", -np.inf), ("picture", -np.inf))
+    )
+    if several:
+        decided = plus.decide_pairs(q, y)
+        seen, read = picture.sigmoid(), words.sigmoid()
+    else:
+        decided = plus.decide(q, y, torch.from_numpy(anchored), sure=sure)
+        seen, read = picture.exp()[:, :count], words.exp()[:, :count]
+    scores = {"fused": q[:, :count], "classifier": seen, "text": read}
+    own = given_classes(given, count)
+    kept = keep({name: each.numpy() for name, each in scores.items()}, own, several=several)
+    none = np.zeros(0, np.float32) if several else q[:, count].numpy()
+    return decided.labels.numpy(), decided.decisions.numpy(), kept, none, decided.ask.numpy()
+
+
 def _work(job: Job) -> dict[str, Any]:
-    parts = parts_of(job)
-    training = parts.training
+    rule = _Rule(job.run)
+    training = rule.parts.training
     anchored = anchored_of(job.run, training)
-    judged = (_by_posterior if job.settings.method == "plus" else _by_rule)(job, parts, anchored)
+    by_posterior = job.settings.method == "plus"
+    judged = _by_posterior(job, rule.parts, anchored) if by_posterior else _by_rule(job, rule)
     fixed = decided_of(job.run, training)
     judged = with_decisions(judged, fixed, training.labels.cpu().numpy(), anchored.cpu().numpy())
     job.write(CLEANED_LABELS, judged.labels)
@@ -123,84 +168,33 @@ def _work(job: Job) -> dict[str, Any]:
             yield frame
 
     known = _known(job, training, anchored, judged, fixed)
+
+    def frames(make: Callable[[verdicts.Evidence], pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        return job.engine.map(partial(frame_of, make), known.blocks())
+
     if training.multi_label:  # labels as lists, beside the (sample, class) table
-        write_blocks(job.file(SAMPLE_VERDICTS), map(verdicts.multi_label, known.blocks()), verdicts.TYPES)
-        write_blocks(job.file(VERDICTS), counted(map(verdicts.pairs, known.blocks())), verdicts.TYPES)
+        write_blocks(job.file(SAMPLE_VERDICTS), frames(verdicts.multi_label), verdicts.TYPES)
+        write_blocks(job.file(VERDICTS), counted(frames(verdicts.pairs)), verdicts.TYPES)
     else:
         job.remove(SAMPLE_VERDICTS)
-        write_blocks(job.file(VERDICTS), counted(map(verdicts.single_label, known.blocks())), verdicts.TYPES)
+        write_blocks(job.file(VERDICTS), counted(frames(verdicts.single_label)), verdicts.TYPES)
     return dict(counts.most_common())
 
 
-@dataclass(frozen=True)
-class _Known:
-    """What verdicts are written from, by training row; scores are made whole block by block."""
-
-    training: TrainingSet
-    ids: NDArray[np.object_]
-    anchored: NDArray[np.bool_]
-    judged: Judged
-    distances: pd.DataFrame  # sorted by row
-    pictures: Neighbourhood
-    lenders: list[NDArray[np.int64]]
-    has_text: NDArray[np.bool_]
-    chosen_by: NDArray[np.object_]
-    gamma: float
-    person: NDArray[np.bool_] | None
-
-    def blocks(self) -> Iterator[verdicts.Evidence]:
-        """Of all training rows, in order."""
-        return map(self._block, row_blocks(len(self.ids)))
-
-    def _block(self, rows: slice) -> verdicts.Evidence:
-        judged, near = self.judged, self.pictures
-        begin, end = np.searchsorted(self.distances["row"].to_numpy(), [rows.start, rows.stop])
-        return verdicts.Evidence(
-            ids=self.ids[rows],
-            classes=self.training.classes,
-            given=self.training.labels[rows].cpu().numpy(),
-            corrected=judged.labels[rows],
-            decisions=judged.decisions[rows],
-            anchored=self.anchored[rows],
-            fused=self._scores("fused", rows),
-            classifier=self._scores("classifier", rows),
-            similarity=self._scores("similarity", rows),
-            text=self._scores("text", rows) if "text" in (judged.scores.dtype.names or ()) else None,
-            none=None if judged.none is None else judged.none[rows],
-            ask=None if judged.ask is None else judged.ask[rows],
-            text_distance=self.distances.iloc[begin:end][["id", "class", "distance"]],
-            pictures=Neighbourhood(
-                near.outlier_score[rows],
-                near.is_outlier[rows],
-                near.duplicate_score[rows],
-                near.duplicates[rows],
-            ),
-            lenders=self.lenders[rows],
-            has_text=self.has_text[rows],
-            chosen_by=self.chosen_by[rows],
-            gamma=self.gamma,
-            person=None if self.person is None else self.person[rows],
-            everybody=(self.ids, judged.labels),
-        )
-
-    def _scores(self, name: str, rows: slice) -> NDArray[np.float32]:
-        scores, count = self.judged.scores[rows], len(self.training.classes)
-        if name not in (scores.dtype.names or ()):  # no prototypes with method plus
-            return np.full((len(scores), count), np.nan, np.float32)
-        return KeptScores(scores, name, count)[:]
-
-
-def _known(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fixed: Fixed | None) -> _Known:
+def _known(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fixed: Fixed | None) -> Known:
     texts = job.read(TEXTS)
     has_text = np.concatenate([texts[part].any(axis=1) for part in row_blocks(len(texts))])
     anchors = job.read(ANCHORS)
     chosen_by = np.empty(len(has_text), dtype=np.object_)  # None where it is no anchor
     chosen_by[anchors["row"].to_numpy(dtype=np.int64)] = anchor_choice(anchors)
-    with job.scratch() as scratch:
-        near = nearest(job.read(VISUAL), NEIGHBORS, **search_options(job, scratch))
+    with job.scratch() as scratch, job.scratch("search") as search:
+        options = search_options(job, scratch)
+        if job.engine.remote:
+            options["through"] = SharedSearch(ALONE, search, job.key, job.engine, options["budget"])
+        near = nearest(job.read(VISUAL), NEIGHBORS, **options)
     ids, distances = np.array(training.row_ids, dtype=object), job.read(DISTANCES)
     distances["row"] = pd.Index(ids).get_indexer(distances["id"])
-    return _Known(
+    return Known(
         training=training,
         ids=ids,
         anchored=anchored.cpu().numpy(),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from capro.config import Settings
 from capro.data.manifest import manifest_of
-from capro.nets.backbones import load_backbone
+from capro.nets.backbones import Backbone, load_backbone
 from capro.run.artefacts import (
     CLASS_NAME_TEXTS,
     CLASS_TEXTS,
@@ -27,86 +28,132 @@ from capro.run.artefacts import (
     read_array,
 )
 from capro.run.directory import Run
+from capro.run.engine import Portable
 from capro.run.fingerprints import fingerprint, seed_for
+from capro.run.progress import Step
+from capro.run.ranks import ranks_of
 from capro.run.shards import Shards, chosen_rows, planned, sharded, write_rows
 from capro.run.stage import Job, Stage
-from capro.stages.features import embed_images, image_shards, say_encoder
+from capro.stages.features import ImageEncoder, ImageFeatures, embed_images, image_shards, say_encoder
 from capro.text.classes import ClassSpec, class_text, classes_of, other_senses
 from capro.text.cleaning import training_fields, training_texts
 from capro.text.encoders import TextEncoder, load_text_encoder
-from capro.train.batches import PLAIN
+from capro.train.batches import Inputs
 from capro.train.setup import cost_line, encoder_cost, image_inputs, load_net, new_net, training_set
 
 SHARDS = ("text-shards", "image-shards")  # folders that go when the arrays are there
 
 
+def _encoder(run: Run) -> TextEncoder:
+    settings = run.settings.embed
+    device = str(ranks_of(run.settings).accelerator.device)
+    return load_text_encoder(settings.text_encoder, device=device, max_tokens=settings.max_tokens)
+
+
+def _columns(run: Run) -> dict[str, list[str]]:
+    """The texts of the training samples under "", and with the method plus each of their fields."""
+    manifest = manifest_of(run)
+    fields = training_fields(manifest) if run.settings.method == "plus" else {}
+    return {"": training_texts(manifest), **fields}
+
+
 def _work(job: Job) -> dict[str, Any]:
-    settings, ranks = job.settings.embed, job.ranks
-    texts = training_texts(manifest_of(job.run))
-    encoder = load_text_encoder(
-        settings.text_encoder, device=str(ranks.accelerator.device), max_tokens=settings.max_tokens
-    )
-    cost = {
-        "name": encoder.name,
-        "parameters": encoder.parameters,
-        "gflops": encoder.gflops(),
-        "at": f"{encoder.max_tokens} tokens",
-    }
+    source = DistinctTexts(job.run, _encoder, _columns)
+    encoder, ranks = source.encoder, job.ranks
+    cost = text_cost(encoder)
     job.watch.say(cost_line("text encoder", cost))
-    fields = training_fields(manifest_of(job.run)) if job.settings.method == "plus" else {}
-    unique = distinct(texts, *fields.values())
-    encoded = embed_texts(job, unique, encoder)
+    encoded = embed_texts(job, source)
     visual, found = _visual(job)
     ranks.meet()
     if not ranks.main:
         return {}
-    arrays = {TEXTS: texts} | {FIELD_TEXTS[name]: field for name, field in fields.items()}
-    write_texts(job, arrays, unique, encoded, encoder.dim)
+    write_texts(job, {"": TEXTS, **FIELD_TEXTS}, source, encoded)
     specs = classes_of(job.run)
     job.write(CLASS_TEXTS, encoder.encode([class_text(spec) for spec in specs]))
     if job.settings.method == "plus":
-        found |= {"fields": [*fields], "sense_owners": _write_senses(job, specs, encoder)}
+        fields = [name for name in source.columns if name]
+        found |= {"fields": fields, "sense_owners": _write_senses(job, specs, encoder)}
     write_rows(job.file(VISUAL), visual.shape, visual.blocks())
     for name in SHARDS:
         shutil.rmtree(job.folder / name, ignore_errors=True)
     return {"text_encoder": cost, **found}
 
 
-def distinct(*columns: Iterable[str]) -> list[str]:
-    """Each text once, sorted by length."""
-    return sorted({text for column in columns for text in column}, key=lambda text: (len(text), text))
+def text_cost(encoder: TextEncoder) -> dict[str, Any]:
+    """Name, parameters and multiply-adds of a text encoder, as stage.json keeps them."""
+    return {
+        "name": encoder.name,
+        "parameters": encoder.parameters,
+        "gflops": encoder.gflops(),
+        "at": f"{encoder.max_tokens} tokens",
+    }
 
 
-def embed_texts(job: Job, unique: list[str], encoder: TextEncoder) -> Shards:
-    """Features of texts that are sorted by length: a shard's batches waste little on padding."""
-    settings = job.settings.embed
-    key = fingerprint([encoder.fingerprint, fingerprint(unique)])
-    shards = planned(job.folder / SHARDS[0], len(unique), key=key, size=settings.shard_size)
+@dataclass(frozen=True)
+class DistinctTexts(Portable):
+    """The texts of a run that are encoded, each once, and their encoder; loaded once in each process.
+
+    Attributes:
+        run: The run.
+        load: Makes the encoder; a function of a module, as ``read``.
+        read: Gives columns of texts by name.
+    """
+
+    run: Run
+    load: Callable[[Run], TextEncoder]
+    read: Callable[[Run], Mapping[str, list[str]]]
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """On this process's device."""
+        return self.load(self.run)
+
+    @cached_property
+    def columns(self) -> Mapping[str, list[str]]:
+        """The texts of the samples, by name of the column."""
+        return self.read(self.run)
+
+    @cached_property
+    def unique(self) -> list[str]:
+        """Each text once, sorted by length: a shard's batches waste little on padding."""
+        found = {text for column in self.columns.values() for text in column}
+        return sorted(found, key=lambda text: (len(text), text))
+
+
+@dataclass(frozen=True)
+class _TextFeatures(Portable):
+    """Features of texts, (n, d_t), begin to end; ``step`` counts them in this process."""
+
+    source: DistinctTexts
+    step: Step = field(default=lambda _: None, compare=False)
+
+    def __call__(self, begin: int, end: int) -> NDArray[np.float32]:
+        size = self.source.run.settings.embed.batch_size
+        texts = self.source.unique[begin:end]
+        return self.source.encoder.encode(texts, batch_size=size, progress=self.step)
+
+
+def embed_texts(job: Job, source: DistinctTexts) -> Shards:
+    """Features of distinct texts, (n, d_t), into this rank's shards."""
+    key = fingerprint([source.encoder.fingerprint, fingerprint(source.unique)])
+    size = job.settings.embed.shard_size
+    shards = planned(job.folder / SHARDS[0], len(source.unique), key=key, size=size)
     with job.bar("encoding texts", shards.rows(job.ranks)) as step:
-        return sharded(
-            shards,
-            lambda begin, end: encoder.encode(
-                unique[begin:end], batch_size=settings.batch_size, progress=step
-            ),
-            team=job.ranks,
-            progress=step,
-        )
+        work = _TextFeatures(source, step)
+        return sharded(shards, work, team=job.ranks, engine=job.engine, gpu=True, progress=step)
 
 
 def write_texts(
-    job: Job,
-    arrays: Mapping[Artefact[NDArray[Any]], list[str]],
-    unique: list[str],
-    encoded: Shards,
-    width: int,
+    job: Job, artefacts: Mapping[str, Artefact[NDArray[Any]]], source: DistinctTexts, encoded: Shards
 ) -> None:
-    """Text features in the order of the samples, from those of distinct texts."""
-    whole = encoded.folder.parent / "unique.npy"
-    write_rows(whole, (len(unique), width), encoded.blocks())
-    place = {text: number for number, text in enumerate(unique)}
-    for artefact, texts in arrays.items():
-        rows = np.array([place[text] for text in texts], np.int64)
-        write_rows(job.file(artefact), (len(texts), width), chosen_rows(read_array(whole), rows))
+    """Text features in the order of the samples, from those of distinct texts; columns without an artefact stay out."""
+    whole, width = encoded.folder.parent / "unique.npy", source.encoder.dim
+    write_rows(whole, (len(source.unique), width), encoded.blocks())
+    place = {text: number for number, text in enumerate(source.unique)}
+    for name, texts in source.columns.items():
+        if name in artefacts:
+            rows = np.array([place[text] for text in texts], np.int64)
+            write_rows(job.file(artefacts[name]), (len(texts), width), chosen_rows(read_array(whole), rows))
 
 
 def _write_senses(job: Job, specs: list[ClassSpec], encoder: TextEncoder) -> list[int]:
@@ -126,6 +173,19 @@ class _Rows:
     blocks: Callable[[], Iterable[NDArray[Any]]]
 
 
+def _image_encoder(run: Run) -> tuple[Backbone, Inputs]:
+    """Step 1's encoder, or a backbone by name, and the images of a run."""
+    settings = run.settings
+    if settings.embed.visual == "step1":
+        net = new_net(run, training_set(run))
+        load_net(run, STEP1, net)
+        encoder = net.encoder
+    else:
+        torch.manual_seed(seed_for(0, "visual"))  # random weights are the same in all processes
+        encoder = load_backbone(settings.embed.visual, image_size=settings.views.size)
+    return encoder, image_inputs(run, encoder, seed=settings.seed)
+
+
 def _visual(job: Job) -> tuple[_Rows, dict[str, Any]]:
     """Features v of the training images: of step 1's encoder, or of a backbone by name."""
     run, settings, ranks = job.run, job.settings, job.ranks
@@ -133,22 +193,16 @@ def _visual(job: Job) -> tuple[_Rows, dict[str, Any]]:
     if settings.embed.visual == "step1" and settings.net.mode == "frozen":
         plain = run.read(PLAIN_FEATURES)
         return _Rows((len(train), plain.shape[1]), lambda: chosen_rows(plain, train)), found
-    if settings.embed.visual == "step1":
-        net = new_net(run, training_set(run))
-        load_net(run, STEP1, net)
-        encoder = net.encoder
-    else:
-        torch.manual_seed(seed_for(0, "visual"))  # random weights are the same on all ranks
-        encoder = load_backbone(settings.embed.visual, image_size=settings.views.size)
+    source = ImageEncoder(run, _image_encoder)
+    encoder, _ = source.loaded
     size = settings.views.size or encoder.size
     if settings.embed.visual != "step1":
         found["encoder"] = encoder_cost(encoder, size)
         say_encoder(job, encoder, found["encoder"])
-    images = image_inputs(run, encoder, seed=settings.seed)
     key = [settings.embed.visual, size, run.finished("pretrain")]
     shards = image_shards(job.folder / SHARDS[1], len(train), run, key=key)
     with job.bar("visual features", shards.rows(ranks)) as step:
-        embed_images(shards, images, encoder, train, settings, ranks, view=PLAIN, epoch=0, step=step)
+        embed_images(job, shards, ImageFeatures(source, "train", step=step))
     return _Rows((len(train), encoder.dim), shards.blocks), found
 
 

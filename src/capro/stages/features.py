@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,10 @@ from capro.nets.backbones import Backbone
 from capro.nets.inference import for_inference
 from capro.run.artefacts import KEY_FEATURES, PLAIN_FEATURES, QUERY_FEATURES
 from capro.run.directory import Run
+from capro.run.engine import Portable
 from capro.run.fingerprints import fingerprint
 from capro.run.progress import Step
-from capro.run.ranks import Ranks
+from capro.run.ranks import ranks_of
 from capro.run.shards import Shards, chosen_rows, planned, sharded, write_rows
 from capro.run.stage import Job, Stage
 from capro.stages.train import has_step2
@@ -36,40 +39,81 @@ def image_shards(folder: Path, count: int, run: Run, *, key: Any) -> Shards:
     return planned(folder, count, key=fingerprint([run.need("scan"), key]), size=size)
 
 
-def embed_images(
-    shards: Shards,
-    inputs: Inputs,
-    encoder: torch.nn.Module,
-    rows: NDArray[np.int64],
-    settings: Settings,
-    ranks: Ranks,
-    *,
-    view: int,
-    epoch: int,
-    step: Step,
-) -> Shards:
-    """Features of images, (n, d_v), into this rank's shards; ``step`` counts its rows."""
-    device = ranks.accelerator.device
-    encoder = encoder.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    quick = cache(lambda shape: for_inference(encoder, shape))
-    size = settings.embed.batch_size
-    if device.type == "cpu":
-        size = min(size, CPU_BATCH)
+@dataclass(frozen=True)
+class ImageEncoder(Portable):
+    """An encoder of images and where its input comes from; loaded once in each process that needs it.
+
+    Attributes:
+        run: The run.
+        load: Makes both; a function of a module where an engine may send it to another process.
+    """
+
+    run: Run
+    load: Callable[[Run], tuple[Backbone, Inputs]]
+
+    @cached_property
+    def loaded(self) -> tuple[Backbone, Inputs]:
+        """The encoder as it was made, and its input."""
+        return self.load(self.run)
+
+    @cached_property
+    def ready(self) -> tuple[Callable[[torch.Size], torch.nn.Module], Inputs, torch.device, int]:
+        """The encoder by the shape of an image, its input, the device here, and how many images it takes at once."""
+        settings, (encoder, inputs) = self.run.settings, self.loaded
+        device = ranks_of(settings).accelerator.device
+        encoder = encoder.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        size = settings.embed.batch_size
+        quick = cache(lambda shape: for_inference(encoder, shape))
+        return quick, inputs, device, min(size, CPU_BATCH) if device.type == "cpu" else size
+
+
+@dataclass(frozen=True)
+class ImageFeatures(Portable):
+    """Features of images, (n, d_v), begin to end.
+
+    Attributes:
+        encoder: What encodes them.
+        split: Whose images; None is all samples of the input.
+        view: Plain, or which kind of augmented view.
+        epoch: Number of the view.
+        step: Counts rows as they are done, in this process.
+    """
+
+    encoder: ImageEncoder
+    split: str | None = None
+    view: int = PLAIN
+    epoch: int = 0
+    step: Step = field(default=lambda _: None, compare=False)
+
+    @cached_property
+    def _rows(self) -> NDArray[np.int64] | None:
+        return None if self.split is None else manifest_of(self.encoder.run).split(self.split)
 
     @torch.no_grad()
-    def compute(begin: int, end: int) -> NDArray[np.float32]:
+    def __call__(self, begin: int, end: int) -> NDArray[np.float32]:
+        encoder, inputs, device, size = self.encoder.ready
         parts = []
         for at in range(begin, end, size):
-            block = rows[at : min(at + size, end)]
-            raw = inputs.raw(block, epoch=epoch, view=view)
-            x = inputs.ready(raw, block, epoch=epoch, view=view, device=device)
+            block = np.arange(at, min(at + size, end))
+            block = block if self._rows is None else self._rows[block]
+            raw = inputs.raw(block, epoch=self.epoch, view=self.view)
+            x = inputs.ready(raw, block, epoch=self.epoch, view=self.view, device=device)
             if x.ndim == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
-            parts.append(quick(x.shape[1:])(x).float().cpu().numpy())
-            step(len(block))
+            parts.append(encoder(x.shape[1:])(x).float().cpu().numpy())
+            self.step(len(block))
         return np.concatenate(parts)
 
-    return sharded(shards, compute, team=ranks, progress=step)
+
+def embed_images(job: Job, shards: Shards, features: ImageFeatures) -> Shards:
+    """Features of images, (n, d_v), into this rank's shards."""
+    return sharded(shards, features, team=job.ranks, engine=job.engine, gpu=True, progress=features.step)
+
+
+def with_images(run: Run) -> tuple[Backbone, Inputs]:
+    """The backbone that the settings name, before any training, and the images of a run."""
+    backbone = pretrained(run.settings)
+    return backbone, image_inputs(run, backbone, seed=run.settings.seed)
 
 
 def _augmented(settings: Settings) -> tuple[int, int]:
@@ -99,31 +143,40 @@ def say_encoder(job: Job, backbone: Backbone, cost: dict[str, Any]) -> None:
         job.watch.say(smaller)
 
 
+def _frozen(run: Run) -> tuple[Backbone, Inputs]:
+    backbone = pretrained(run.settings).eval()
+    # one seed for all runs: the cached views are data, and trainings of any seed share them
+    return backbone, image_inputs(run, backbone, seed=0)
+
+
 def _work(job: Job) -> dict[str, Any]:
     settings, ranks, manifest = job.settings, job.ranks, manifest_of(job.run)
-    backbone = pretrained(settings).eval()
+    encoder = ImageEncoder(job.run, _frozen)
+    backbone, _ = encoder.loaded
     cost = encoder_cost(backbone, settings.views.size or backbone.size)
     say_encoder(job, backbone, cost)
-    # one seed for all runs: the cached views are data, and trainings of any seed share them
-    images = image_inputs(job.run, backbone, seed=0)
-    train, everyone = manifest.split("train"), np.arange(len(manifest.samples))
+    train, everyone = manifest.split("train"), len(manifest.samples)
     queries, keys = _augmented(settings)
-    views = [("plain", PLAIN, 0, everyone)]
-    views += [("query", QUERY, number, train) for number in range(queries)]
-    views += [("key", KEY, number, train) for number in range(keys)]
+    views: list[tuple[str, int, int]] = [("plain", PLAIN, 0)]
+    views += [("query", QUERY, number) for number in range(queries)]
+    views += [("key", KEY, number) for number in range(keys)]
     shards = [
         image_shards(
-            job.folder / f"{name}{number}", len(rows), job.run, key=[name, number, _settings(job.run)]
+            job.folder / f"{name}{number}",
+            everyone if view == PLAIN else len(train),
+            job.run,
+            key=[name, number, _settings(job.run)],
         )
-        for name, _, number, rows in views
+        for name, view, number in views
     ]
     with job.bar("features of views", sum(part.rows(ranks) for part in shards)) as step:
-        for part, (_, view, number, rows) in zip(shards, views, strict=True):
-            embed_images(part, images, backbone, rows, settings, ranks, view=view, epoch=number, step=step)
+        for part, (_, view, number) in zip(shards, views, strict=True):
+            split = None if view == PLAIN else "train"
+            embed_images(job, part, ImageFeatures(encoder, split, view, number, step))
     ranks.meet()
     if ranks.main:
         named = [(name, part) for (name, *_), part in zip(views, shards, strict=True)]
-        _join(job, named, train, (len(everyone), backbone.dim))
+        _join(job, named, train, (everyone, backbone.dim))
     return {"encoder": cost}
 
 

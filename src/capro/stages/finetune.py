@@ -43,7 +43,7 @@ def calibration_of(run: Run) -> Calibration:
 
 
 def _work(job: Job) -> dict[str, Any]:
-    settings, parts = job.settings, parts_of(job)
+    settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
     extra = load_net(job.run, _before(settings), net)
     labels = targets_of(job.run, training)

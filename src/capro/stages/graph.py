@@ -39,10 +39,11 @@ def search_options(job: Job, scratch: Path) -> dict[str, Any]:
 def _work(job: Job) -> dict[str, Any]:
     chosen, ranks = job.settings.match, job.ranks
     search = job.folder / "search"
-    shared = SharedSearch(ranks, search, fingerprint([job.key, chosen.memory_gb]))
+    budget = Budget.of(chosen.memory_gb, job.folder / "scratch")
+    shared = SharedSearch(ranks, search, fingerprint([job.key, chosen.memory_gb]), job.engine, budget)
     if not ranks.main:
         if chosen.enhancer != "none":
-            shared.assist(Budget.of(chosen.memory_gb, job.folder / "scratch"))
+            shared.assist()
         return {}
     with job.bar(f"graph ({chosen.enhancer})", None), job.scratch() as scratch:
         options = search_options(job, scratch)

@@ -17,36 +17,38 @@ from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.run.artefacts import JOINT_PICTURES, JOINT_PROMPTS, JOINT_TEXTS, PLAIN_FEATURES
 from capro.run.directory import Run
+from capro.run.ranks import ranks_of
 from capro.run.shards import chosen_rows, write_rows
 from capro.run.stage import Job, Stage
-from capro.stages.embed import SHARDS, distinct, embed_texts, write_texts
-from capro.stages.features import embed_images, image_shards
+from capro.stages.embed import SHARDS, DistinctTexts, embed_texts, text_cost, write_texts
+from capro.stages.features import ImageEncoder, ImageFeatures, embed_images, image_shards, with_images
 from capro.text.classes import class_prompts, classes_of
 from capro.text.cleaning import training_fields
 from capro.text.encoders import TextEncoder, load_text_encoder
 from capro.text.towers import has_text_tower
-from capro.train.batches import PLAIN
-from capro.train.setup import cost_line, image_inputs, pretrained
+from capro.train.setup import cost_line
+
+
+def _tower(run: Run) -> TextEncoder:
+    return load_text_encoder(run.settings.net.backbone, device=str(ranks_of(run.settings).accelerator.device))
+
+
+def _columns(run: Run) -> dict[str, list[str]]:
+    return {"": [""], **training_fields(manifest_of(run))}  # there may be no text at all
 
 
 def _work(job: Job) -> dict[str, Any]:
     ranks = job.ranks
-    encoder = load_text_encoder(job.settings.net.backbone, device=str(ranks.accelerator.device))
-    cost = {
-        "name": encoder.name, "parameters": encoder.parameters, "gflops": encoder.gflops(),
-        "at": f"{encoder.max_tokens} tokens",
-    }  # fmt: skip
+    source = DistinctTexts(job.run, _tower, _columns)
+    encoder = source.encoder
+    cost = text_cost(encoder)
     job.watch.say(cost_line("text tower", cost))
-    fields = training_fields(manifest_of(job.run))
-    unique = distinct([""], *fields.values())  # there may be no text at all
-    encoded = embed_texts(job, unique, encoder)
+    encoded = embed_texts(job, source)
     features = _features(job)
     ranks.meet()
     if not ranks.main:
         return {}
-    write_texts(
-        job, {JOINT_TEXTS[name]: texts for name, texts in fields.items()}, unique, encoded, encoder.dim
-    )
+    write_texts(job, JOINT_TEXTS, source, encoded)
     count = len(manifest_of(job.run).split("train"))
     write_rows(job.file(JOINT_PICTURES), (count, encoder.dim), map(encoder.project, features()))
     job.write(
@@ -70,11 +72,9 @@ def _features(job: Job) -> Callable[[], Iterable[NDArray[Any]]]:
     if settings.net.mode == "frozen":
         plain = run.read(PLAIN_FEATURES)
         return lambda: chosen_rows(plain, train)
-    backbone = pretrained(settings)
-    images = image_inputs(run, backbone, seed=settings.seed)
     shards = image_shards(job.folder / SHARDS[1], len(train), run, key=["joint", _settings(run)])
     with job.bar("pictures in the joint space", shards.rows(job.ranks)) as step:
-        embed_images(shards, images, backbone, train, settings, job.ranks, view=PLAIN, epoch=0, step=step)
+        embed_images(job, shards, ImageFeatures(ImageEncoder(run, with_images), "train", step=step))
     return shards.blocks
 
 

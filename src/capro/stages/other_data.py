@@ -23,10 +23,10 @@ from capro.run.fingerprints import fingerprint
 from capro.run.progress import Watch
 from capro.run.stage import Job, Stage, perform
 from capro.stages import PLAN
-from capro.stages.features import embed_images, image_shards
+from capro.stages.features import ImageEncoder, ImageFeatures, embed_images, image_shards
 from capro.stages.scan import limit_settings, listing_fingerprint, reading_settings, scan_into
 from capro.text.classes import classes_of
-from capro.train.batches import PLAIN, FeatureInputs, ImageInputs, Inputs
+from capro.train.batches import FeatureInputs, ImageInputs, Inputs
 from capro.train.setup import pretrained, training_set
 
 
@@ -122,7 +122,8 @@ def _inputs(job: Job, manifest: Manifest, name: str, key: str) -> Inputs:
     folder = job.run.folder(name)
     shards = image_shards(folder, len(rows), job.run, key=[key, settings.net.model_dump(), size])
     with job.bar("features", len(rows)) as step:
-        embed_images(shards, images, backbone, rows, settings, job.ranks, view=PLAIN, epoch=0, step=step)
+        encoder = ImageEncoder(job.run, lambda _: (backbone, images))
+        embed_images(job, shards, ImageFeatures(encoder, step=step))
     plain = shards.whole()
     shards.drop()
     folder.rmdir()

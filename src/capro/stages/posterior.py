@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ from capro.run.artefacts import (
     VISUAL,
 )
 from capro.run.directory import Run
+from capro.run.engine import HERE, Engine, Portable
 from capro.run.fingerprints import seed_for
 from capro.run.kept_scores import Entries, entries_type, given_classes, keep, width_of
 from capro.run.shards import write_rows
@@ -144,16 +145,80 @@ class Weighed:
     centring: plus.Centring
     towers: plus.Towers | None
 
-    def of(self, rows: slice) -> plus.Beliefs:
-        """Beliefs in a block of training rows; those of the fit were judged out of fold in it."""
+    def entries(self, engine: Engine = HERE) -> Iterator[Entries]:
+        """Beliefs in all training rows as scores that are kept, block by block.
+
+        Args:
+            engine: Who judges rows outside the fit. A remote one reads the stage's own evidence: for the
+                features of `embed` alone.
+        """
+        n, evidence = len(self.evidence.features), self.evidence
+        judge = _Judge(evidence, self.posterior.of, self.centring, self.towers, self.posterior.several)
+        blocks: Iterator[_Block] = map(self._block, row_blocks(n))
+        if not engine.remote or len(self.rows) == n:  # beliefs of the fit are in this process's memory
+            return map(judge, blocks)
+        # a part of a tensor would be sent with the whole of it
+        copies = ((rows, fit, plus.Beliefs(*(part.clone() for part in own))) for rows, fit, own in blocks)
+        return engine.map(replace(judge, evidence=_SentEvidence(evidence.run)), copies)
+
+    def _block(self, rows: slice) -> _Block:
         begin, end = np.searchsorted(self.rows, [rows.start, rows.stop])
-        fit, found = self.rows[begin:end], self.posterior
+        found = self.posterior
         own = plus.Beliefs(*(part[begin:end] for part in (found.q, found.words, found.picture)))
+        return rows, self.rows[begin:end], own
+
+
+_Block = tuple[slice, NDArray[np.int64], plus.Beliefs]  # rows, those of the fit among them, and their beliefs
+
+
+@dataclass(frozen=True)
+class _SentEvidence(Portable):
+    """The evidence of a run with the features of `embed`; each process reads it once."""
+
+    run: Run
+
+    @cached_property
+    def read(self) -> Evidence:
+        """As the stage has it."""
+        return Evidence(self.run, training_set(self.run), self.run.read(VISUAL))
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What was fitted, without the rows of the fit.
+
+    Attributes:
+        evidence: Of all training rows.
+        judge: From what is known of rows to beliefs (`plus.Posterior.of`).
+        centring: Of the features.
+        towers: Of the image-text model, where there is one.
+        several: Whether samples have several labels.
+    """
+
+    evidence: Evidence | _SentEvidence
+    judge: Callable[..., plus.Beliefs]
+    centring: plus.Centring
+    towers: plus.Towers | None
+    several: bool
+
+    def __call__(self, block: _Block) -> Entries:
+        """What is kept of a block: the highest posteriors, none of these and the web labels among them."""
+        evidence = self.evidence.read if isinstance(self.evidence, _SentEvidence) else self.evidence
+        rows, fit, own = block
+        q, words, picture = (part.numpy() for part in self._beliefs(evidence, rows, fit, own))
+        also = given_classes(evidence.labels(rows).numpy(), q.shape[1])
+        if not self.several:
+            also[:, -1] = True
+        return keep({"posterior": q, "words": words, "picture": picture}, also, several=self.several)
+
+    def _beliefs(
+        self, evidence: Evidence, rows: slice, fit: NDArray[np.int64], own: plus.Beliefs
+    ) -> plus.Beliefs:
+        """Those of the fit were judged out of fold in it."""
         if len(fit) == rows.stop - rows.start:
             return own
-        evidence = self.evidence
         others = np.setdiff1d(np.arange(rows.start, rows.stop), fit)
-        judged = found.of(
+        judged = self.judge(
             self.centring(_tensor(evidence.features, others)),
             evidence.texts(others),
             evidence.labels(others),
@@ -162,26 +227,10 @@ class Weighed:
         )
         parts = []
         for new, old in zip(judged, own, strict=True):
-            block = torch.empty(rows.stop - rows.start, new.shape[1])
-            block[others - rows.start], block[fit - rows.start] = new, old
-            parts.append(block)
+            merged = torch.empty(rows.stop - rows.start, new.shape[1])
+            merged[others - rows.start], merged[fit - rows.start] = new, old
+            parts.append(merged)
         return plus.Beliefs(*parts)
-
-    def blocks(self) -> Iterator[tuple[slice, plus.Beliefs]]:
-        """Beliefs in all training rows, block by block."""
-        for rows in row_blocks(len(self.evidence.features)):
-            yield rows, self.of(rows)
-
-    def entries(self) -> Iterator[Entries]:
-        """The same as scores that are kept: the highest posteriors, none of these and the web labels among them."""
-        for rows, beliefs in self.blocks():
-            q, words, picture = (part.numpy() for part in beliefs)
-            also = given_classes(self.evidence.labels(rows).numpy(), q.shape[1])
-            if not self.posterior.several:
-                also[:, -1] = True
-            yield keep(
-                {"posterior": q, "words": words, "picture": picture}, also, several=self.posterior.several
-            )
 
 
 def weigh(run: Run, training: TrainingSet, features: NDArray[np.float32], **options: Any) -> Weighed:
@@ -234,7 +283,7 @@ def _work(job: Job) -> dict[str, Any]:
         weighed = weigh(job.run, training, job.read(VISUAL))
     found = weighed.posterior
     shape = (len(training.positions), width_of(found.q.shape[1], several=found.several))
-    write_rows(job.file(POSTERIOR), shape, weighed.entries(), dtype=entries_type(SCORES))
+    write_rows(job.file(POSTERIOR), shape, weighed.entries(job.engine), dtype=entries_type(SCORES))
     fields = job.run.result("embed")["fields"]
     weights = found.field_weights.reshape(len(fields), -1).mean(1).tolist() if fields else []
     return {

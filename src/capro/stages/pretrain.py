@@ -13,7 +13,7 @@ from capro.train.web_labels import WebLabels
 
 
 def _work(job: Job) -> dict[str, Any]:
-    settings, parts = job.settings, parts_of(job)
+    settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
     found: dict[str, Any] = {}
     if settings.net.mode == "full":

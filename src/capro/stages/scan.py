@@ -49,7 +49,7 @@ def scan_into(job: Job, sources: Sequence[Reader], *, classes: Collection[str] =
         data = job.settings.data
         scan_sources(
             sources, job.folder, job.settings.scan, unlabelled=data.unlabelled,
-            join_labels=data.join_labels, classes=classes, progress=step,
+            join_labels=data.join_labels, classes=classes, progress=step, engine=job.engine,
         )  # fmt: skip
 
 

@@ -1,9 +1,10 @@
-"""A neighbour search that several ranks share, in blocks that a killed run does not lose."""
+"""A neighbour search that several ranks or tasks share, in blocks that a killed run does not lose."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +15,90 @@ from capro.graph.budget import Budget, RowReader
 from capro.graph.neighbors import QUERIES
 from capro.graph.ondisk import Floats, Lists, Search, Searcher, exact_search, lists_search
 from capro.run.artefacts import atomic_path, write_array
-from capro.run.shards import Team, planned, sharded
+from capro.run.engine import HERE, Engine, Portable
+from capro.run.shards import Compute, Team, planned, sharded
+
+
+@dataclass(frozen=True)
+class _FileSearch(Portable):
+    """A search through files that the main process has made; each process maps them once.
+
+    Attributes:
+        vectors: The file of the base, (n, d).
+        lists: The files of the index; None is an exact search.
+        width: Hits of a query.
+        budget: Memory of each process.
+    """
+
+    vectors: str
+    lists: Lists | None
+    width: int
+    budget: Budget | None
+
+    @cached_property
+    def opened(self) -> tuple[Search, RowReader]:
+        """How to search, and the base."""
+        base = RowReader(np.load(self.vectors, mmap_mode="r", allow_pickle=False), self.budget)
+        if self.lists is None:
+            return exact_search(base, self.budget), base
+        return lists_search(self.lists, base, self.budget), base
+
+    def __call__(self, begin: int, end: int) -> NDArray[Any]:
+        search, base = self.opened
+        return _block(search, base[begin:end], self.width)
+
+
+def _block(search: Search, queries: Floats, width: int) -> NDArray[Any]:
+    """Similarities and hits of some queries, (b,), as they are kept."""
+    row = np.dtype([("similarity", np.float32, (width,)), ("hits", np.int32, (width,))])
+    block = np.empty(len(queries), row)
+    block["similarity"], block["hits"] = search(queries, width)
+    return block
 
 
 @dataclass(frozen=True)
 class SharedSearch:
     """A `through` of `capro.graph.neighbors.nearest`: the main rank gives it there, the others `assist`.
 
-    Blocks of queries are the same for any number of ranks, and so are the values.
+    Blocks of queries are the same for any number of ranks or tasks, and so are the values.
 
     Attributes:
         team: the ranks.
         folder: where blocks go, and what the main rank makes for the others; all see it.
         key: fingerprint of what decides the neighbours.
+        engine: who searches this rank's blocks.
+        budget: memory of each process that searches.
     """
 
     team: Team
     folder: Path
     key: str
+    engine: Engine = HERE
+    budget: Budget | None = None
 
     def __call__(
         self, found: Searcher, base: RowReader, width: int
     ) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
         """All blocks, once every rank has searched its own."""
-        if self.team.count > 1:
-            self.team.meet((self._vectors(base), width, self._lists(found)))
-        for block in self._blocks(found.search, base, width):
+        compute: Compute = lambda begin, end: _block(found.search, base[begin:end], width)  # noqa: E731
+        if self.team.count > 1 or self.engine.remote:
+            files = _FileSearch(self._vectors(base), self._lists(found), width, self.budget)
+            self.team.meet(files)
+            compute = files if self.engine.remote else compute
+        for block in self._blocks(compute, len(base)):
             yield block["similarity"], block["hits"]
 
-    def assist(self, budget: Budget | None = None) -> None:
+    def assist(self) -> None:
         """Search this rank's blocks while the main one is in `nearest`.
 
         The vectors and the index are files that the main rank has made, and are mapped.
         """
-        vectors, width, lists = self.team.meet()[0]
-        base = RowReader(np.load(vectors, mmap_mode="r", allow_pickle=False), budget)
-        search = exact_search(base, budget) if lists is None else lists_search(lists, base, budget)
-        self._blocks(search, base, width)
+        files: _FileSearch = self.team.meet()[0]
+        own = replace(files, budget=self.budget)
+        self._blocks(own, len(own.opened[1]))
 
     def _vectors(self, base: RowReader) -> str:
-        """The file of the vectors, for the other ranks."""
+        """The file of the vectors, for the others."""
         if isinstance(base.array, np.memmap) and base.array.filename:
             base.array.flush()
             return str(base.array.filename)
@@ -61,7 +106,7 @@ class SharedSearch:
         return str(self.folder / "base.npy")
 
     def _lists(self, found: Searcher) -> Lists | None:
-        """The files of the index, for the other ranks; None if the search is exact."""
+        """The files of the index, for the others; None if the search is exact."""
         if found.index is None:
             return found.lists
         import faiss
@@ -71,15 +116,8 @@ class SharedSearch:
             faiss.write_index(found.index, str(temporary))
         return Lists("ivf", (str(file),), found.index.nprobe)
 
-    def _blocks(self, search: Search, base: RowReader, width: int) -> Iterator[NDArray[Any]]:
-        row = np.dtype([("similarity", np.float32, (width,)), ("hits", np.int32, (width,))])
-
-        def compute(begin: int, end: int) -> NDArray[Any]:
-            block = np.empty(end - begin, row)
-            block["similarity"], block["hits"] = search(base[begin:end], width)
-            return block
-
-        shards = planned(self.folder, len(base), key=self.key, size=QUERIES)
-        sharded(shards, compute, team=self.team)
+    def _blocks(self, compute: Compute, count: int) -> Iterator[NDArray[Any]]:
+        shards = planned(self.folder, count, key=self.key, size=QUERIES)
+        sharded(shards, compute, team=self.team, engine=self.engine)
         self.team.meet()
         return shards.blocks()

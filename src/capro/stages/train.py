@@ -60,7 +60,7 @@ def _states(entries: Entries) -> tuple[Tensor, Tensor]:
 
 
 def _work(job: Job) -> dict[str, Any]:
-    settings, parts = job.settings, parts_of(job)
+    settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
     anchored = anchored_of(job.run, training)
     if settings.method == "paper":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from capro.config import Schedule, Settings
@@ -35,13 +36,12 @@ class Parts:
     inputs: Inputs
 
 
-def parts_of(job: Job) -> Parts:
-    """Training set, task, new networks, and where their input is from, on this rank's device."""
-    device = job.ranks.accelerator.device
-    training = training_set(job.run, device)
-    net = new_net(job.run, training).to(device)
-    task = training.task(job.settings.net.tau)
-    return Parts(training, task, net, inputs_of(job.run, net.encoder))
+def parts_of(run: Run, device: torch.device) -> Parts:
+    """Training set, task, new networks, and where their input is from, on a device."""
+    training = training_set(run, device)
+    net = new_net(run, training).to(device)
+    task = training.task(run.settings.net.tau)
+    return Parts(training, task, net, inputs_of(run, net.encoder))
 
 
 def fit_step(

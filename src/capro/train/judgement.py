@@ -139,8 +139,9 @@ def judge_all(
     anchored: Tensor,
     inputs: Inputs,
     positions: NDArray[np.int64],
+    rows: slice = slice(None),
 ) -> Judged:
-    """The offline pass: apply the rule to every training row.
+    """The offline pass: apply the rule to every training row, or to a block of them.
 
     Args:
         judge: The rule.
@@ -150,15 +151,17 @@ def judge_all(
         anchored: Same shape; protected under the policy ``capro``.
         inputs: Where images or features come from.
         positions: Manifest position of each row.
+        rows: The block. Values do not depend on it where it begins at a multiple of EVAL_BATCH.
     """
     net.eval()
     parts: list[tuple[NDArray[Any], ...]] = []
-    for block, x in plain_batches(inputs, positions, size=EVAL_BATCH, device=labels.device):
-        rows = torch.from_numpy(block).to(labels.device)
-        scores = judge.scores(net(x).query, prototypes, block)
-        new, decisions = judge.decide(scores.fused, labels[rows], anchored[rows])
+    for block, x in plain_batches(inputs, positions[rows], size=EVAL_BATCH, device=labels.device):
+        numbers = block + (rows.start or 0)
+        at = torch.from_numpy(numbers).to(labels.device)
+        scores = judge.scores(net(x).query, prototypes, numbers)
+        new, decisions = judge.decide(scores.fused, labels[at], anchored[at])
         found = {name: part.cpu().numpy() for name, part in scores._asdict().items() if part is not None}
-        own = given_classes(labels[rows].cpu().numpy(), len(prototypes))
+        own = given_classes(labels[at].cpu().numpy(), len(prototypes))
         kept = keep(found, own, several=labels.ndim == 2)
         parts.append((new.cpu().numpy(), decisions.cpu().numpy(), kept))
     return Judged(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -21,8 +21,9 @@ from capro.data.readers.base import Format, Intake, Reader, Record, guarded
 from capro.data.readers.columns import Columns, choose_columns, file_below, if_missing, image_column, text_of
 from capro.data.readers.parquet_rows import holds_bytes, open_parquet
 from capro.data.readers.table_files import TABLES, file_intake, header, records
-from capro.data.readers.writing import SHARD_SIZE, Pictures, Writer, plain_records, write_csv
+from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, write_csv
 from capro.errors import DataError
+from capro.run.artefacts import atomic_path
 
 ROWS_AT_ONCE = 256  # with their images in memory
 _SHARD = re.compile(r"^(?P<split>train|val|validation|test)(-\d+-of-\d+)?\.parquet$")
@@ -178,24 +179,23 @@ Made by `capro export`: `label` is the corrected label, `given_label` the one it
 
 def _write_hub(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[str]) -> None:
     """train-00000-of-00002.parquet ... with image bytes and ClassLabel, and a README.md card."""
-    schema = _hub_schema(table, names)
     index = {name: number for number, name in enumerate(names)}
+    pictures.in_shards(table, partial(_write_hub_shard, out, index, _hub_schema(table, names)))
+    (out / "README.md").write_text(_CARD, "utf-8")
 
+
+def _write_hub_shard(out: Path, index: Mapping[str, int], schema: pa.Schema, shard: OutputShard) -> None:
     def with_image(number: int, row: dict[str, Any]) -> dict[str, Any]:
-        image = {"bytes": pictures.read(number), "path": row.pop("file_name")}
+        image = {"bytes": shard.pictures.read(number), "path": row.pop("file_name")}
         if "label" in row:
             return {"image": image, **row, "label": index[row["label"]]}
         return {"image": image, **row, "labels": [index[name] for name in row["labels"]]}
 
-    rows = plain_records(table)
-    shards = -(-len(rows) // SHARD_SIZE)
-    for shard in range(shards):
-        first = shard * SHARD_SIZE
-        part = enumerate(rows[first : first + SHARD_SIZE], start=first)
-        with pq.ParquetWriter(out / f"train-{shard:05d}-of-{shards:05d}.parquet", schema) as writer:
-            for block in blocks((with_image(number, row) for number, row in part), ROWS_AT_ONCE):
-                writer.write_table(pa.Table.from_pylist(block, schema=schema))
-    (out / "README.md").write_text(_CARD, "utf-8")
+    rows = enumerate(plain_records(shard.table))
+    name = f"train-{shard.number:05d}-of-{shard.count:05d}.parquet"
+    with atomic_path(out / name, cache=True) as temporary, pq.ParquetWriter(temporary, schema) as writer:
+        for block in blocks((with_image(number, row) for number, row in rows), ROWS_AT_ONCE):
+            writer.write_table(pa.Table.from_pylist(block, schema=schema))
 
 
 def _hub_schema(table: pd.DataFrame, names: Sequence[str]) -> pa.Schema:

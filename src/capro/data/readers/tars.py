@@ -10,7 +10,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -35,9 +35,10 @@ from capro.data.readers.columns import (
     valid_text,
 )
 from capro.data.readers.tar_members import Gap, Member, members
-from capro.data.readers.writing import SHARD_SIZE, Pictures, Writer, plain_records
+from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records
 from capro.errors import DataError, did_you_mean
 from capro.regular_files import open_descriptor
+from capro.run.artefacts import atomic_path
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
 TEXT_ENDINGS = ("txt", "json", "cls", "caption", "text", "title")
@@ -280,15 +281,21 @@ def _split_name(name: str) -> tuple[str, str]:
 def _write(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[str]) -> None:
     """train-000000.tar ...: KEY.png, KEY.json and, for one label, KEY.cls with the class number."""
     index = {name: number for number, name in enumerate(names)}
-    records = plain_records(table.drop(columns="file_name"))
-    for shard, begin in enumerate(range(0, len(records), SHARD_SIZE)):
-        with tarfile.open(out / f"train-{shard:06d}.tar", "w", format=tarfile.PAX_FORMAT) as tar:
-            for number, record in enumerate(records[begin : begin + SHARD_SIZE], start=begin):
-                ending = PurePosixPath(pictures.names[number]).suffix
-                _add(tar, f"{number:09d}{ending}", pictures.read(number))
-                _add(tar, f"{number:09d}.json", json.dumps(record, ensure_ascii=False).encode())
-                if "label" in record:
-                    _add(tar, f"{number:09d}.cls", str(index[record["label"]]).encode())
+    pictures.in_shards(table.drop(columns="file_name"), partial(_write_shard, out, index))
+
+
+def _write_shard(out: Path, index: Mapping[str, int], shard: OutputShard) -> None:
+    pictures, name = shard.pictures, f"train-{shard.number:06d}.tar"
+    with (
+        atomic_path(out / name, cache=True) as temporary,
+        tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for number, record in enumerate(plain_records(shard.table)):
+            key, ending = f"{shard.begin + number:09d}", PurePosixPath(pictures.names[number]).suffix
+            _add(tar, f"{key}{ending}", pictures.read(number))
+            _add(tar, f"{key}.json", json.dumps(record, ensure_ascii=False).encode())
+            if "label" in record:
+                _add(tar, f"{key}.cls", str(index[record["label"]]).encode())
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:

@@ -27,10 +27,31 @@ class Pictures(Protocol):
     names: list[str]
     mode: str
     formulas: str
+    folder: Path
 
     def read(self, number: int) -> bytes: ...
     def path(self, number: int) -> Path | None: ...
     def write_all(self, below: str = "") -> None: ...
+    def in_shards(self, table: pd.DataFrame, write: Callable[[OutputShard], None]) -> None: ...
+
+
+@dataclass(frozen=True)
+class OutputShard:
+    """Some rows of an export, which another process may write.
+
+    Attributes:
+        number: Of the shard.
+        count: Of the export's shards.
+        begin: Number of its first row in the export.
+        table: Its rows.
+        pictures: Theirs, numbered from 0.
+    """
+
+    number: int
+    count: int
+    begin: int
+    table: pd.DataFrame
+    pictures: Pictures
 
 
 @dataclass(frozen=True)
