@@ -118,7 +118,8 @@ def _peek(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:
     ahead: list[tuple[int, Row]] = []
     lists = Counter[bool]()
     for number, row in rows:
-        ahead.append((number, row))
+        again = row.offset is not None and len(ahead) > LABELS_AHEAD  # of a source without labels: all rows
+        ahead.append((number, replace(row, data=None) if again else row))
         if not row.problem and (row.labels or row.listed):
             lists[row.listed] += 1
             if lists.total() == LABELS_AHEAD:
