@@ -34,14 +34,20 @@ def is_address(text: object) -> bool:
     return isinstance(text, ObjectPath) or (isinstance(text, str) and _ADDRESS.match(text) is not None)
 
 
-def has_credentials(text: str) -> bool:
-    """Whether an address holds a user's name or a password.
+def refuse_credentials(text: str, shown: str) -> None:
+    """Refuse an address with a user's name or a password: it would be printed and written down.
 
-    >>> has_credentials("s3://me:secret@bucket/data"), has_credentials("s3://bucket/a@b.jpg")
-    (True, False)
+    >>> refuse_credentials("s3://bucket/a@b.jpg", "data.source")
+    >>> refuse_credentials("s3://me:secret@bucket/data", "data.source")
+    Traceback (most recent call last):
+    capro.errors.ConfigError: data.source: an address with a user's name or a password
     """
     found = _ADDRESS.match(text)
-    return found is not None and "@" in found[2].partition("/")[0]
+    if found is not None and "@" in found[2].partition("/")[0]:
+        raise ConfigError(
+            f"{shown}: an address with a user's name or a password",
+            hint="leave them out: a store takes credentials from the environment or its own files (docs/storage.md)",
+        )
 
 
 def place(text: str | Path | ObjectPath) -> Place:
@@ -52,11 +58,7 @@ def place(text: str | Path | ObjectPath) -> Place:
     if found is None:
         return Path(text)
     protocol, key = found[1].lower(), found[2].strip("/")
-    if has_credentials(text):
-        raise ConfigError(
-            f"{masked(text)}: an address with a user's name or a password",
-            hint="leave them out: a store takes credentials from the environment or its own files (docs/storage.md)",
-        )
+    refuse_credentials(text, masked(text))
     if protocol not in PROTOCOLS:
         raise ConfigError(
             f"{text}: no protocol {protocol!r}",

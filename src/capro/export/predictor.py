@@ -31,6 +31,7 @@ from capro.data.views import center
 from capro.errors import ConfigError, RunError, first_line
 from capro.export.model_config import own_file, parse_model_config, read_model_config
 from capro.nets.deployed import Deployed, load_deployed
+from capro.places import Place, place
 from capro.run.artefacts import MODEL_WEIGHTS, atomic_path
 
 BATCH = 32
@@ -183,15 +184,15 @@ def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def find_images(paths: Sequence[Path], limits: ScanSettings = ScanSettings()) -> Iterator[Item]:
+def find_images(paths: Iterable[str | Path], limits: ScanSettings = ScanSettings()) -> Iterator[Item]:
     """Every image of files, folders, tar shards and tables, in order; nothing is left out.
 
     Args:
-        paths: Where to look.
+        paths: Where to look, addresses of object stores among them.
         limits: Of a file no more is read than shows that it is too large.
     """
     most = limits.max_bytes + 1
-    for path in paths:
+    for path in map(place, paths):
         if path.is_file() and readers.recognise(path, DataSettings()) is None:
             yield _file(path, most)
         elif path.exists():
@@ -200,17 +201,17 @@ def find_images(paths: Sequence[Path], limits: ScanSettings = ScanSettings()) ->
             yield Item(str(path), error="no such file or folder")
 
 
-def _file(path: Path, most: int) -> Item:
+def _file(path: Place, most: int) -> Item:
     try:
         return Item(str(path), file_bytes(str(path), most=most))
     except OSError as error:
         return Item(str(path), error=error.strerror or "cannot be read")
 
 
-def _source(path: Path, most: int) -> Iterator[Item]:
+def _source(path: Place, most: int) -> Iterator[Item]:
     for reader in readers.find(DataSettings(), source=str(path)):
         for row in reader.rows():
-            inside = Path(reader.source.root, row.path)
+            inside = place(reader.source.root) / row.path if row.path else reader.source.root
             name = f"{inside}:{row.id}" if row.offset is not None or row.row is not None else str(inside)
             if row.problem and row.problem != "no-label":
                 yield Item(name, error=ROW_REASONS.get(row.problem, row.problem))
