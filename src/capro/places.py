@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -21,7 +22,8 @@ from capro.regular_files import NotAFileError, open_regular
 from capro.store_requests import PROTOCOLS, ask, masked
 
 TEXT_BUFFER = 8 << 20  # bytes that a file which is read from begin to end asks for at once
-VERSIONS = ("ETag", "etag", "md5Hash", "generation", "LastModified", "mtime", "updated", "created")
+TIMES = ("LastModified", "mtime", "updated", "created")  # as stores call them
+VERSIONS = ("ETag", "etag", "md5Hash", "generation", *TIMES)
 _ADDRESS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 
 
@@ -165,6 +167,13 @@ class ObjectPath:
             return ""
         value = self._info[name]  # a listing may give a number where a look at the object gives a time
         return f"{name}={value.timestamp() if hasattr(value, 'timestamp') else value}".replace('"', "")
+
+    @property
+    def modified(self) -> float:
+        """When it was written, in seconds; 0 where the store does not say."""
+        value = next((self._info[name] for name in TIMES if self._info.get(name)), 0.0)
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return float(moment.timestamp() if isinstance(moment, datetime) else moment)
 
     def iterdir(self) -> Iterator[ObjectPath]:
         """What is in a folder, sorted by name. One listing."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capro.cli.options import OptionalPath, RunPath, open_run
+from capro.cli.options import OptionalPath, RunPath, local_only, open_run
 from capro.cli.program import app, note
 from capro.errors import ConfigError
 from capro.wording import many
@@ -24,10 +24,12 @@ def review(
     host: Annotated[str, typer.Option("--host", help="Address to bind to.")] = "127.0.0.1",
     export: Annotated[
         OptionalPath,
-        typer.Option("--export", help="Write the decisions: .parquet, .csv, .json (Label Studio)."),
+        typer.Option(
+            "--export", callback=local_only, help="Write the decisions: .parquet, .csv, .json (Label Studio)."
+        ),
     ] = None,
     import_: Annotated[
-        OptionalPath, typer.Option("--import", help="Take decisions from such a file.")
+        OptionalPath, typer.Option("--import", callback=local_only, help="Take decisions from such a file.")
     ] = None,
 ) -> None:
     """Look at doubtful samples and decide.
@@ -65,4 +67,4 @@ def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
         app.serve()
     app.stop()
     said = app.desk.progress()
-    note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.path}` goes on with them")
+    note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.place}` goes on with them")

@@ -16,6 +16,7 @@ from capro.cli.options import (
     Preset,
     RunFolder,
     Text,
+    local_only,
     open_run,
     start_run,
     with_data_options,
@@ -64,7 +65,9 @@ def scan(
 @classes_app.command("suggest")
 def classes_suggest(
     run: RunFolder,
-    out: Annotated[OptionalPath, typer.Option("--out", help="A classes.yaml to edit.")] = None,
+    out: Annotated[
+        OptionalPath, typer.Option("--out", callback=local_only, help="A classes.yaml to edit.")
+    ] = None,
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:

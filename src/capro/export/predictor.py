@@ -29,10 +29,13 @@ from capro.data.manifest import ROW_REASONS
 from capro.data.readers.writing import csv_writer
 from capro.data.views import center
 from capro.errors import ConfigError, RunError, first_line
+from capro.export.folders import new_folder
 from capro.export.model_config import own_file, parse_model_config, read_model_config
 from capro.nets.deployed import Deployed, load_deployed
 from capro.places import Place, place
-from capro.run.artefacts import MODEL_WEIGHTS, atomic_path
+from capro.run.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
+from capro.run.fingerprints import fingerprint
+from capro.run.working_copy import cache_folder
 
 BATCH = 32
 COLUMNS = ("image", "label", "probability", "open", "top", "error")
@@ -71,8 +74,9 @@ class Predictor:
         self.limits = checked.preprocessing.limits
 
     @staticmethod
-    def load(folder: Path, *, device: str = "cpu") -> Predictor:
-        """Open a model folder; nothing outside of it is read."""
+    def load(model: str | Path, *, device: str = "cpu") -> Predictor:
+        """Open a model folder, or fetch one from an object store; nothing outside of it is read."""
+        folder = model_folder(model)
         config = read_model_config(folder)
         checked = parse_model_config(config, str(folder))
         weights = own_file(folder, MODEL_WEIGHTS)
@@ -154,6 +158,23 @@ class Predictor:
             label = [self.classes[c] for c in order if p[c] >= MULTI_LABEL_FROM]
         found = {"label": None if is_open else label, "probability": round(highest, 6), "open": is_open}
         return _row(name, **found, top=best)
+
+
+def model_folder(model: str | Path) -> Path:
+    """The folder of a model; that of an object store is fetched once, as long as it stays the same."""
+    found = place(model)
+    if isinstance(found, Path):
+        return found
+    files = [found / name for name in (MODEL_CONFIG, MODEL_WEIGHTS)]
+    for file in files:
+        if not file.is_file():
+            raise RunError(f"{file}: no such file", hint="give a folder made by `capro export-model`")
+    folder = cache_folder() / "models" / fingerprint([str(found), *(file.version for file in files)])
+    if not folder.exists():
+        with new_folder(folder) as temporary:
+            for file in files:
+                file.fetch(temporary / file.name)
+    return folder
 
 
 @torch.no_grad()
