@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -14,7 +14,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from capro import store_requests
+from capro.config import Settings
 from capro.places import ObjectPath
+from capro.run import working_copy
+from capro.run.directory import Run
+from capro.run.working_copy import run_folder
 
 Kind = Literal["fail", "deny", "hang", "cut", "forget", "kill"]
 
@@ -119,6 +123,22 @@ def flaky(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Flak
     Flaky.reset()
     yield Flaky
     Flaky.reset()
+
+
+RUN = "flaky://bucket/runs/a"
+Machine = Callable[[str], Run]
+
+
+@pytest.fixture
+def on(flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """The run at RUN as a new process on a machine of this name sees it."""
+
+    def machine(name: str) -> Run:
+        monkeypatch.setenv("CAPRO_CACHE", str(tmp_path / name))
+        monkeypatch.setattr(working_copy, "_copies", {})
+        return Run.create(run_folder(RUN), Settings())
+
+    return machine
 
 
 def put_tree(folder: Path, address: str) -> str:

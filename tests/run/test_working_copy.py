@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from capro.config import Settings
 from capro.errors import RunError, StoreError
 from capro.places import ObjectPath
-from capro.run import working_copy
 from capro.run.artefacts import Artefact, read_json, write_json
 from capro.run.directory import Run
 from capro.run.stage import Job, perform
 from capro.run.working_copy import run_folder
 from tests.run.cases import stage
-from tests.stores import Fault, Flaky, Killed, flaky
+from tests.stores import RUN, Fault, Flaky, Killed, Machine, flaky, on
 
-__all__ = ["flaky"]
-ADDRESS = "flaky://bucket/runs/a"
+__all__ = ["flaky", "on"]
 NUMBER = Artefact[Any]("count", "number.json", write_json, read_json)
 BIG = Artefact[Any]("count", "big.json", write_json, read_json)
 DETAILS = Artefact[Any]("count", "details.json", write_json, read_json)
-Machine = Callable[[str], Run]
-
-
-@pytest.fixture
-def on(flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
-    """The run as a new process on a machine of this name sees it."""
-
-    def machine(name: str) -> Run:
-        monkeypatch.setenv("CAPRO_CACHE", str(tmp_path / name))
-        monkeypatch.setattr(working_copy, "_copies", {})
-        return Run.create(run_folder(ADDRESS), Settings())
-
-    return machine
 
 
 def count(run: Run, value: int = 1, *, big: bool = True, force: bool = False) -> bool:
@@ -75,7 +57,7 @@ def test_a_stage_is_uploaded_with_its_mark_last(on: Machine, flaky: type[Flaky])
     assert stages == ["count/big.json", "count/number.json", "count/stage.json"]
     assert sorted(objects()) == sorted(["run.yaml", "events.jsonl", *stages])
     assert '"finished"' in objects()["events.jsonl"].decode()
-    assert run.place == ADDRESS
+    assert run.place == RUN
     assert not count(run)  # fresh
 
 
@@ -144,9 +126,9 @@ def test_an_address_with_other_objects_is_no_run(on: Machine) -> None:
 
 
 def test_an_address_without_a_run(on: Machine) -> None:
-    with pytest.raises(RunError, match=f"{ADDRESS}: no run.yaml") as found:
-        Run.open(run_folder(ADDRESS))
-    assert f"--run {ADDRESS}" in found.value.hint
+    with pytest.raises(RunError, match=f"{RUN}: no run.yaml") as found:
+        Run.open(run_folder(RUN))
+    assert f"--run {RUN}" in found.value.hint
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -159,7 +141,7 @@ def test_an_object_that_was_changed_is_refused_and_its_stage_done_again(on: Mach
     assert not run.damaged("count")  # nothing shows it yet
     with pytest.raises(RunError, match=r"count/number.json: damaged since the count stage wrote it") as found:
         run.read(NUMBER)
-    assert f"capro run --run {ADDRESS}" in found.value.hint
+    assert f"capro run --run {RUN}" in found.value.hint
     assert [file.name for file in run.damaged("count")] == ["number.json"]
     run = on("two")
     assert count(run)  # done again, and uploaded

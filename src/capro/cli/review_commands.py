@@ -37,17 +37,21 @@ def review(
     Serves a page on this machine; `capro run --run RUN` then goes on with the decisions.
     """
     from capro.review.exchange import export_decisions, import_decisions
+    from capro.review.stored_log import kept_in_store
 
     opened = open_run(run)
     if export is not None and import_ is not None:
         raise ConfigError("--export and --import at once", hint="give one of them")
     if import_ is not None:
-        print(f"{many(import_decisions(opened, import_), 'decision')} taken from {import_}")
+        with kept_in_store(opened):
+            taken = import_decisions(opened, import_)
+        print(f"{many(taken, 'decision')} taken from {import_}")
         note(f"`capro run --run {run}` goes on with them")
     elif export is not None:
         print(f"{many(export_decisions(opened, export), 'decision')} in {export}")
     else:
-        _serve(opened, host, port, open_)
+        with kept_in_store(opened):
+            _serve(opened, host, port, open_)
 
 
 def _serve(opened: Run, host: str, port: int, browser: bool) -> None:

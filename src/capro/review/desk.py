@@ -250,6 +250,11 @@ class Desk:
 
     def change_class(self, number: int, sense: str, definition: str, *, who: str) -> None:
         """Write another meaning of a class; the run takes it from its own copy of classes.yaml."""
+        if self.run.copy is not None:  # run.yaml would name a file that other machines do not have
+            raise ConfigError(
+                f"{self.run.place}: in an object store, so a class's meaning cannot be changed here",
+                hint="write a classes.yaml, and give it with --set data.classes=FILE",
+            )
         own = self.run.path / REVIEW / "classes.yaml"
         with self._lock, self.run.alone():
             current = self.run.settings.data.classes

@@ -19,9 +19,10 @@ import hashlib
 import os
 import secrets
 import shutil
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from capro.run.store_lock import LOCK, StoreLock
 
 STATE = ".capro-store.json"
 LOG = f"{REVIEW}/{DECISIONS}"
+NOTHING = [0]  # the state of a log without decisions
 AT_ONCE = (SETTINGS, EVENTS, LOG)  # what is fetched when a run is opened
 
 
@@ -233,7 +235,7 @@ class WorkingCopy:
             return
         if name == EVENTS and file.exists() and file.read_bytes().startswith(there.read_bytes()):
             return
-        if name == LOG and file.exists() and (known is None or known["here"] != _here(file)):
+        if name == LOG and file.exists() and _here(file) != (known or {"here": NOTHING})["here"]:
             raise RunError(
                 f"{file}: has decisions that {there} lacks, and the other way round",
                 hint=f"move {file} to a place of your own; the next command then takes those of the store",
@@ -252,16 +254,29 @@ class WorkingCopy:
 
     # --- to the store -----------------------------------------------------------------------------
 
-    def push(self, name: str) -> None:
-        """Upload a file that belongs to no result, if it is here and has changed."""
-        file = self.path / name
+    def here(self, name: str) -> list[int]:
+        """The state of a file of this machine."""
+        return _here(self.path / name)
+
+    def has_changed(self, name: str) -> bool:
+        """Whether a file is another one than the store has."""
+        known = self._state["files"].get(name)
+        return name not in self.objects or known is None or known["here"] != self.here(name)
+
+    def push(self, name: str, *, content: Path | None = None, seen: list[int] | None = None) -> None:
+        """Upload a file that belongs to no result, if it is here and has changed.
+
+        Args:
+            name: Of the file.
+            content: A copy of it, where it may change meanwhile.
+            seen: Its state when that copy was made.
+        """
         with self._lock:
-            known = self._state["files"].get(name)
-            if not file.exists() or (known and known["here"] == _here(file) and name in self.objects):
+            if not (self.path / name).exists() or not self.has_changed(name):
                 return
-            here = _here(file)
-            self.objects[name] = (self.address / name).upload(file)
-            self._state["files"][name] = {"version": self.objects[name].version, "here": here}
+            seen = self.here(name) if seen is None else seen
+            self.objects[name] = (self.address / name).upload(content or self.path / name)
+            self._state["files"][name] = {"version": self.objects[name].version, "here": seen}
             self._save()
 
     def upload(self, stage: str) -> None:
@@ -324,7 +339,12 @@ def _identity(folder: Path) -> str | None:
 
 
 def _here(file: Path) -> list[int]:
-    """The state of a file of this machine, with what SQLite has not written into it yet."""
-    beside = file.with_name(f"{file.name}-wal")
-    stat = file.stat()
-    return [stat.st_size, stat.st_mtime_ns, beside.stat().st_size if beside.exists() else 0]
+    """The state of a file of this machine; a log of decisions, which only grows, is known by its length."""
+    if file.name != DECISIONS:
+        stat = file.stat()
+        return [stat.st_size, stat.st_mtime_ns]
+    try:
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as base:
+            return [int(base.execute("select count(*) from actions").fetchone()[0])]
+    except sqlite3.Error:  # nothing has been written into it
+        return NOTHING
