@@ -115,13 +115,19 @@ class Flaky(MemoryFileSystem):  # type: ignore[misc]
 
 @pytest.fixture
 def flaky(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Flaky]]:
-    """The store behind flaky://, empty; requests are repeated at once, and runs are kept below tmp_path."""
+    """The store behind flaky://, empty."""
+    flaky_store(monkeypatch, tmp_path / "cache")
+    yield Flaky
+    Flaky.reset()
+
+
+def flaky_store(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Make flaky:// known: requests are repeated at once, and runs are kept in a cache of their own."""
     fsspec.register_implementation("flaky", Flaky, clobber=True)
     monkeypatch.setitem(store_requests.PROTOCOLS, "flaky", None)
     monkeypatch.setattr(store_requests, "WAITS", (0.001,) * 4)
-    monkeypatch.setenv("CAPRO_CACHE", str(tmp_path / "cache"))
-    Flaky.reset()
-    yield Flaky
+    monkeypatch.setenv("CAPRO_CACHE", str(cache))
+    monkeypatch.setattr(working_copy, "_copies", {})
     Flaky.reset()
 
 
