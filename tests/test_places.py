@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,15 @@ def test_an_upload_is_there_afterwards(flaky: type[Flaky], tmp_path: Path, kind:
     assert found.size == 7
     assert ObjectPath("flaky", "bucket/a").read_bytes() == b"content"
     assert flaky.requests["put_file"] == 3
+
+
+def test_threads_do_not_wait_for_each_other(flaky: type[Flaky]) -> None:
+    ObjectPath("flaky", "bucket/a").write_bytes(b"x")
+    flaky.faults.append(Fault("info", kind="hang", times=8))
+    begin = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(lambda _: ObjectPath("flaky", "bucket/a").size, range(8))] == [1] * 8
+    assert time.monotonic() - begin < 2  # one after the other: 4 s
 
 
 def test_an_object_that_is_gone_is_removed(flaky: type[Flaky]) -> None:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -22,6 +21,7 @@ from capro.regular_files import NotAFileError, open_regular
 from capro.store_requests import PROTOCOLS, ask, masked
 
 TEXT_BUFFER = 8 << 20  # bytes that a file which is read from begin to end asks for at once
+KNOWN = "known"  # the attribute of an address that holds what is known of its object
 TIMES = ("LastModified", "mtime", "updated", "created")  # as stores call them
 VERSIONS = ("ETag", "etag", "md5Hash", "generation", *TIMES)
 _ADDRESS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
@@ -127,14 +127,17 @@ class ObjectPath:
 
     # --- looking ----------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def _info(self) -> Mapping[str, Any]:
         """What the store says of it; empty where it is not there."""
-        try:
-            found: Mapping[str, Any] = ask(self, lambda store: store.info(self.key))
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        return found
+        if KNOWN not in self.__dict__:  # no cached_property: Python 3.11 lets one thread at a time compute it
+            try:
+                found = ask(self, lambda store: store.info(self.key))
+            except (FileNotFoundError, NotADirectoryError):
+                found = {}
+            self.__dict__[KNOWN] = found
+        info: Mapping[str, Any] = self.__dict__[KNOWN]
+        return info
 
     def exists(self) -> bool:
         """Whether it is an object or has objects below it."""
@@ -197,7 +200,7 @@ class ObjectPath:
 
     def _known(self, info: Mapping[str, Any]) -> ObjectPath:
         found = ObjectPath(self.protocol, info["name"].strip("/"))
-        found.__dict__["_info"] = info  # of the cached property
+        found.__dict__[KNOWN] = info
         return found
 
     # --- reading ----------------------------------------------------------------------------------

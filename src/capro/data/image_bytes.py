@@ -24,6 +24,7 @@ T = TypeVar("T")
 PLACES = ("id", "path", "offset", "size", "row", "source")  # columns that say where a picture is
 OPEN_FILES = 64
 ROW_GROUPS = 4
+REQUESTS = 32  # threads where pictures are requests to an object store: they wait more than they work
 
 
 def row_bytes(row: Row, source: Source, *, most: int | None = None) -> bytes:
@@ -83,6 +84,11 @@ class ImageStore:
 
     def __len__(self) -> int:
         return len(self._columns[0])
+
+    @property
+    def threads(self) -> int | None:
+        """How many may read at once with gain; None: as many as there are cores, and a few more."""
+        return REQUESTS if any(is_address(source.root) for source in self._sources) else None
 
     def read(self, position: int) -> bytes:
         """The bytes of one sample's image, by its position in ``manifest.samples``."""

@@ -93,7 +93,7 @@ class Pixels:
         with (
             atomic_path(folder / PIXELS.file, needed=needed) as target,
             target.open("wb") as file,
-            ThreadPoolExecutor() as pool,
+            ThreadPoolExecutor(self._store.threads) as pool,
         ):
             _write_header(file, 0)
             arrays = pool.map(lambda position: np.asarray(self._decode(position)), range(len(self)))

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capro.config import ScanSettings
-from capro.data.image_bytes import row_bytes
+from capro.data.image_bytes import REQUESTS, row_bytes
 from capro.data.images import ImageProblem, decode
 from capro.data.labels import joined_names
 from capro.data.manifest import SPLITS, Manifest, Row, Source, Task, write_manifest
@@ -25,6 +25,7 @@ from capro.data.readers.base import Reader
 from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise
 from capro.errors import CaproError, DataError, described
+from capro.places import is_address
 from capro.regular_files import NotAFileError
 from capro.run.artefacts import MANIFEST, QUARANTINE, SUMMARY, atomic_path, write_json
 
@@ -58,7 +59,8 @@ def scan_sources(
     """
     path = folder / MANIFEST.file
     sources = [reader.source for reader in readers]
-    with ThreadPoolExecutor(settings.workers or os.cpu_count() or 1) as pool:
+    stored = any(is_address(source.root) for source in sources)
+    with ThreadPoolExecutor(settings.workers or (REQUESTS if stored else os.cpu_count()) or 1) as pool:
         task, rows = _without_labels(readers) if unlabelled else _peek(readers)
         checked = _check_all(rows, sources, pool, settings)
         ledger = _Ledger(task, settings, unlabelled)

@@ -19,7 +19,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -343,6 +342,8 @@ def _here(file: Path) -> list[int]:
     if file.name != DECISIONS:
         stat = file.stat()
         return [stat.st_size, stat.st_mtime_ns]
+    import sqlite3
+
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as base:
             return [int(base.execute("select count(*) from actions").fetchone()[0])]
