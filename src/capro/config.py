@@ -57,7 +57,7 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Where the samples come from."""
 
-    source: str | None = setting(None, "folder, table, tar shards, or hub:NAME")
+    source: str | None = setting(None, "folder, table, tar shards, hub:NAME, or an address (s3://)")
     test: str | None = setting(None, "a second source, for testing only")
     format: str = setting("auto", "auto, or the kind of source")
     subset: Literal["all", "google", "mini"] = setting(

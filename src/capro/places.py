@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from capro.errors import ConfigError
 from capro.regular_files import NotAFileError, open_regular
-from capro.store_requests import PROTOCOLS, ask, masked
+from capro.store_requests import LISTING, PROTOCOLS, ask, masked
 
 TEXT_BUFFER = 8 << 20  # bytes that a file which is read from begin to end asks for at once
 KNOWN = "known"  # the attribute of an address that holds what is known of its object
@@ -66,9 +66,14 @@ def place(text: str | Path | ObjectPath) -> Place:
             f"{text}: no protocol {protocol!r}",
             hint=f"known: {', '.join(f'{name}://' for name in PROTOCOLS)}",
         )
-    if not key or any(part in ("", ".", "..") for part in key.split("/")):
+    if _leaves(key):
         raise ConfigError(f"{text}: not an address", hint=f"{protocol}://BUCKET/FOLDER, without empty parts")
     return ObjectPath(protocol, key)
+
+
+def _leaves(key: str) -> bool:
+    """Whether a key has parts that are no names: of nothing, or of another folder."""
+    return any(part in ("", ".", "..") for part in key.split("/"))
 
 
 def local_path(text: str | Path, option: str) -> Path:
@@ -180,7 +185,7 @@ class ObjectPath:
 
     def iterdir(self) -> Iterator[ObjectPath]:
         """What is in a folder, sorted by name. One listing."""
-        found = ask(self, lambda store: store.ls(self.key, detail=True))
+        found = ask(self, lambda store: store.ls(self.key, detail=True), seconds=LISTING)
         return iter(sorted(self._known(info) for info in found if info["name"].strip("/") != self.key))
 
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
@@ -188,15 +193,19 @@ class ObjectPath:
         return (each for each in self.iterdir() if fnmatch.fnmatchcase(each.name, pattern) and each.is_file())
 
     def below(self) -> dict[str, ObjectPath]:
-        """All objects below a folder by their name in it; empty where it is not there."""
+        """All objects below a folder by their name in it; empty where it is not there.
+
+        Names that would leave a folder of this machine (``a/../b``) are left out.
+        """
         try:
-            found = ask(self, lambda store: store.find(self.key, detail=True))
+            found = ask(self, lambda store: store.find(self.key, detail=True), seconds=LISTING)
         except (FileNotFoundError, NotADirectoryError):
             return {}
         objects = [self._known(info) for info in found.values() if info.get("type") == "file"]
-        return {
+        named = {
             each.key.removeprefix(f"{self.key}/"): each for each in sorted(objects) if each.key != self.key
         }
+        return {name: each for name, each in named.items() if not _leaves(name)}
 
     def _known(self, info: Mapping[str, Any]) -> ObjectPath:
         found = ObjectPath(self.protocol, info["name"].strip("/"))

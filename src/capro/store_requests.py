@@ -21,6 +21,7 @@ T = TypeVar("T")
 PROTOCOLS: dict[str, str | None] = {"s3": "s3fs", "gs": "gcsfs", "memory": None}  # and the package of each
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a request is repeated
 LIMIT = 60.0  # seconds for a request, and for a transfer one more for each SLOWEST bytes
+LISTING = 600.0  # seconds for a listing: a thousand objects are a request of their own
 SLOWEST = 1 << 20
 # answers about the object itself: nothing is gained by asking again
 FACTS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsError)
@@ -47,19 +48,27 @@ def masked(text: str) -> str:
     return re.sub(secret, r"\1***", text, flags=re.IGNORECASE)
 
 
-def ask(path: Address, call: Callable[[Any], T], *, size: int = 0, missing_may_pass: bool = False) -> T:
+def ask(
+    path: Address,
+    call: Callable[[Any], T],
+    *,
+    size: int = 0,
+    seconds: float | None = None,
+    missing_may_pass: bool = False,
+) -> T:
     """What a store answers.
 
     Args:
         path: Named in the error.
         call: Gets the file system.
         size: Bytes that are transferred: they lengthen the time limit.
+        seconds: The time limit without them; LIMIT if unset.
         missing_may_pass: An object that is not there was written just now: ask again.
     """
     store = _file_system(path.protocol, os.getpid())
     for wait in (*WAITS, None):
         try:
-            return _within(lambda: call(store), LIMIT + size / SLOWEST)
+            return _within(lambda: call(store), (seconds or LIMIT) + size / SLOWEST)
         except Exception as error:
             passing = missing_may_pass and isinstance(error, FileNotFoundError)
             if isinstance(error, FACTS) and not passing:

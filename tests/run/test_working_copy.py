@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from capro.run.artefacts import Artefact, read_json, write_json
 from capro.run.directory import Run
 from capro.run.stage import Job, perform
 from capro.run.working_copy import run_folder
+from tests.fakes import as_version_0_1_0
 from tests.run.cases import stage
 from tests.stores import RUN, Fault, Flaky, Killed, Machine, flaky, on
 
@@ -129,6 +131,39 @@ def test_an_address_without_a_run(on: Machine) -> None:
     with pytest.raises(RunError, match=f"{RUN}: no run.yaml") as found:
         Run.open(run_folder(RUN))
     assert f"--run {RUN}" in found.value.hint
+
+
+def test_a_copy_in_which_a_process_works_is_left_alone(on: Machine, flaky: type[Flaky]) -> None:
+    run = on("one")
+    count(run)
+    with run.alone():
+        (run.path / "count" / "stage.json").unlink()  # as while a stage is done in its own folder
+        (run.path / "count" / "new.json").write_text("1")
+        other = on("one")  # another process: its thread has not the lock
+        assert (other.path / "count" / "new.json").exists()
+    assert on("one").read(NUMBER) == 1
+
+
+def test_names_that_leave_the_folder_are_not_followed(
+    on: Machine, flaky: type[Flaky], tmp_path: Path
+) -> None:
+    count(on("one"))
+    (tmp_path / "two" / "runs" / "mine").mkdir(parents=True)
+    for name in ("../mine", "../../../mine"):
+        flaky.store[f"/bucket/runs/a/{name}/stage.json"] = flaky.store["/bucket/runs/a/count/stage.json"]
+    run = on("two")
+    assert run.read(NUMBER) == 1
+    assert [*run.path.rglob("stage.json")] == [run.path / "count" / "stage.json"]
+    assert [*(tmp_path / "two" / "runs" / "mine").iterdir()] == []
+    assert len([*tmp_path.rglob("stage.json")]) == 2
+
+
+def test_a_run_of_version_0_1_0_is_fetched(on: Machine, flaky: type[Flaky]) -> None:
+    run = on("one")
+    count(run)
+    as_version_0_1_0(run.path / "count" / "stage.json", "settings", "reads")
+    (ObjectPath("flaky", "bucket/runs/a") / "count" / "stage.json").upload(run.path / "count" / "stage.json")
+    assert on("two").read(NUMBER) == 1
 
 
 # --- damage ---------------------------------------------------------------------------------------

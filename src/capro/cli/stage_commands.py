@@ -34,7 +34,8 @@ def scan(
     source: Annotated[
         Text,
         typer.Argument(
-            metavar="SOURCE", help="Folder, table, tar shards, or hub:NAME; the run's own if unset."
+            metavar="SOURCE",
+            help="Folder, table, tar shards, hub:NAME or s3://ADDRESS; the run's own if unset.",
         ),
     ] = None,
     preset: Preset = None,

@@ -27,7 +27,7 @@ from typing import Any
 
 from capro.errors import CaproError, RunError
 from capro.places import ObjectPath, place
-from capro.run import checksums, durable
+from capro.run import checksums, durable, processes
 from capro.run.artefacts import (
     BESIDE_RESULTS,
     DECISIONS,
@@ -41,6 +41,7 @@ from capro.run.artefacts import (
 )
 from capro.run.disk_errors import writing
 from capro.run.fingerprints import fingerprint
+from capro.run.lock import is_locked
 from capro.run.store_lock import LOCK, StoreLock
 
 STATE = ".capro-store.json"
@@ -134,9 +135,7 @@ class WorkingCopy:
                 self.upload(stage)
             yield
         finally:
-            with suppress(
-                CaproError, OSError
-            ):  # events are a record for people; what failed is raised already
+            with suppress(CaproError, OSError):  # a record for people: nothing depends on it
                 self.push(EVENTS)
             self._held = None
             lock.release()
@@ -149,14 +148,14 @@ class WorkingCopy:
             fcntl.flock(file, fcntl.LOCK_EX)  # waits: several ranks open a run at once
             self._state = read_json(self.path.parent / STATE)
             self.objects = self.address.below()
+            if self._held is None and processes.is_main() and is_locked(self.path):
+                return  # another process of this machine works here: this copy is newer than the store
             if SETTINGS not in self.objects and SETTINGS in self._state["files"]:
                 self._forget_all()
             durable.make_folder(self.path)
             for name in AT_ONCE:
                 self._take_file(name)
-            ended = {
-                name.removesuffix(f"/{FINISHED}") for name in self.objects if name.endswith(f"/{FINISHED}")
-            }
+            ended = {each.rpartition("/")[0] for each in self.objects if each.endswith(f"/{FINISHED}")}
             for stage in sorted(ended | self._state["stages"].keys()):
                 self._take_stage(stage)
             self._save()
@@ -171,7 +170,8 @@ class WorkingCopy:
         with self._lock:
             done = checksums.finished_in(self.path / stage, FINISHED) or {}
             record = done.get("files", {}).get(file)
-            if record is None and file in BESIDE_RESULTS:
+            unlisted = bool(done) and "files" not in done  # of version 0.1.0
+            if unlisted or (record is None and file in BESIDE_RESULTS):
                 self._take_file(name)
                 self._save()
             elif (
@@ -216,6 +216,8 @@ class WorkingCopy:
                 self._state["stages"].pop(stage, None)
             return
         if known is not None and known["version"] == there.version and here is not None:
+            return
+        if not processes.is_main() and folder.exists():  # the main rank may be working in it
             return
         data = there.read_bytes()
         if hashlib.sha256(data).hexdigest() != here:
