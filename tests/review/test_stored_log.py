@@ -11,6 +11,7 @@ from capro.review import stored_log
 from capro.review.desk import Desk
 from capro.review.log import Decision, Log, log_file, replayed
 from capro.review.stored_log import kept_in_store
+from capro.run import working_copy
 from capro.run.directory import Run
 from tests.stores import Fault, Flaky, Killed, Machine, flaky, on
 
@@ -83,6 +84,18 @@ def test_a_review_that_cannot_be_uploaded_says_so(on: Machine, flaky: type[Flaky
         flaky.faults[:] = [Fault("put_file", times=1000)]
     flaky.faults.clear()
     assert decided(on("one")) == ["a"]
+
+
+def test_a_run_that_goes_on_during_a_review(on: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    working = on("one")
+    process = working_copy._copies
+    with working.alone():
+        run = on("one")  # another process of the same machine
+        with kept_in_store(run):
+            decide(run, "a")
+        monkeypatch.setattr(working_copy, "_copies", process)
+        working.event("something")  # uploaded at the end of the block
+    assert decided(on("one")) == decided(on("two")) == ["a"]
 
 
 def test_decisions_on_both_sides_are_not_overwritten(on: Machine) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from capro.errors import RunError, StoreError
 from capro.places import ObjectPath
+from capro.run import working_copy
 from capro.run.artefacts import Artefact, read_json, write_json
 from capro.run.directory import Run
 from capro.run.stage import Job, perform
@@ -181,6 +182,44 @@ def test_an_object_that_was_changed_is_refused_and_its_stage_done_again(on: Mach
     run = on("two")
     assert count(run)  # done again, and uploaded
     assert on("three").read(NUMBER) == 1
+
+
+def test_a_stage_that_is_done_again_elsewhere_while_it_is_read(
+    on: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count(on("one"), 1)
+    reading = on("two")
+    process = working_copy._copies
+    count(on("one"), 2)  # files of the same sizes
+    monkeypatch.setattr(working_copy, "_copies", process)
+    with pytest.raises(RunError, match="the count stage is done again by another process") as found:
+        reading.read(NUMBER)
+    assert "same command again" in found.value.hint
+    count(on("one"), 3, big=False)
+    monkeypatch.setattr(working_copy, "_copies", process)
+    with pytest.raises(RunError, match="the count stage is done again by another process"):
+        reading.read(BIG)
+    assert on("two").read(NUMBER) == 3
+
+
+def test_a_finished_stage_whose_files_are_damaged_is_not_uploaded(on: Machine, flaky: type[Flaky]) -> None:
+    run = on("one")
+    flaky.faults.append(Fault("put_file", "count/", times=1000))
+    with pytest.raises(StoreError):
+        count(run)
+    flaky.faults.clear()
+    (run.path / "count" / "number.json").write_text("9999")
+    assert count(on("one"))  # done again
+    assert on("two").read(NUMBER) == 1
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"address": "/tmp", "id": 1}'])
+def test_a_damaged_state_is_named(on: Machine, content: str) -> None:
+    file = on("one").path.parent / ".capro-store.json"
+    file.write_text(content)
+    with pytest.raises(RunError, match=r"\.capro-store\.json: damaged") as found:
+        on("one")
+    assert f"delete {file.parent}" in found.value.hint
 
 
 def test_a_file_that_was_damaged_here_is_fetched_again(on: Machine) -> None:

@@ -56,10 +56,10 @@ Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is 
 NewFolder = Annotated[str, typer.Option("--out", metavar="PATH", help="A folder that does not exist yet.")]
 
 
-def local_only(path: Path | None) -> Path | None:
-    """An option that cannot be an address of an object store: as a path that has become s3:/bucket."""
+def local_only(option: typer.CallbackParam, path: OptionalPath) -> Path | None:
+    """The value of an option that cannot be an address: as a path it has become s3:/bucket."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(path))
-    return path if found is None else local_path(f"{found[1]}://{str(path)[found.end() :]}", "path")
+    return path if found is None else local_path(f"{found[1]}://{str(path)[found.end() :]}", option.opts[0])
 
 
 def with_data_options(command: Callable[..., None]) -> Callable[..., None]:

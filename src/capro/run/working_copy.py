@@ -14,37 +14,25 @@ Cost: one listing when a run is opened or locked, one request for each file that
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import secrets
 import shutil
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from capro.errors import CaproError, RunError
+from capro.errors import CaproError, RunError, StoreError
 from capro.places import ObjectPath, place
 from capro.run import checksums, durable, processes
-from capro.run.artefacts import (
-    BESIDE_RESULTS,
-    DECISIONS,
-    EVENTS,
-    FINISHED,
-    REVIEW,
-    SETTINGS,
-    atomic_path,
-    read_json,
-    write_json,
-)
+from capro.run.artefacts import BESIDE_RESULTS, DECISIONS, EVENTS, FINISHED, REVIEW, SETTINGS, atomic_path
+from capro.run.copy_state import FILE as STATE
+from capro.run.copy_state import CopyState
 from capro.run.disk_errors import writing
 from capro.run.fingerprints import fingerprint
 from capro.run.lock import is_locked
 from capro.run.store_lock import LOCK, StoreLock
 
-STATE = ".capro-store.json"
 LOG = f"{REVIEW}/{DECISIONS}"
 NOTHING = [0]  # the state of a log without decisions
 AT_ONCE = (SETTINGS, EVENTS, LOG)  # what is fetched when a run is opened
@@ -97,12 +85,8 @@ class WorkingCopy:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.RLock()
-        self._state: dict[str, Any] = read_json(path.parent / STATE)
-        found = place(self._state["address"])
-        if not isinstance(found, ObjectPath):
-            raise RunError(f"{path.parent / STATE}: damaged", hint=f"delete {path.parent}: it is a copy")
-        self.address = found
+        self._state = CopyState(path.parent)
+        self.address = self._state.address
         self.objects: dict[str, ObjectPath] = {}
         self._held: StoreLock | None = None
 
@@ -111,14 +95,12 @@ class WorkingCopy:
         """Make or reopen the working copy of an address."""
         with writing(path):
             durable.make_folder(path)
-            if not (path.parent / STATE).exists():
-                state = {"address": str(address), "id": secrets.token_hex(8)}
-                write_json(path.parent / STATE, {**state, "stages": {}, "files": {}, "damaged": {}})
+            CopyState.make(path.parent, address)
         return WorkingCopy(path)
 
     def store_lock(self, name: str, doing: str) -> StoreLock:
         """A lock of the run in the store, by the name of its object."""
-        return StoreLock(self.address / name, self._state["id"], shown=str(self.address), doing=doing)
+        return StoreLock(self.address / name, self._state.copy, shown=str(self.address), doing=doing)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -144,21 +126,18 @@ class WorkingCopy:
 
     def refresh(self) -> None:
         """Take in what has changed in the store since; one process of this machine at a time."""
-        with self._lock, (self.path.parent / ".refresh").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # waits: several ranks open a run at once
-            self._state = read_json(self.path.parent / STATE)
+        with self._state.changing():
             self.objects = self.address.below()
             if self._held is None and processes.is_main() and is_locked(self.path):
                 return  # another process of this machine works here: this copy is newer than the store
-            if SETTINGS not in self.objects and SETTINGS in self._state["files"]:
+            if SETTINGS not in self.objects and SETTINGS in self._state.files:
                 self._forget_all()
             durable.make_folder(self.path)
             for name in AT_ONCE:
                 self._take_file(name)
             ended = {each.rpartition("/")[0] for each in self.objects if each.endswith(f"/{FINISHED}")}
-            for stage in sorted(ended | self._state["stages"].keys()):
+            for stage in sorted(ended | self._state.stages.keys()):
                 self._take_stage(stage)
-            self._save()
 
     def is_foreign(self) -> bool:
         """Whether the address holds objects, and none of them is a run.yaml."""
@@ -167,71 +146,81 @@ class WorkingCopy:
     def bring(self, name: str) -> None:
         """Fetch a file of a finished stage, or one beside its results, unless it is here already."""
         stage, _, file = name.rpartition("/")
-        with self._lock:
-            done = checksums.finished_in(self.path / stage, FINISHED) or {}
-            record = done.get("files", {}).get(file)
-            unlisted = bool(done) and "files" not in done  # of version 0.1.0
-            if unlisted or (record is None and file in BESIDE_RESULTS):
-                self._take_file(name)
-                self._save()
-            elif (
-                record is not None
-                and not checksums.same(self.path / name, record)
-                and self.holds(name, record)
-            ):
+        done = checksums.finished_in(self.path / stage, FINISHED) or {}
+        record = done.get("files", {}).get(file)
+        if record is not None:
+            if not checksums.same(self.path / name, record) and self.holds(name, record):
                 self._fetch_checked(stage, name, record)
+        elif name in self.objects and (file in BESIDE_RESULTS or (done and "files" not in done)):  # 0.1.0
+            with self._state.changing():
+                self._take_file(name)
 
     def holds(self, name: str, record: Mapping[str, Any]) -> bool:
         """Whether the store has a file of a stage as it was recorded, as far as its size shows."""
         there, stage = self.objects.get(name), name.rpartition("/")[0]
-        known = self._state["stages"].get(stage, {}).get("check")
+        known = self._state.stages.get(stage, {}).get("check")
         if there is None or known is None or known != _identity(self.path / stage):
             return False
-        damaged: str | None = self._state["damaged"].get(name)
-        return there.size == record["size"] and damaged != there.version
+        damaged = self._state.damaged.get(name) == [there.version, record["sha256"]]
+        return there.size == record["size"] and not damaged
 
     def _fetch_checked(self, stage: str, name: str, record: Mapping[str, Any]) -> None:
-        there, target = self.objects[name], self.path / name
-        with atomic_path(target, needed=int(record["size"])) as temporary:
-            there.fetch(temporary)
+        there = self.objects[name]
+        with atomic_path(self.path / name, needed=int(record["size"])) as temporary:
+            try:
+                there.fetch(temporary)
+            except (FileNotFoundError, StoreError):
+                self._refuse_changed(stage)
+                raise
             if checksums.sha256_of(str(temporary)) != record["sha256"]:
-                self._state["damaged"][name] = there.version
-                self._save()
+                self._refuse_changed(stage)
+                with self._state.changing():
+                    self._state.damaged[name] = [there.version, record["sha256"]]
                 raise RunError(
                     f"{there}: damaged since the {stage} stage wrote it",
                     hint=f"`capro run --run {self.address}` does the {stage} stage again",
                 )
             os.utime(temporary, ns=(record["mtime_ns"], record["mtime_ns"]))
 
+    def _refuse_changed(self, stage: str) -> None:
+        """Stop where another machine does a stage again while its files are fetched."""
+        now = self.address / stage / FINISHED
+        if not now.exists() or now.version != self._state.stages.get(stage, {}).get("version"):
+            raise RunError(
+                f"{self.address}: the {stage} stage is done again by another process",
+                hint="wait for it, then give the same command again",
+            )
+
     def _take_stage(self, stage: str) -> None:
         """Make the stage.json here the store's, unless the one here is newer."""
-        there, known = self.objects.get(f"{stage}/{FINISHED}"), self._state["stages"].get(stage)
+        there, known = self.objects.get(f"{stage}/{FINISHED}"), self._state.stages.get(stage)
         folder = self.path / stage
+        if not processes.is_main() and folder.exists():  # the main rank may be working in it
+            return
         here = _identity(folder)
         newer = here is not None and here != (known or {}).get("check")
         if there is None:
             if known is not None and not newer:  # gone from the store
                 shutil.rmtree(folder, ignore_errors=True)
             if not newer:
-                self._state["stages"].pop(stage, None)
+                self._state.stages.pop(stage, None)
             return
         if known is not None and known["version"] == there.version and here is not None:
-            return
-        if not processes.is_main() and folder.exists():  # the main rank may be working in it
             return
         data = there.read_bytes()
         if hashlib.sha256(data).hexdigest() != here:
             shutil.rmtree(folder, ignore_errors=True)
             with atomic_path(folder / FINISHED) as temporary:
                 temporary.write_bytes(data)
-            os.utime(
-                folder / FINISHED, (there.modified, there.modified)
-            )  # stages keep the order of their times
-        self._state["stages"][stage] = {"version": there.version, "check": _identity(folder)}
+            when = there.modified  # stages keep the order of their times
+            os.utime(folder / FINISHED, (when, when))
+        self._note_stage(stage, _identity(folder))
 
     def _take_file(self, name: str) -> None:
         """Make a file that belongs to no result the store's, unless only the one here has changed."""
-        there, known, file = self.objects.get(name), self._state["files"].get(name), self.path / name
+        there, known, file = self.objects.get(name), self._state.files.get(name), self.path / name
+        if not processes.is_main() and file.exists():
+            return
         if there is None or (known is not None and known["version"] == there.version and file.exists()):
             return
         if name == EVENTS and file.exists() and file.read_bytes().startswith(there.read_bytes()):
@@ -245,13 +234,13 @@ class WorkingCopy:
             left.unlink()
         with atomic_path(file) as temporary:
             there.fetch(temporary)
-        self._state["files"][name] = {"version": there.version, "here": _here(file)}
+        self._state.files[name] = {"version": there.version, "here": _here(file)}
 
     def _forget_all(self) -> None:
         """The run was deleted in the store: nothing of it is kept here."""
-        if not (self.address / SETTINGS).exists():
+        if processes.is_main() and not (self.address / SETTINGS).exists():
             shutil.rmtree(self.path, ignore_errors=True)
-            self._state |= {"stages": {}, "files": {}, "damaged": {}}
+            self._state.forget()
 
     # --- to the store -----------------------------------------------------------------------------
 
@@ -261,7 +250,7 @@ class WorkingCopy:
 
     def has_changed(self, name: str) -> bool:
         """Whether a file is another one than the store has."""
-        known = self._state["files"].get(name)
+        known = self._state.files.get(name)
         return name not in self.objects or known is None or known["here"] != self.here(name)
 
     def push(self, name: str, *, content: Path | None = None, seen: list[int] | None = None) -> None:
@@ -272,13 +261,12 @@ class WorkingCopy:
             content: A copy of it, where it may change meanwhile.
             seen: Its state when that copy was made.
         """
-        with self._lock:
+        with self._state.changing():
             if not (self.path / name).exists() or not self.has_changed(name):
                 return
             seen = self.here(name) if seen is None else seen
             self.objects[name] = (self.address / name).upload(content or self.path / name)
-            self._state["files"][name] = {"version": self.objects[name].version, "here": seen}
-            self._save()
+            self._state.files[name] = {"version": self.objects[name].version, "here": seen}
 
     def upload(self, stage: str) -> None:
         """Upload a finished stage: its stage.json goes first and comes last."""
@@ -290,20 +278,18 @@ class WorkingCopy:
         lock.check()
         if mark in self.objects:
             self.objects.pop(mark).remove()
-        for name in [each for each in self.objects if each.rpartition("/")[0] == stage and each not in files]:
-            self.objects.pop(name).remove()  # of the result that this one replaces
-            self._state["files"].pop(name, None)
+        old = [each for each in self.objects if each.rpartition("/")[0] == stage and each not in files]
+        for name in old:  # of the result that this one replaces
+            self.objects.pop(name).remove()
         for name in files:
             self.objects[name] = (self.address / name).upload(self.path / name)
-            self._state["damaged"].pop(name, None)
         self.push(EVENTS)
         lock.check()  # a long upload: nobody else has begun meanwhile
         self.objects[mark] = (self.address / mark).upload(self.path / mark)
-        self._state["stages"][stage] = {
-            "version": self.objects[mark].version,
-            "check": _identity(self.path / stage),
-        }
-        self._save()
+        with self._state.changing():
+            for name in old:
+                self._state.files.pop(name, None)
+            self._note_stage(stage, _identity(self.path / stage))
 
     def keep(self, stage: str, name: str) -> None:
         """Copy a stage within the store under the name that the one here is about to get."""
@@ -312,11 +298,13 @@ class WorkingCopy:
                 target = self.address / name / each.rpartition("/")[2]
                 self.objects[each].copy(target)
                 self.objects[f"{name}/{target.name}"] = target
-        there = self.objects.get(f"{name}/{FINISHED}")
-        if there is not None:
-            known = self._state["stages"].get(stage, {})
-            self._state["stages"][name] = {"version": there.version, "check": known.get("check")}
-            self._save()
+        if f"{name}/{FINISHED}" in self.objects:
+            with self._state.changing():
+                self._note_stage(name, self._state.stages.get(stage, {}).get("check"))
+
+    def _note_stage(self, stage: str, check: str | None) -> None:
+        version = self.objects[f"{stage}/{FINISHED}"].version
+        self._state.stages[stage] = {"version": version, "check": check}
 
     def _waiting(self) -> list[str]:
         """Finished stages of this machine that the store lacks."""
@@ -324,13 +312,12 @@ class WorkingCopy:
         for mark in sorted(self.path.rglob(FINISHED)):
             stage = mark.parent.relative_to(self.path).as_posix()
             here = _identity(mark.parent)
-            known = self._state["stages"].get(stage, {})
+            known = self._state.stages.get(stage, {})
             if not stage.startswith(".") and here is not None and here != known.get("check"):
-                found.append(stage)
+                files = (checksums.finished_in(mark.parent, FINISHED) or {}).get("files", {})
+                if all(checksums.same(mark.parent / name, record) for name, record in files.items()):
+                    found.append(stage)
         return found
-
-    def _save(self) -> None:
-        write_json(self.path.parent / STATE, self._state)
 
 
 def _identity(folder: Path) -> str | None:
