@@ -14,6 +14,7 @@ from capro.data import ranges
 from capro.data.image_bytes import ImageStore
 from capro.data.manifest import Manifest
 from capro.data.readers import find, find_to_evaluate
+from capro.data.scan import LABELS_AHEAD, _peek
 from capro.errors import ConfigError, DataError, StoreError
 from capro.export.predictor import find_images
 from capro.stages.scan import find_sources, listing_fingerprint
@@ -88,6 +89,24 @@ def test_a_scan_reads_each_byte_of_a_shard_once(
     length = (tmp_path / "s.tar").stat().st_size
     assert sum(size for _, size in flaky.sent) == length
     assert flaky.requests["cat_file"] == -(-length // block)
+
+
+def test_a_large_picture_is_a_request_of_its_own(
+    flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capro.data.readers.tars.BLOCK", 1000)
+    folder = shards(tmp_path / "d")
+    address = put_tree(folder, "flaky://bucket/shards")
+    rows = [row for reader in find(DataSettings(), source=address) for row in reader.rows()]
+    assert {row.data for row in rows if row.size and row.size > 1000} == {None}
+    same_scan(folder, address, tmp_path)
+
+
+def test_a_source_without_labels_does_not_fill_the_memory(flaky: type[Flaky], tmp_path: Path) -> None:
+    write_tar(tmp_path / "s.tar", [(f"{key}.png", png(key)) for key in range(LABELS_AHEAD + 20)])
+    put_tree(tmp_path / "s.tar", "flaky://bucket/s.tar")
+    _, rows = _peek(find(DataSettings(), source="flaky://bucket/s.tar"))
+    assert [row.data is None for _, row in rows] == [False] * (LABELS_AHEAD + 1) + [True] * 19
 
 
 def test_one_picture_is_one_request_of_its_own_bytes(flaky: type[Flaky], tmp_path: Path) -> None:

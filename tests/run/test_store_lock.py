@@ -63,7 +63,6 @@ def test_a_lock_that_nobody_renews_ends(flaky: type[Flaky], monkeypatch: pytest.
 def test_a_lock_is_renewed_while_its_process_works(
     flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_lock, "LEASE", 0.4)
     monkeypatch.setattr(store_lock, "BEAT", 0.02)
     first = lock("a")
     first.take()

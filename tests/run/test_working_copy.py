@@ -289,6 +289,43 @@ def test_a_kill_in_the_middle_of_an_upload(on: Machine, flaky: type[Flaky], redo
     assert at >= 4
 
 
+@pytest.mark.parametrize("when", ["stage", "count/number.json"])
+def test_whoever_lost_the_lock_uploads_no_mark(
+    on: Machine, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Another machine takes the lock during the work, or during the upload."""
+    run, put = on("one"), Flaky._put
+
+    def take() -> None:
+        ObjectPath("flaky", "bucket/runs/a/.lock.json").write_bytes(b'{"host": "other", "until": 9e9}')
+
+    def put_and_take(self: Flaky, request: str, path: str, *rest: Any, **options: Any) -> None:
+        put(self, request, path, *rest, **options)
+        if path.endswith(when):
+            take()
+
+    monkeypatch.setattr(Flaky, "_put", put_and_take)
+
+    def work(job: Job) -> None:
+        job.write(NUMBER, 1)
+        if when == "stage":
+            take()
+
+    with pytest.raises(RunError, match=r"the lock was taken by .* on other") as found:
+        perform(run, stage("count", work))
+    assert "nothing more is uploaded" in str(found.value)
+    assert ("count/number.json" in objects()) == (when != "stage")
+    assert "count/stage.json" not in objects()
+
+
+def test_stages_keep_the_order_of_their_times(on: Machine) -> None:
+    run = on("one")
+    for name in ("second", "first"):  # by name they would be fetched the other way round
+        perform(run, stage(name))
+    other = on("two")
+    assert (other.stamp("second") or 0) < (other.stamp("first") or 0)
+
+
 def test_another_machine_goes_on_after_the_lease(
     on: Machine, flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
 ) -> None:
