@@ -47,7 +47,7 @@ def test_what_is_denied_is_asked_for_once(flaky: type[Flaky]) -> None:
 
 
 def test_that_an_object_is_missing_is_an_answer(flaky: type[Flaky]) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"no such object: 'flaky://bucket/a\.txt'"):
         FILE.read_range(0, 7)
     assert flaky.requests["cat_file"] == 1
 

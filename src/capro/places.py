@@ -6,6 +6,7 @@ those of `capro.store_requests`.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import io
 import os
@@ -160,11 +161,11 @@ class ObjectPath:
     def size(self) -> int:
         """Bytes of the object, which must be one."""
         if not self._info:
-            raise FileNotFoundError(2, "no such object", str(self))
+            raise FileNotFoundError(errno.ENOENT, "no such object", str(self))
         if not self.is_file():
-            raise IsADirectoryError(21, "is a folder, not a file", str(self))
+            raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(self))
         if not isinstance(self._info.get("size"), int):
-            raise NotAFileError(22, "has no size, so it is not a file", str(self))
+            raise NotAFileError(errno.EINVAL, "has no size, so it is not a file", str(self))
         return int(self._info["size"])
 
     @property

@@ -7,6 +7,7 @@ Nothing is imported from fsspec before a request is made.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -72,11 +73,21 @@ def ask(
         except Exception as error:
             passing = missing_may_pass and isinstance(error, FileNotFoundError)
             if isinstance(error, FACTS) and not passing:
-                raise
+                raise _answered(path, error) from None
             if _refused(error) or wait is None:
                 raise _explained(path, error) from None
         time.sleep(wait)
     raise AssertionError("unreachable")  # the last wait is None
+
+
+def _answered(path: Address, error: OSError) -> OSError:
+    """An answer with a number, a text and the address, as errors of a disk have them; stores leave them out."""
+    number, text = {
+        FileNotFoundError: (errno.ENOENT, "no such object"),
+        FileExistsError: (errno.EEXIST, "exists already"),
+        IsADirectoryError: (errno.EISDIR, "is a folder, not a file"),
+    }.get(type(error), (errno.ENOTDIR, "is below a file"))
+    return type(error)(number, text, str(path))
 
 
 def _within(call: Callable[[], T], seconds: float) -> T:

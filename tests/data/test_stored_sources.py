@@ -17,6 +17,7 @@ from capro.data.readers import find, find_to_evaluate
 from capro.data.scan import LABELS_AHEAD, _peek
 from capro.errors import ConfigError, DataError, StoreError
 from capro.export.predictor import find_images
+from capro.places import ObjectPath
 from capro.stages.scan import find_sources, listing_fingerprint
 from tests.data.corpus import jpeg, png
 from tests.data.readers.test_tars import sample
@@ -117,6 +118,13 @@ def test_one_picture_is_one_request_of_its_own_bytes(flaky: type[Flaky], tmp_pat
     assert flaky.sent == []
     assert store.read(1) == jpeg(seed=2)
     assert flaky.sent == [("bucket/shards/00000.tar", len(jpeg(seed=2)))]
+
+
+def test_a_shard_that_is_gone_is_named(flaky: type[Flaky], tmp_path: Path) -> None:
+    manifest, _ = scan_it(put_tree(shards(tmp_path / "d"), "flaky://bucket/shards"), tmp_path / "out")
+    ObjectPath("flaky", "bucket/shards/00000.tar").remove()
+    with pytest.raises(DataError, match="image of sample train/00000/0 is gone: no such object"):
+        ImageStore(manifest).read(0)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
