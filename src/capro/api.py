@@ -31,6 +31,7 @@ from capro.errors import CaproError, ConfigError, DataError
 from capro.export.cleaned import export_data
 from capro.export.model import export_model
 from capro.export.predictor import MULTI_LABEL_FROM, Predictor, find_images
+from capro.places import local_path
 from capro.run.artefacts import read_json, write_json, write_table
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Lines, terminal
@@ -147,7 +148,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _folder(self) -> Path:
         if self.run is not None:
-            return Path(self.run)
+            return local_path(self.run, "run")
         folder = tempfile.mkdtemp(prefix="capro-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # lives as long as we do
         return Path(folder) / "run"
@@ -271,7 +272,14 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.run_ is None:
             raise CaproError("a loaded model has no data to export", hint="export after fit")
         PLAN.require(self.run_, "clean")
-        export_data(self.run_, Path(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas)
+        export_data(
+            self.run_,
+            local_path(out, "out"),
+            to=to,
+            images=images,
+            skip_changed=skip_changed,
+            formulas=formulas,
+        )
         return Path(out)
 
     def save(self, path: str | Path, *, onnx: bool = False) -> Path:
@@ -286,14 +294,14 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             write_table(folder / "issues.parquet", self.issues())
             write_json(folder / "params.json", params | {"run": None})
 
-        path = Path(path)
+        path = local_path(path, "path")
         export_model(self.run_, path, open_set=threshold(self.run_), onnx=onnx, also=also)
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> CAPro:
         """A model that ``save`` or ``capro export-model`` wrote."""
-        path = Path(path)
+        path = local_path(path, "path")
         predictor = Predictor.load(path)
         params = path / "params.json"
         made = cls(**read_json(params)) if params.exists() else cls()
@@ -340,7 +348,7 @@ def _each(X: Images) -> Iterator[tuple[str, bytes | Image.Image]]:
     named = hub_images(X) if is_hub_data(X) else ((f"image {n}", value) for n, value in enumerate(X))
     for name, value in named:
         if isinstance(value, str | Path):
-            for item in find_images([Path(value)]):
+            for item in find_images([value]):
                 if item.error:
                     raise DataError(f"{item.name}: {item.error}", hint="check the path")
                 yield item.name, item.data

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from capro.errors import ConfigError, did_you_mean, first_line, shortened
+from capro.places import refuse_credentials
 from capro.plain_yaml import parse_yaml, problem_of
 from capro.regular_files import read_regular
 
@@ -56,7 +57,7 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Where the samples come from."""
 
-    source: str | None = setting(None, "folder, table, tar shards, or hub:NAME")
+    source: str | None = setting(None, "folder, table, tar shards, hub:NAME, or an address (s3://)")
     test: str | None = setting(None, "a second source, for testing only")
     format: str = setting("auto", "auto, or the kind of source")
     subset: Literal["all", "google", "mini"] = setting(
@@ -415,10 +416,20 @@ def plain_value(value: Any) -> str:
 
 def validate(values: Mapping[str, Any], *, place: str) -> Settings:
     """Settings from nested mappings; the first problem is named with its value."""
+    _refuse_credentials(values, place)
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
         raise _explain(error.errors()[0], place) from None
+
+
+def _refuse_credentials(values: Any, place: str, name: str = "") -> None:
+    """Settings are written to run.yaml and printed: an address in them holds no password."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            _refuse_credentials(value, place, f"{name}.{key}".lstrip("."))
+    elif isinstance(values, str):
+        refuse_credentials(values, f"{place}: {name}")
 
 
 def sections() -> dict[str, type[Section]]:

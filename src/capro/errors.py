@@ -41,6 +41,10 @@ class RunError(CaproError):
     """The run directory lacks something, or a run cannot go on."""
 
 
+class StoreError(CaproError):
+    """An object store cannot be reached, or refuses: nothing is known of what was asked for."""
+
+
 class RankError(RunError):
     """Another rank failed; the one with the lowest number prints the message."""
 

@@ -48,7 +48,7 @@ def test_help_imports_no_heavy_package(words: list[str]) -> None:
         "from capro.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'pandas', 'pyarrow', 'rich', 'faiss', 'scipy', 'sklearn'}\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'pyarrow', 'rich', 'faiss', 'scipy', 'sklearn', 'fsspec'}\n"
         "print('LOADED', sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,8 +15,17 @@ import torch
 
 from capro.errors import RunError
 from capro.run import checksums
-from capro.run.artefacts import ADJACENCY, ANCHORS, CLEANED_LABELS, STEP3, SUMMARY, Artefact, write_array
-from capro.run.directory import FINISHED, Run
+from capro.run.artefacts import (
+    ADJACENCY,
+    ANCHORS,
+    CLEANED_LABELS,
+    FINISHED,
+    STEP3,
+    SUMMARY,
+    Artefact,
+    write_array,
+)
+from capro.run.directory import Run
 from capro.run.freshness import outlook
 from capro.run.stage import Stage, perform
 from tests.fakes import as_version_0_1_0

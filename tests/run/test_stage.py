@@ -56,7 +56,7 @@ def test_a_missing_input_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PLAN.names)
 def test_the_hint_names_a_command_that_exists(tmp_path: Path, name: str) -> None:
-    command = PLAN.command(name, tmp_path).removeprefix("capro ").split(" --run")[0].split()
+    command = PLAN.command(name, str(tmp_path)).removeprefix("capro ").split(" --run")[0].split()
     names = {each.name or each.callback.__name__ for each in app.registered_commands}
     groups = {each.name for each in app.registered_groups}
     assert command[0] in names | groups

@@ -20,8 +20,9 @@ from pathlib import Path
 from capro.config import Settings
 from capro.errors import RunError
 from capro.run import durable
+from capro.run.artefacts import FINISHED
 from capro.run.checksums import finished_in
-from capro.run.directory import FINISHED, Run
+from capro.run.directory import Run
 from capro.run.lock import alone_in
 
 

@@ -18,6 +18,7 @@ from capro import config
 from capro.config import DataSettings
 from capro.data.readers import FORMATS, on_hub
 from capro.errors import ConfigError
+from capro.places import local_path
 
 if TYPE_CHECKING:
     from capro.config import Settings
@@ -30,10 +31,11 @@ Text = Optional[str]  # noqa: UP045
 Texts = Optional[list[str]]  # noqa: UP045
 OptionalPath = Optional[Path]  # noqa: UP045
 
-RunFolder = Annotated[Path, typer.Option("--run", help="Run directory.")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
-RunArgument = Annotated[OptionalPath, typer.Argument(metavar="RUN", help="Run directory.")]
-RunOption = Annotated[OptionalPath, typer.Option("--run", help="Run directory, if not given as RUN.")]
+# texts, since a path would make s3:/ of s3://
+RunFolder = Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory.")]
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")]
+RunArgument = Annotated[Text, typer.Argument(metavar="RUN", help="Run directory.")]
+RunOption = Annotated[Text, typer.Option("--run", metavar="PATH", help="Run directory, if not given as RUN.")]
 Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
 ReadingOverrides = Annotated[
     Texts, typer.Option("--set", help="How the data of --on are read: data.label_column=query")
@@ -59,7 +61,13 @@ Address = Annotated[
 SourceOption = Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is fresh.")]
-NewFolder = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
+NewFolder = Annotated[str, typer.Option("--out", metavar="PATH", help="A folder that does not exist yet.")]
+
+
+def local_only(option: typer.CallbackParam, path: OptionalPath) -> Path | None:
+    """The value of an option that cannot be an address: as a path it has become s3:/bucket."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(path))
+    return path if found is None else local_path(f"{found[1]}://{str(path)[found.end() :]}", option.opts[0])
 
 
 def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -145,7 +153,7 @@ def new_settings(
 
 
 def start_run(
-    path: Path,
+    path: str | Path,
     source: str | None,
     overrides: list[str] | None,
     *,
@@ -153,10 +161,11 @@ def start_run(
     preset: str | None = None,
 ) -> tuple[Run, Choose | None]:
     """A run directory, made or reopened, and what chooses a preset after the scan where none was named."""
+    from capro.run.working_copy import run_folder
     from capro.stages.start import start
 
     preset = config.named_preset(file, preset)
-    return start(path, resolver(source, overrides, file=file), preset)
+    return start(run_folder(path), resolver(source, overrides, file=file), preset)
 
 
 def resolver(source: str | None, overrides: list[str] | None, *, file: Path | None = None) -> Resolve:
@@ -180,18 +189,19 @@ def check_source(settings: Settings) -> None:
             reader.intake()
 
 
-def one_run(path: Path | None, option: Path | None) -> Path:
+def one_run(path: str | None, option: str | None) -> str:
     """The run directory, given as an argument or with --run."""
     if (path is None) == (option is None):
         raise ConfigError("give one run directory", hint="as an argument, or with --run")
-    return path or option or Path()
+    return path or option or "."
 
 
-def open_run(path: Path, overrides: list[str] | None = None) -> Run:
+def open_run(path: str, overrides: list[str] | None = None) -> Run:
     """An existing run, with overrides on its settings; what is done with them decides if they are kept."""
     from capro.run.directory import Run
+    from capro.run.working_copy import run_folder
 
-    run = Run.open(path)
+    run = Run.open(run_folder(path))
     return run.with_settings(config.update(run.settings, overrides)) if overrides else run
 
 
@@ -203,6 +213,6 @@ def settings_for_reading(run: Run, overrides: list[str] | None, on: str | None) 
             given = shlex.quote(config.override(settings, name))
             raise ConfigError(
                 f"--set {name}: `capro evaluate` changes no setting of a run",
-                hint=f"`capro run --run {shlex.quote(str(run.path))} --set {given}` does again what it decides",
+                hint=f"`capro run --run {shlex.quote(run.place)} --set {given}` does again what it decides",
             )
     return settings

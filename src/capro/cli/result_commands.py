@@ -21,12 +21,14 @@ from capro.cli.options import (
     RunOption,
     RunPath,
     Text,
+    local_only,
     one_run,
     open_run,
     settings_for_reading,
 )
 from capro.cli.program import app, config_app, fail, note, plain_lines, print_result
 from capro.data.readers import WRITERS
+from capro.places import ObjectPath, place
 from capro.stages import PLAN
 
 
@@ -36,13 +38,17 @@ def evaluate(
     run: RunOption = None,
     on: Annotated[Text, typer.Option(help="Another source to evaluate on.")] = None,
     truth: Annotated[
-        OptionalPath, typer.Option(help="Table with true labels of the training samples: for measuring only.")
+        Text,
+        typer.Option(
+            metavar="PATH", help="Table with true labels of the training samples: for measuring only."
+        ),
     ] = None,
     open_set: Annotated[
         bool, typer.Option("--open-set", help="Samples of no known class are one open class.")
     ] = False,
     novel: Annotated[
-        OptionalPath, typer.Option(help="Class list: the names that may be open, one per line.")
+        OptionalPath,
+        typer.Option(callback=local_only, help="Class list: the names that may be open, one per line."),
     ] = None,
     set_: ReadingOverrides = None,
     as_json: AsJson = False,
@@ -60,7 +66,7 @@ def evaluate(
         opened,
         on=on,
         reading=settings_for_reading(opened, set_, on),
-        truth=truth,
+        truth=None if truth is None else place(truth),
         with_open_set=open_set or novel is not None,
         novel=novel,
         watch=plain_lines(),
@@ -71,7 +77,7 @@ def evaluate(
 @app.command()
 def report(
     run: RunPath,
-    out: Annotated[OptionalPath, typer.Option("--out", help="Also write it here.")] = None,
+    out: Annotated[Text, typer.Option("--out", metavar="PATH", help="Also write it here.")] = None,
     title: Annotated[Text, typer.Option("--title", help="Title of the page.")] = None,
     force: Force = False,
 ) -> None:
@@ -83,7 +89,10 @@ def report(
 
     opened = open_run(run)
     PLAN.require_current(opened)
-    print(write_report(opened, out=out, title=title, force=force, watch=plain_lines()))
+    copy = None if out is None else place(out)
+    local = copy if isinstance(copy, Path) else None
+    made = write_report(opened, out=local, title=title, force=force, watch=plain_lines())
+    print(copy.upload(made) if isinstance(copy, ObjectPath) else made)
 
 
 @app.command()
@@ -120,13 +129,13 @@ def export(
     PLAN.require(opened, "clean")
     with engine_of(engine, address) as workers, plain_lines().bar("writing images", None) as step:
         found = export_data(
-            opened, out, to=to, images=images, skip_changed=skip_changed, formulas=formulas, progress=step,
+            opened, place(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas, progress=step,
             engine=workers,
         )  # fmt: skip
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
     text += f", {found['changed']:,} in changed.csv" if found["changed"] else ""
     print_result(found, as_json, lambda _: print(text))
-    back = scan_command(found, entry=load_writer(to).entry, out=out)
+    back = scan_command(found, entry=load_writer(to).entry, out=place(out))
     note(f"read it back with `{back} --run NEW_RUN`")
 
 
@@ -148,17 +157,20 @@ def export_model(
     opened = open_run(run)
     PLAN.require(opened, "finetune")
     chosen = threshold(opened, watch=plain_lines())
-    found = write_model(opened, out, open_set=chosen, onnx=onnx, say=note)
+    found = write_model(opened, place(out), open_set=chosen, onnx=onnx, say=note)
     text = f"model of {found['num_labels']} classes in {out}; {in_words(found['open_set'])}"
     print_result(found, as_json, lambda _: print(text))
 
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder made by `capro export-model`.")],
-    images: Annotated[list[Path], typer.Argument(help="Images, folders, tars or tables.")],
+    model: Annotated[str, typer.Argument(help="Folder made by `capro export-model`.")],
+    images: Annotated[list[str], typer.Argument(help="Images, folders, tars or tables.")],
     out: Annotated[
-        OptionalPath, typer.Option("--out", help="File to write; its ending says csv or jsonl. Else stdout.")
+        OptionalPath,
+        typer.Option(
+            "--out", callback=local_only, help="File to write; its ending says csv or jsonl. Else stdout."
+        ),
     ] = None,
     format: Annotated[Text, typer.Option("--format", help="csv or jsonl.")] = None,
     top: Annotated[int, typer.Option("--top", min=0, help="Classes listed; 0 for all.")] = 5,
@@ -187,7 +199,7 @@ def predict(
 
 @config_app.command("show")
 def config_show(
-    file: Annotated[OptionalPath, typer.Argument(help="YAML file.")] = None,
+    file: Annotated[OptionalPath, typer.Argument(callback=local_only, help="YAML file.")] = None,
     preset: Preset = None,
     set_: Overrides = None,
     as_json: AsJson = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capro.cli.options import OptionalPath, RunPath, open_run
+from capro.cli.options import OptionalPath, RunPath, local_only, open_run
 from capro.cli.program import app, note
 from capro.errors import ConfigError
 from capro.wording import many
@@ -24,10 +24,12 @@ def review(
     host: Annotated[str, typer.Option("--host", help="Address to bind to.")] = "127.0.0.1",
     export: Annotated[
         OptionalPath,
-        typer.Option("--export", help="Write the decisions: .parquet, .csv, .json (Label Studio)."),
+        typer.Option(
+            "--export", callback=local_only, help="Write the decisions: .parquet, .csv, .json (Label Studio)."
+        ),
     ] = None,
     import_: Annotated[
-        OptionalPath, typer.Option("--import", help="Take decisions from such a file.")
+        OptionalPath, typer.Option("--import", callback=local_only, help="Take decisions from such a file.")
     ] = None,
 ) -> None:
     """Look at doubtful samples and decide.
@@ -35,17 +37,21 @@ def review(
     Serves a page on this machine; `capro run --run RUN` then goes on with the decisions.
     """
     from capro.review.exchange import export_decisions, import_decisions
+    from capro.review.stored_log import kept_in_store
 
     opened = open_run(run)
     if export is not None and import_ is not None:
         raise ConfigError("--export and --import at once", hint="give one of them")
     if import_ is not None:
-        print(f"{many(import_decisions(opened, import_), 'decision')} taken from {import_}")
+        with kept_in_store(opened):
+            taken = import_decisions(opened, import_)
+        print(f"{many(taken, 'decision')} taken from {import_}")
         note(f"`capro run --run {run}` goes on with them")
     elif export is not None:
         print(f"{many(export_decisions(opened, export), 'decision')} in {export}")
     else:
-        _serve(opened, host, port, open_)
+        with kept_in_store(opened):
+            _serve(opened, host, port, open_)
 
 
 def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
@@ -65,4 +71,4 @@ def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
         app.serve()
     app.stop()
     said = app.desk.progress()
-    note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.path}` goes on with them")
+    note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.place}` goes on with them")

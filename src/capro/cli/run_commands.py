@@ -19,7 +19,9 @@ from capro.cli.options import (
     Preset,
     RunFolder,
     SourceOption,
+    Text,
     Texts,
+    local_only,
     new_settings,
     open_run,
     resolver,
@@ -29,11 +31,12 @@ from capro.cli.options import (
 )
 from capro.cli.program import app, live, note, plain_lines, print_result
 from capro.errors import ConfigError
+from capro.places import local_path, place
 
 
-def next_commands(path: Path, *, tested: bool) -> str:
+def next_commands(place: str, *, tested: bool) -> str:
     """What one does with a finished run, ready to be copied; figures only if there is a test split."""
-    run = shlex.quote(str(path))
+    run = shlex.quote(place)
     rows = [
         (f"capro report {run}", "a page to look at, with pictures and evidence"),
         (f"capro review {run} --open", "decide the doubtful ones yourself"),
@@ -48,9 +51,13 @@ def next_commands(path: Path, *, tested: bool) -> str:
 @app.command("run")
 @with_data_options
 def run_command(
-    config: Annotated[OptionalPath, typer.Argument(help="YAML file with settings.")] = None,
+    config: Annotated[
+        OptionalPath, typer.Argument(callback=local_only, help="YAML file with settings.")
+    ] = None,
     data: SourceOption = None,
-    run: Annotated[OptionalPath, typer.Option("--run", help="Run directory; runs/NAME if unset.")] = None,
+    run: Annotated[
+        Text, typer.Option("--run", metavar="PATH", help="Run directory; runs/NAME if unset.")
+    ] = None,
     preset: Preset = None,
     memory: Memory = None,
     engine: EngineName = "process",
@@ -72,16 +79,16 @@ def run_command(
 
     check_engine(engine, address)
     set_ = with_memory(set_, memory)
-    path = run or Path("runs") / _name(config, data, set_)
+    path = run or str(Path("runs") / _name(config, data, set_))
     if dry_run:
         _print_outlook(path, data, set_, config=config, preset=preset, as_json=as_json)
         return
     opened, choose = start_run(path, data, set_, file=config, preset=preset)
-    with engine_of(engine, address) as workers, live(f"capro run {opened.path}") as watch:
+    with engine_of(engine, address) as workers, live(f"capro run {opened.place}") as watch:
         found = run_all(opened, watch=watch, choose=choose, engine=workers)
     print_result(found, as_json, lambda found: tables.run_summary(opened, found))
     if not as_json:
-        note(f"results are in {opened.path}\n{next_commands(opened.path, tested=bool(found))}")
+        note(f"results are in {opened.place}\n{next_commands(opened.place, tested=bool(found))}")
 
 
 def _name(file: Path | None, data: str | None, overrides: list[str]) -> str:
@@ -94,7 +101,7 @@ def _name(file: Path | None, data: str | None, overrides: list[str]) -> str:
 
 
 def _print_outlook(
-    path: Path,
+    path: str,
     data: str | None,
     overrides: list[str],
     *,
@@ -108,11 +115,13 @@ def _print_outlook(
     from capro.cli import tables
     from capro.config import named_preset
     from capro.run.directory import Run
+    from capro.run.working_copy import run_folder
     from capro.stages import PLAN
     from capro.stages.start import settings_for
 
-    settings = settings_for(path, resolver(data, overrides, file=config), named_preset(config, preset))
-    run = Run(path, settings)
+    folder = run_folder(path)
+    settings = settings_for(folder, resolver(data, overrides, file=config), named_preset(config, preset))
+    run = Run(folder, settings)
     found = PLAN.outlook(run)
     kept = {stage.name: str(place) for stage in PLAN.of(settings) if (place := PLAN.kept(run, stage))}
     print_result([asdict(each) for each in found], as_json, lambda _: tables.outlook(found, kept))
@@ -120,7 +129,7 @@ def _print_outlook(
 
 @app.command()
 def demo(
-    run: RunFolder = Path("runs/demo"),
+    run: RunFolder = "runs/demo",
     multi_label: Annotated[bool, typer.Option(help="The multi-label variant.")] = False,
     set_: Overrides = None,
 ) -> None:
@@ -132,14 +141,15 @@ def demo(
     from capro.demo.run import run_demo
     from capro.run.artefacts import VERDICTS
 
+    folder = local_path(run, "--run")
     with live(f"capro demo {run}") as watch:
-        found = run_demo(run, multi_label=multi_label, overrides=set_ or [], watch=watch)
+        found = run_demo(folder, multi_label=multi_label, overrides=set_ or [], watch=watch)
     tables.demo_summary(found)
     note(next_commands(run, tested=True))
     note(f"pictures of the anchors: {found.sheet}")
     note(f"verdicts with evidence:  {found.run.file(VERDICTS)}")
     note(f"report, opens offline:   {found.report}")
-    note(f"review it yourself:      capro review {shlex.quote(str(run))} --open")
+    note(f"review it yourself:      capro review {shlex.quote(run)} --open")
 
 
 @app.command("bench")
@@ -154,14 +164,19 @@ def bench_command(
     ],
     run: RunFolder,
     data: SourceOption = None,
-    config: Annotated[OptionalPath, typer.Option("--config", help="YAML file with settings.")] = None,
+    config: Annotated[
+        OptionalPath, typer.Option("--config", callback=local_only, help="YAML file with settings.")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
     rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
     take: Annotated[
         Texts, typer.Option("--from", help="A run whose fitting stages are taken; repeatable.")
     ] = None,
     novel: Annotated[
-        OptionalPath, typer.Option(help="openset: class list of the novel classes; half of them if unset.")
+        OptionalPath,
+        typer.Option(
+            callback=local_only, help="openset: class list of the novel classes; half of them if unset."
+        ),
     ] = None,
     preset: Preset = None,
     set_: Overrides = None,
@@ -176,10 +191,10 @@ def bench_command(
 
     settings = new_settings(data, set_, file=config, preset=preset)
     work = Bench(
-        run,
+        local_path(run, "--run"),
         settings,
         [settings.seed + number for number in range(seeds)],
-        given=[Path(each) for each in take or []],
+        given=[local_path(each, "--from") for each in take or []],
         novel=novel,
         command=shlex.join(["capro", *sys.argv[1:]]),
         watch=Lines(note, terminal, stages=False, warnings=False),
@@ -188,6 +203,13 @@ def bench_command(
         found = bench(work, name, rows=rows or [])
         print_result(found, as_json, lambda found: print(Path(found["files"][0]).read_text("utf-8")))
         note(f"written: {', '.join(found['files'])}")
+
+
+def _is_run(text: str) -> bool:
+    """Whether a path or an address is a run directory, not data."""
+    from capro.run.artefacts import SETTINGS
+
+    return not text.startswith("hub:") and (place(text) / SETTINGS).exists()
 
 
 @app.command()
@@ -206,19 +228,18 @@ def doctor(
 
     from capro.cli import evaluation_tables
     from capro.evaluate.doctor import advice
-    from capro.run.directory import is_run
     from capro.stages import PLAN
 
-    if is_run(Path(path)):
+    if _is_run(path):
         if preset is not None:
             raise ConfigError(
                 f"{path}: a run has its settings, and --preset is for data", hint="leave --preset out"
             )
-        found = advice(open_run(Path(path), set_))
+        found = advice(open_run(path, set_))
     else:
         with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
             watch = plain_lines()
-            opened, choose = start_run(Path(folder) / "run", path, set_, preset=preset)
+            opened, choose = start_run(f"{folder}/run", path, set_, preset=preset)
             PLAN.do(opened, "scan", watch=watch)
             opened = choose(opened, watch) if choose else opened
             if opened.settings.data.classes:

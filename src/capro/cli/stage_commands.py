@@ -16,6 +16,7 @@ from capro.cli.options import (
     Preset,
     RunFolder,
     Text,
+    local_only,
     open_run,
     start_run,
     with_data_options,
@@ -33,7 +34,8 @@ def scan(
     source: Annotated[
         Text,
         typer.Argument(
-            metavar="SOURCE", help="Folder, table, tar shards, or hub:NAME; the run's own if unset."
+            metavar="SOURCE",
+            help="Folder, table, tar shards, hub:NAME or s3://ADDRESS; the run's own if unset.",
         ),
     ] = None,
     preset: Preset = None,
@@ -64,7 +66,9 @@ def scan(
 @classes_app.command("suggest")
 def classes_suggest(
     run: RunFolder,
-    out: Annotated[OptionalPath, typer.Option("--out", help="A classes.yaml to edit.")] = None,
+    out: Annotated[
+        OptionalPath, typer.Option("--out", callback=local_only, help="A classes.yaml to edit.")
+    ] = None,
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:

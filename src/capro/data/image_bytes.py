@@ -15,13 +15,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capro.data.manifest import Manifest, Row, Source
+from capro.data.readers.parquet_rows import parquet_file
 from capro.errors import DataError
-from capro.regular_files import open_descriptor, open_regular, read_regular, require_regular
+from capro.places import ObjectPath, is_address, place
+from capro.regular_files import open_descriptor, open_regular, read_regular
 
 T = TypeVar("T")
 PLACES = ("id", "path", "offset", "size", "row", "source")  # columns that say where a picture is
 OPEN_FILES = 64
 ROW_GROUPS = 4
+REQUESTS = 32  # threads where pictures are requests to an object store: they wait more than they work
 
 
 def row_bytes(row: Row, source: Source, *, most: int | None = None) -> bytes:
@@ -36,7 +39,11 @@ def row_bytes(row: Row, source: Source, *, most: int | None = None) -> bytes:
 
 
 def file_bytes(path: str, offset: int = 0, size: int | None = None, *, most: int | None = None) -> bytes:
-    """The bytes of a file, or of a range of it, but no more than ``most``."""
+    """The bytes of a file or an object, or of a range of it, but no more than ``most``."""
+    found = place(path)
+    if isinstance(found, ObjectPath):
+        whole = found.size if size is None else size
+        return found.read_range(offset, whole if most is None else min(whole, most))
     with open_regular(path, buffering=0) as file:
         whole = os.fstat(file.fileno()).st_size if size is None else size
         return os.pread(file.fileno(), whole if most is None else min(whole, most), offset)
@@ -78,6 +85,11 @@ class ImageStore:
     def __len__(self) -> int:
         return len(self._columns[0])
 
+    @property
+    def threads(self) -> int | None:
+        """How many may read at once with gain; None: as many as there are cores, and a few more."""
+        return REQUESTS if any(is_address(source.root) for source in self._sources) else None
+
     def read(self, position: int) -> bytes:
         """The bytes of one sample's image, by its position in ``manifest.samples``."""
         identity, path, offset, size, row, number = (column[position].as_py() for column in self._columns)
@@ -85,6 +97,8 @@ class ImageStore:
         try:
             if source.kind == "files":
                 return row_bytes(Row(identity, path), source)
+            if source.kind == "tars" and is_address(source.root):  # no lock: a request takes its time
+                return row_bytes(Row(identity, path, offset=int(offset), size=int(size)), source)
             with self._lock:
                 if source.kind == "tars":
                     file = os.path.join(source.root, path)
@@ -101,8 +115,7 @@ class ImageStore:
     def _parquet(self, source: Source, name: str, row: int) -> bytes | None:
         file = os.path.join(source.root, name)
         if file not in self._tables:
-            require_regular(file)
-            table = pq.ParquetFile(file)
+            table = parquet_file(place(file))
             groups = (table.metadata.row_group(at).num_rows for at in range(table.num_row_groups))
             self._tables[file] = table, [*accumulate(groups, initial=0)]
         table, begins = self._tables[file]

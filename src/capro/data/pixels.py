@@ -94,7 +94,7 @@ class Pixels:
         with (
             atomic_path(folder / PIXELS.file, needed=needed) as target,
             target.open("wb") as file,
-            ThreadPoolExecutor() as pool,
+            ThreadPoolExecutor(self._store.threads) as pool,
         ):
             _write_header(file, 0)
             for position, pixels in enumerate(self._in_order(pool)):

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capro.config import ScanSettings
-from capro.data.image_bytes import row_bytes
+from capro.data.image_bytes import REQUESTS, row_bytes
 from capro.data.images import ImageProblem, decode
 from capro.data.labels import joined_names
 from capro.data.manifest import SPLITS, Manifest, Row, Source, Task, blocks, write_manifest
@@ -26,6 +26,7 @@ from capro.data.readers.base import Reader
 from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise
 from capro.errors import CaproError, DataError, described
+from capro.places import is_address
 from capro.regular_files import NotAFileError
 from capro.run.artefacts import MANIFEST, QUARANTINE, SUMMARY, atomic_path, write_json
 from capro.run.engine import HERE, Engine
@@ -64,7 +65,8 @@ def scan_sources(
     """
     path = folder / MANIFEST.file
     sources = [reader.source for reader in readers]
-    with ThreadPoolExecutor(settings.workers or os.cpu_count() or 1) as pool:
+    stored = any(is_address(source.root) for source in sources)
+    with ThreadPoolExecutor(settings.workers or (REQUESTS if stored else os.cpu_count()) or 1) as pool:
         task, rows = _without_labels(readers) if unlabelled else _peek(readers)
         if engine.remote:
             checked = _check_elsewhere(rows, sources, engine, settings)
@@ -127,7 +129,8 @@ def _peek(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:
     ahead: list[tuple[int, Row]] = []
     lists = Counter[bool]()
     for number, row in rows:
-        ahead.append((number, row))
+        again = row.offset is not None and len(ahead) > LABELS_AHEAD  # of a source without labels: all rows
+        ahead.append((number, replace(row, data=None) if again else row))
         if not row.problem and (row.labels or row.listed):
             lists[row.listed] += 1
             if lists.total() == LABELS_AHEAD:

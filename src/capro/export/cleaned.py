@@ -21,7 +21,8 @@ from capro.data.readers import load_writer
 from capro.data.readers.writing import FORMULA_MODES, IMAGE_MODES, Writer, write_csv
 from capro.errors import ConfigError, DataError, did_you_mean
 from capro.export.exported_pictures import ChangedPicture, ExportedPictures, Progress
-from capro.export.folders import new_folder
+from capro.export.folders import new_place
+from capro.places import Place, is_address
 from capro.run.artefacts import write_json
 from capro.run.directory import Run
 from capro.run.engine import HERE, Engine
@@ -30,11 +31,12 @@ from capro.wording import many
 
 EXPORTED = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
 NAMED = 5  # changed pictures in a message
+NOTE = "export.json"
 
 
 def export_data(
     run: Run,
-    out: Path,
+    out: Place,
     *,
     to: str,
     images: str | None = None,
@@ -47,7 +49,7 @@ def export_data(
 
     Args:
         run: With a finished clean stage.
-        out: A folder that does not exist yet; appears whole or not at all.
+        out: A folder that does not exist yet, or an address of an object store; appears whole or not at all.
         to: One of data.readers.WRITERS.
         images: ``none``, ``link`` (hard links) or ``copy``; None: what the format needs at least.
         skip_changed: Leave out pictures that are not what the scan saw, instead of stopping.
@@ -68,7 +70,7 @@ def export_data(
     if not len(kept):
         raise DataError("every training sample was dropped", hint="lower train.gamma and clean again")
     classes = [spec.name for spec in classes_of(run)]
-    with new_folder(out) as folder:
+    with new_place(out, last=NOTE) as folder:
 
         def pictures_of(rows: pd.DataFrame) -> ExportedPictures:
             return ExportedPictures(
@@ -88,7 +90,7 @@ def export_data(
             "run": run.path.resolve().name,
             "data": run.need("scan"),
             "images": mode,
-            "image_root": pictures.root and os.path.relpath(pictures.root, out.resolve()),
+            "image_root": _relative(pictures.root, out),
             "formulas": formulas,
             "samples": len(kept),
             "dropped": len(dropped),
@@ -97,7 +99,7 @@ def export_data(
             "classes": classes,
         }
         note["scan"] = scan_command(note, entry=writer.entry)
-        write_json(folder / "export.json", note)
+        write_json(folder / NOTE, note)
         write_csv(folder / "dropped.csv", _columns(dropped, manifest.task), formulas=formulas)
         try:
             writer.write(folder, _columns(kept, manifest.task), pictures, classes)
@@ -106,11 +108,20 @@ def export_data(
     return note
 
 
-def scan_command(note: dict[str, Any], *, entry: str, out: Path | None = None) -> str:
+def _relative(root: str | None, out: Place) -> str | None:
+    """The way from an export to the pictures that it names; None where it has them, or one is in an object store."""
+    if root is None or is_address(root) or not isinstance(out, Path):
+        return None
+    return os.path.relpath(root, out.resolve())
+
+
+def scan_command(note: dict[str, Any], *, entry: str, out: Place | None = None) -> str:
     """The command that reads an export back, typed in its folder; with ``out``, anywhere."""
     root = note["image_root"]
-    if root and out is not None:
+    if root and isinstance(out, Path):
         root = os.path.normpath(out.resolve() / root)
+    if root is None and note["images"] == "none":
+        root = "FOLDER_OF_THE_PICTURES"
     option = ["--image-root", root] if root else []
     return shlex.join(["capro", "scan", str((out or Path()) / entry), *option])
 
@@ -138,7 +149,7 @@ def _refusal(run: Run, changed: list[dict[str, str]], count: int) -> DataError:
     """The message that names what has changed."""
     shown = [f"{each['path']}: {each['problem']}" for each in changed[:NAMED]]
     more = f"; and {len(changed) - NAMED:,} more" if len(changed) > NAMED else ""
-    path = shlex.quote(str(run.path))
+    path = shlex.quote(run.place)
     return DataError(
         f"{len(changed):,} of {many(count, 'picture')} changed since the scan ({'; '.join(shown)}{more})",
         hint=f"put them back; or `capro scan --run {path} --force`, then `capro run --run {path}` takes them as "

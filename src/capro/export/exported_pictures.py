@@ -26,6 +26,7 @@ from capro.data.readers.columns import is_inside
 from capro.data.readers.writing import SHARD_SIZE, OutputShard, Writer
 from capro.errors import CaproError, ConfigError, DataError
 from capro.export.folders import safe_name, safe_names
+from capro.places import is_address
 from capro.run.checksums import sha256_of
 from capro.run.disk_errors import writing
 from capro.run.engine import HERE, Engine, Portable
@@ -97,7 +98,12 @@ class ExportedPictures(Portable):
                 f"{source.root}: its images lie in {source.kind}, not in files of their own",
                 hint="use --images copy",
             )
-        root = os.path.commonpath([self._files[number] for number in used])
+        roots = sorted({self._files[number] for number in used})
+        if is_address(roots[0]) or is_address(roots[-1]):
+            if len(roots) > 1:
+                raise ConfigError(f"pictures lie in {roots[0]} and {roots[-1]}", hint="use --images copy")
+            return roots[0], [*map(str, self.table["path"])]
+        root = os.path.commonpath(roots)
         rows = zip(self.table["source"], self.table["path"], strict=True)
         return root, [os.path.relpath(Path(self._files[number], path), root) for number, path in rows]
 
@@ -114,9 +120,9 @@ class ExportedPictures(Portable):
         return names
 
     def path(self, number: int) -> Path | None:
-        """The source file of a picture; None where it lies inside another file."""
+        """The source file of a picture; None where it is no file of this machine."""
         root = self._files.get(int(self._sources[number]))
-        return Path(root, str(self._paths[number])) if root is not None else None
+        return None if root is None or is_address(root) else Path(root, str(self._paths[number]))
 
     # --- as the scan saw them ---------------------------------------------------------------------
 
@@ -146,7 +152,7 @@ class ExportedPictures(Portable):
     def _check_place(self, number: int) -> None:
         """Refuse what is no file of its source any more: the rules are those of the scan."""
         root = self._files.get(int(self._sources[number]))
-        if root is None:
+        if root is None or is_address(root):
             return
         path = os.path.join(root, str(self._paths[number]))
         try:
@@ -234,7 +240,8 @@ class ExportedPictures(Portable):
         path = self.path(number)
         if path is None:
             raise ConfigError(
-                "images inside tars, tables or hub data sets cannot be linked", hint="use --images copy"
+                "images inside tars, tables, hub data sets or object stores cannot be linked",
+                hint="use --images copy",
             )
         self.progress(1)
         self._check_place(number)

@@ -15,11 +15,59 @@ from pathlib import Path
 from typing import Literal
 
 from capro.errors import RunError
+from capro.places import ObjectPath, Place
 from capro.run import durable
 from capro.run.disk_errors import DiskError, writing
+from capro.run.working_copy import cache_folder
 
 TEMPORARY = ".capro-new.tmp-"  # how the name of a folder begins that is being written
+BEGUN = ".capro-uploading"  # at an address until everything is there
 LONGEST = 60  # characters of a name; file systems stop at 255 bytes
+
+
+@contextmanager
+def new_place(out: Place, *, last: str) -> Iterator[Path]:
+    """A temporary folder that becomes ``out`` when the block ends without an exception.
+
+    Args:
+        out: A folder that does not exist yet, or an address with nothing below it: there the files are uploaded.
+        last: The file that is uploaded last: an export without it is not whole, and the next one replaces it.
+    """
+    if isinstance(out, Path):
+        with new_folder(out) as folder:
+            yield folder
+        return
+    _left(out, last)
+    parent = cache_folder() / "uploads"
+    with writing(parent):
+        durable.make_folder(parent)
+        _remove_left(parent)
+        folder, lock = _begin(parent)
+        try:
+            yield folder
+            _upload(folder, out, last)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _left(out: ObjectPath, last: str) -> list[ObjectPath]:
+    """What an upload that was killed has left at an address; anything else there is refused."""
+    found = out.below()
+    if ObjectPath(out.protocol, out.key).is_file() or (found and (BEGUN not in found or last in found)):
+        raise _exists(out)
+    return [*found.values()]
+
+
+def _upload(folder: Path, out: ObjectPath, last: str) -> None:
+    for left in _left(out, last):
+        if left.name != BEGUN:
+            left.remove()
+    (out / BEGUN).write_bytes(b"capro is writing here\n")
+    names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    for name in sorted(names, key=lambda name: name == last):
+        (out / name).upload(folder / name)
+    (out / BEGUN).remove()
 
 
 @contextmanager
@@ -57,7 +105,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def _exists(path: Path) -> RunError:
+def _exists(path: Place) -> RunError:
     return RunError(f"{path}: exists already", hint="give a new folder to --out, or delete it")
 
 

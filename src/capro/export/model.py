@@ -20,10 +20,11 @@ from safetensors.torch import save_file
 from capro import __version__
 from capro.errors import ConfigError, RunError
 from capro.export.card import model_card, without_folders
-from capro.export.folders import new_folder
+from capro.export.folders import new_place
 from capro.export.model_config import FORMAT
 from capro.export.predictor import Predictor
 from capro.nets.deployed import Deployed, describe
+from capro.places import Place
 from capro.run.artefacts import MODEL_CARD, MODEL_CONFIG, MODEL_WEIGHTS, MODELS, atomic_path, write_json
 from capro.run.directory import Run
 from capro.train.setup import TrainingSet, load_net, new_net, pretrained, training_set
@@ -33,7 +34,7 @@ ONNX_TOLERANCE = 1e-4
 
 def export_model(
     run: Run,
-    out: Path,
+    out: Place,
     *,
     open_set: Mapping[str, Any],
     onnx: bool = False,
@@ -44,7 +45,7 @@ def export_model(
 
     Args:
         run: With a finished finetune stage.
-        out: A folder that does not exist yet; appears whole or not at all.
+        out: A folder that does not exist yet, or an address of an object store; appears whole or not at all.
         open_set: What ``stages.threshold`` found.
         onnx: Also write model.onnx, checked against PyTorch.
         say: Called with lines of information.
@@ -55,7 +56,7 @@ def export_model(
     training = training_set(run)
     net = deployable(run, training)
     config = _config(run, net, training, dict(open_set))
-    with new_folder(out) as folder:
+    with new_place(out, last=MODEL_CONFIG) as folder:
         state = {name: tensor.contiguous().clone() for name, tensor in net.state_dict().items()}
         with atomic_path(folder / MODEL_WEIGHTS) as file:
             save_file(state, file, metadata={"format": "pt"})

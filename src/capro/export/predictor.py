@@ -29,9 +29,13 @@ from capro.data.manifest import ROW_REASONS
 from capro.data.readers.writing import csv_writer
 from capro.data.views import center
 from capro.errors import ConfigError, RunError, first_line
+from capro.export.folders import new_folder
 from capro.export.model_config import own_file, parse_model_config, read_model_config
 from capro.nets.deployed import Deployed, load_deployed
-from capro.run.artefacts import MODEL_WEIGHTS, atomic_path
+from capro.places import Place, place
+from capro.run.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
+from capro.run.fingerprints import fingerprint
+from capro.run.working_copy import cache_folder
 
 BATCH = 32
 COLUMNS = ("image", "label", "probability", "open", "top", "error")
@@ -70,8 +74,9 @@ class Predictor:
         self.limits = checked.preprocessing.limits
 
     @staticmethod
-    def load(folder: Path, *, device: str = "cpu") -> Predictor:
-        """Open a model folder; nothing outside of it is read."""
+    def load(model: str | Path, *, device: str = "cpu") -> Predictor:
+        """Open a model folder, or fetch one from an object store; nothing outside of it is read."""
+        folder = model_folder(model)
         config = read_model_config(folder)
         checked = parse_model_config(config, str(folder))
         weights = own_file(folder, MODEL_WEIGHTS)
@@ -155,6 +160,23 @@ class Predictor:
         return _row(name, **found, top=best)
 
 
+def model_folder(model: str | Path) -> Path:
+    """The folder of a model; that of an object store is fetched once, as long as it stays the same."""
+    found = place(model)
+    if isinstance(found, Path):
+        return found
+    files = [found / name for name in (MODEL_CONFIG, MODEL_WEIGHTS)]
+    for file in files:
+        if not file.is_file():
+            raise RunError(f"{file}: no such file", hint="give a folder made by `capro export-model`")
+    folder = cache_folder() / "models" / fingerprint([str(found), *(file.version for file in files)])
+    if not folder.exists():
+        with new_folder(folder) as temporary:
+            for file in files:
+                file.fetch(temporary / file.name)
+    return folder
+
+
 @torch.no_grad()
 def _try_out(net: Deployed, size: int, folder: Path) -> None:
     """One blank image: the network must take images of this size and give probabilities."""
@@ -183,15 +205,15 @@ def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def find_images(paths: Sequence[Path], limits: ScanSettings = ScanSettings()) -> Iterator[Item]:
+def find_images(paths: Iterable[str | Path], limits: ScanSettings = ScanSettings()) -> Iterator[Item]:
     """Every image of files, folders, tar shards and tables, in order; nothing is left out.
 
     Args:
-        paths: Where to look.
+        paths: Where to look, addresses of object stores among them.
         limits: Of a file no more is read than shows that it is too large.
     """
     most = limits.max_bytes + 1
-    for path in paths:
+    for path in map(place, paths):
         if path.is_file() and readers.recognise(path, DataSettings()) is None:
             yield _file(path, most)
         elif path.exists():
@@ -200,17 +222,17 @@ def find_images(paths: Sequence[Path], limits: ScanSettings = ScanSettings()) ->
             yield Item(str(path), error="no such file or folder")
 
 
-def _file(path: Path, most: int) -> Item:
+def _file(path: Place, most: int) -> Item:
     try:
         return Item(str(path), file_bytes(str(path), most=most))
     except OSError as error:
         return Item(str(path), error=error.strerror or "cannot be read")
 
 
-def _source(path: Path, most: int) -> Iterator[Item]:
+def _source(path: Place, most: int) -> Iterator[Item]:
     for reader in readers.find(DataSettings(), source=str(path)):
         for row in reader.rows():
-            inside = Path(reader.source.root, row.path)
+            inside = place(reader.source.root) / row.path if row.path else reader.source.root
             name = f"{inside}:{row.id}" if row.offset is not None or row.row is not None else str(inside)
             if row.problem and row.problem != "no-label":
                 yield Item(name, error=ROW_REASONS.get(row.problem, row.problem))

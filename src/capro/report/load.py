@@ -166,8 +166,8 @@ class _Reader:
     def __init__(self, run: Run, plan: Plan, stages: dict[str, dict[str, Any] | None]) -> None:
         self.run, self.plan = run, plan
         self.missing = {
-            name: f"The {name} stage has not finished: run `{plan.command(name, run.path)}`, "
-            f"or `capro run --run {run.path}` for all stages."
+            name: f"The {name} stage has not finished: run `{plan.command(name, run.place)}`, "
+            f"or `capro run --run {run.place}` for all stages."
             for name, done in stages.items()
             if done is None
         }
@@ -194,7 +194,7 @@ class _Reader:
             found = read()
             if found is not None:
                 return found
-        command = self.plan.command(stage, self.run.path)
+        command = self.plan.command(stage, self.run.place)
         self.missing[stage] = f"What the {stage} stage left does not fit the scan: run `{command}` again."
         return None
 

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import ConfigError
-from capro.review.log import FOLDER, Action, Decision, Log, log_file
+from capro.review.log import Action, Decision, Log, log_file
 from capro.review.pictures import Pictures
 from capro.review.progress import agreement_by_class, estimate, random_part
 from capro.review.table import load_table
 from capro.review.views import View, Views
 from capro.run import durable
+from capro.run.artefacts import REVIEW
 from capro.run.directory import Run
 from capro.text.classes import ClassSpec, classes_of, load_classes, save_classes
 from capro.wording import many
@@ -38,7 +39,7 @@ class Desk:
         run = Run.open(self.run.path)
         table = load_table(run)
         pictures = Pictures(
-            table.images, run.settings.scan, run.path / FOLDER / "pictures" / run.need("scan")
+            table.images, run.settings.scan, run.path / REVIEW / "pictures" / run.need("scan")
         )
         with self._lock:
             self.run, self.table, self.views, self.pictures = run, table, Views(table), pictures
@@ -249,7 +250,12 @@ class Desk:
 
     def change_class(self, number: int, sense: str, definition: str, *, who: str) -> None:
         """Write another meaning of a class; the run takes it from its own copy of classes.yaml."""
-        own = self.run.path / FOLDER / "classes.yaml"
+        if self.run.copy is not None:  # run.yaml would name a file that other machines do not have
+            raise ConfigError(
+                f"{self.run.place}: in an object store, so a class's meaning cannot be changed here",
+                hint="write a classes.yaml, and give it with --set data.classes=FILE",
+            )
+        own = self.run.path / REVIEW / "classes.yaml"
         with self._lock, self.run.alone():
             current = self.run.settings.data.classes
             specs = load_classes(own) if str(own) == current else classes_of(self.run)

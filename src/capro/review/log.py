@@ -26,10 +26,10 @@ from typing import Any, Literal
 
 from capro.errors import RunError
 from capro.run import durable
+from capro.run.artefacts import DECISIONS, REVIEW
 from capro.run.directory import Run
 from capro.run.disk_errors import explained, writing
 
-FOLDER, FILE = "review", "decisions.sqlite"
 WAIT = 30.0  # seconds for another process's transaction
 Answer = Literal["labels", "out", "copy", "unsure"]
 
@@ -189,7 +189,7 @@ class Replay:
 
 def log_file(run: Run) -> Path:
     """Where a run keeps its decisions."""
-    return run.path / FOLDER / FILE
+    return run.path / REVIEW / DECISIONS
 
 
 def person() -> str:

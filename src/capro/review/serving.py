@@ -96,12 +96,12 @@ class Review:
         self.desk.log.close()
 
     def __repr__(self) -> str:
-        return f"Review of {self.desk.run.path}: {self.link}"
+        return f"Review of {self.desk.run.place}: {self.link}"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         link = html.escape(self.link)
-        name = html.escape(str(self.desk.run.path))
+        name = html.escape(self.desk.run.place)
         return f'Review of {name}: <a href="{link}" target="_blank" rel="noreferrer">{link}</a>'
 
 

@@ -170,7 +170,7 @@ def load_table(run: Run) -> ReviewTable:
     ids = training["id"].combine_chunks()
     if len(after) != len(ids):
         raise RunError(
-            f"{run.path}: the verdicts belong to another scan", hint=f"`capro run --run {run.path}`"
+            f"{run.place}: the verdicts belong to another scan", hint=f"`capro run --run {run.place}`"
         )
     several = after.ndim == 2
     wanted = [

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AGAIN = "run the stage that makes it again"
+SETTINGS, FINISHED, EVENTS = "run.yaml", "stage.json", "events.jsonl"  # FINISHED: in the folder of each stage
+REVIEW, DECISIONS = "review", "decisions.sqlite"  # the folder of a review, and its log
 
 
 # --- writing and reading --------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -34,10 +34,20 @@ from capro.errors import RunError, first_line
 from capro.plain_yaml import parse_yaml
 from capro.regular_files import NotAFileError, read_regular
 from capro.run import artefacts, checksums, durable, processes
-from capro.run.artefacts import Artefact, remove_temporaries, temporaries, write_json, write_text
+from capro.run.artefacts import (
+    EVENTS,
+    FINISHED,
+    SETTINGS,
+    Artefact,
+    remove_temporaries,
+    temporaries,
+    write_json,
+    write_text,
+)
 from capro.run.disk_errors import writing
 from capro.run.fingerprints import fingerprint
 from capro.run.lock import LOCK, alone_in
+from capro.run.working_copy import WorkingCopy, copy_of, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +55,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LAYOUT = 1  # of the directory; version 0.1.0 wrote no number and the same files
 VERSIONED = ("torch", "transformers", "accelerate", "faiss-cpu", "kornia", "numpy", "Pillow")
-SETTINGS, FINISHED, EVENTS = "run.yaml", "stage.json", "events.jsonl"
 REDO = ".redo"  # where a finished stage is done again
 
 
@@ -65,11 +74,15 @@ def _document(path: Path) -> dict[str, Any]:
     layout = document.get("layout", LAYOUT)
     if not isinstance(layout, int) or layout > LAYOUT:
         raise RunError(
-            f"{path}: made by capro {document.get('capro')}, whose runs this version cannot read",
+            f"{shown(path)}: made by capro {document.get('capro')}, whose runs this version cannot read",
             hint="install that version, or give a new folder to --run",
         )
     # older versions wrote no hash; it stands first, so that a file that is cut off still has it
     return {} if checksums.SELF in document and not checksums.is_sealed(document) else document
+
+
+def _no_run(path: Path) -> RunError:
+    return RunError(f"{shown(path)}: not empty and not a run directory", hint="give a new folder to --run")
 
 
 def _begun(path: Path) -> list[Path]:
@@ -80,7 +93,7 @@ def _begun(path: Path) -> list[Path]:
 def settings_in(path: Path) -> Settings | None:
     """The settings in a folder's run.yaml; None if it is absent or damaged."""
     values = _document(path).get("settings")
-    return validate(values, place=str(path / SETTINGS)) if isinstance(values, dict) else None
+    return validate(values, place=f"{shown(path)}/{SETTINGS}") if isinstance(values, dict) else None
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,10 @@ class Run:
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file", hint="give a folder to --run")
         if path.is_dir() and not is_run(path) and any(file not in _begun(path) for file in path.iterdir()):
-            raise RunError(f"{path}: not empty and not a run directory", hint="give a new folder to --run")
+            raise _no_run(path)
+        copy = copy_of(path)
+        if copy is not None and copy.is_foreign() and not is_run(path):
+            raise _no_run(path)
         _document(path)
         run = Run(path, settings)
         if not is_run(path):
@@ -118,20 +134,29 @@ class Run:
     @staticmethod
     def open(path: Path) -> Run:
         """Open a run directory that a stage has made."""
-        file = path / SETTINGS
-        if not file.exists():
+        command = f"capro run --data SOURCE --run {shlex.quote(shown(path))}"
+        if not (path / SETTINGS).exists():
             raise RunError(
-                f"{path}: no {SETTINGS}, so not a run directory",
-                hint=f"make one with `capro run --data SOURCE --run {shlex.quote(str(path))}`",
+                f"{shown(path)}: no {SETTINGS}, so not a run directory", hint=f"make one with `{command}`"
             )
         settings = settings_in(path)
         if settings is None:
             raise RunError(
-                f"{file}: damaged, or changed by hand",
-                hint=f"`capro run --data SOURCE --run {shlex.quote(str(path))}` with the options of the first "
+                f"{shown(path)}/{SETTINGS}: damaged, or changed by hand",
+                hint=f"`{command}` with the options of the first "
                 "time writes it again; stages that these settings have made stay as they are",
             )
         return Run(path, settings)
+
+    @property
+    def copy(self) -> WorkingCopy | None:
+        """What keeps this directory and an object store the same; None for one of this machine alone."""
+        return copy_of(self.path)
+
+    @property
+    def place(self) -> str:
+        """The run as its user calls it, for messages and commands: its path, or its address."""
+        return shown(self.path)
 
     def thoroughly(self) -> Self:
         """The same run, whose files are all hashed before they are read: for what leaves it."""
@@ -151,7 +176,10 @@ class Run:
         if not processes.is_main():
             yield
             return
-        with alone_in(self.path, "capro is working in this run"):
+        with (
+            alone_in(self.path, "capro is working in this run"),
+            self.copy.alone() if self.copy else nullcontext(),
+        ):
             yield
 
     @contextmanager
@@ -160,6 +188,8 @@ class Run:
         with self.alone():
             remove_temporaries(file)
             yield
+            if self.copy is not None:
+                self.copy.push(file.relative_to(self.path).as_posix())
 
     def note(self, artefact: Artefact[dict[str, Any]], document: Mapping[str, Any]) -> None:
         """Keep what a command found beside a stage's results, with a hash of itself."""
@@ -176,7 +206,7 @@ class Run:
         if document is None:
             raise RunError(
                 f"{file}: damaged, or of an older version of capro",
-                hint=f"`capro {artefact.stage} {shlex.quote(str(self.path))}` writes it again",
+                hint=f"`capro {artefact.stage} {shlex.quote(self.place)}` writes it again",
             )
         return document
 
@@ -200,6 +230,8 @@ class Run:
         remove_temporaries(file)
         if not file.exists() or file.read_text("utf-8") != text:
             write_text(file, text)
+        if self.copy is not None:
+            self.copy.push(SETTINGS)
 
     def event(self, name: str, **values: Any) -> None:
         """Append a line to events.jsonl; one write call, so lines never interleave."""
@@ -217,7 +249,9 @@ class Run:
         return self.path / stage
 
     def file(self, artefact: Artefact[Any]) -> Path:
-        """Where an artefact is, or will be."""
+        """Where an artefact is, or will be; that of a stage in an object store is fetched."""
+        if self.copy is not None:
+            self.copy.bring(f"{artefact.stage}/{artefact.file}")
         return self.path / artefact.stage / artefact.file
 
     def read(self, artefact: Artefact[T]) -> T:
@@ -261,6 +295,13 @@ class Run:
     def _same(self, file: Path, record: Mapping[str, Any]) -> bool:
         thorough = self.hashed is not None and file not in self.hashed
         same = checksums.same(file, record, thorough=thorough)
+        if (
+            not same
+            and self.copy is not None
+            and self.copy.holds(file.relative_to(self.path).as_posix(), record)
+        ):
+            file.unlink(missing_ok=True)  # it is fetched when it is read
+            return True
         if same and self.hashed is not None:
             self.hashed.add(file)
         return same
@@ -271,6 +312,7 @@ class Run:
         file = self.file(artefact)
         if record is not None and not self._same(file, record):
             raise self._damage(artefact.stage, file)
+        self.file(artefact)
 
     def refuse_damaged(self, stage: str) -> None:
         """Stop where a file of a finished stage, or its stage.json, is damaged."""
@@ -289,7 +331,7 @@ class Run:
     def _mend(self, stage: str, file: Path) -> str:
         """What to do about a damaged file: the stage gives the same file anew."""
         mark = self.path / stage / FINISHED
-        again = f"`capro run --run {shlex.quote(str(self.path))}` does the {stage} stage again"
+        again = f"`capro run --run {shlex.quote(self.place)}` does the {stage} stage again"
         noticed = file == mark or replace(self, hashed=None).damaged(stage)  # by `capro run` as well
         return again if noticed else f"`rm {shlex.quote(str(mark))}`, then {again}"
 
@@ -320,8 +362,8 @@ class Run:
         if done is None:
             self.refuse_damaged(stage)
             raise RunError(
-                f"{self.path}: the {stage} stage has not finished",
-                hint=f"`capro run --run {shlex.quote(str(self.path))}` does what is missing",
+                f"{self.place}: the {stage} stage has not finished",
+                hint=f"`capro run --run {shlex.quote(self.place)}` does what is missing",
             )
         return str((done.get("result") or {}).get("content", done["fingerprint"]))
 
@@ -384,6 +426,8 @@ class Run:
             if folder != self.folder(stage):
                 self._replace(stage, folder, keep=keep)
             self.event("finished", stage=stage, fingerprint=key, seconds=seconds)
+            if self.copy is not None:
+                self.copy.upload(stage)
 
     def kept(self, stage: str) -> Path:
         """Where a stage's result goes when another one replaces it: the first free number."""
@@ -394,6 +438,8 @@ class Run:
         """Put a stage's new result in the place of its old one."""
         folder = self.folder(stage)
         old = self.kept(stage) if keep else new.with_name(f"{new.name}.old")
+        if keep and self.copy is not None:
+            self.copy.keep(stage, old.name)
         if not keep:
             shutil.rmtree(old, ignore_errors=True)  # of a process that was killed here
         with writing(folder):

@@ -9,7 +9,8 @@ from typing import Literal
 from capro import config
 from capro.config import Settings
 from capro.errors import CaproError, ConfigError
-from capro.run.directory import FINISHED, Run
+from capro.run.artefacts import FINISHED
+from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
 from capro.run.stage import Stage
 

@@ -15,6 +15,18 @@ LOCK = ".lock"
 _locked: set[tuple[Path, int]] = set()  # folders that a thread of this process has locked
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process changes a folder now."""
+    try:
+        with (folder / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock yet
+        return False
+    return False
+
+
 @contextmanager
 def alone_in(folder: Path, doing: str) -> Iterator[None]:
     """One process at a time changes a folder; the lock dies with its process.

@@ -60,10 +60,10 @@ class Plan:
         """The stages that a run with these settings goes through."""
         return [stage for stage in self if stage.when(settings)]
 
-    def command(self, stage: str, path: Path) -> str:
-        """The command that does a stage of a run, ready to be copied; ``run`` is all of them."""
+    def command(self, stage: str, run: str) -> str:
+        """The command that does a stage of a run (`Run.place`), ready to be copied; ``run`` is all of them."""
         name = self[stage].command or stage if stage in self else "run"
-        return f"capro {name} --run {shlex.quote(str(path))}"
+        return f"capro {name} --run {shlex.quote(run)}"
 
     def do(
         self, run: Run, *names: str, watch: Watch = SILENT, force: bool = False, ready: Iterable[str] = ()
@@ -184,16 +184,16 @@ class Plan:
         """Stop where a stage is missing, damaged or out of date."""
         run.refuse_damaged(name)
         if run.finished(name) is None:
-            everything = self.command("run", run.path) + _as_options(run)
-            own = f"`{self.command(name, run.path)}` first, or " if name in self and name != "scan" else ""
+            everything = self.command("run", run.place) + _as_options(run)
+            own = f"`{self.command(name, run.place)}` first, or " if name in self and name != "scan" else ""
             raise RunError(
-                f"{run.path}: the {name} stage has not finished",
+                f"{run.place}: the {name} stage has not finished",
                 hint=f"run {own}`{everything}` for all stages",
             )
         if name in self and (why := outdated(self[name], run)):
-            everything = self.command("run", run.path) + _as_options(run)
+            everything = self.command("run", run.place) + _as_options(run)
             raise RunError(
-                f"{run.path}: the {name} stage is out of date: {'; '.join(why)}",
+                f"{run.place}: the {name} stage is out of date: {'; '.join(why)}",
                 hint=f"`{everything}` does it again, with all that follows",
             )
 
@@ -231,7 +231,7 @@ class Plan:
                 raise ConfigError(
                     f"{config.override(run.settings, name)}: decides the {deciding[0]} stage, "
                     "which this command does not do",
-                    hint=f"`{self.command('run', run.path)}{_as_options(run)}` does it again",
+                    hint=f"`{self.command('run', run.place)}{_as_options(run)}` does it again",
                 )
 
     def keep_settings(self, run: Run, ready: Iterable[str] = ()) -> None:

@@ -13,6 +13,7 @@ from capro.errors import DataError
 from capro.evaluate import open_set
 from capro.evaluate.comparison import Evaluated, jsonable, test_split
 from capro.evaluate.truth import on_truth
+from capro.places import Place
 from capro.review.reviewed import reviewed
 from capro.run.artefacts import DETAILS
 from capro.run.directory import Run
@@ -28,7 +29,7 @@ def assess(
     *,
     on: str | None = None,
     reading: Settings | None = None,
-    truth: Path | None = None,
+    truth: Place | None = None,
     with_open_set: bool = False,
     novel: Path | None = None,
     watch: Watch = SILENT,
@@ -75,7 +76,7 @@ def _test_split(run: Run, watch: Watch) -> Evaluated:
     found = test_split(run)
     if found is None:
         raise DataError(
-            f"{run.path}: the data has no test split",
+            f"{run.place}: the data has no test split",
             hint="give another source with --on, or scan with --test",
         )
     return found

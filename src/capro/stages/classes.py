@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from capro.data.labels import labels_of
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.summary import FEWEST_TEXTS
 from capro.errors import ConfigError, DataError
+from capro.places import local_path
 from capro.run.artefacts import CLASSES, CLASSES_DRAFT, PUBLISHED_CLASSES, SUMMARY
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
@@ -47,7 +47,7 @@ def _by_class(manifest: Manifest, texts: list[str]) -> dict[str, list[str]]:
 def _given(run: Run) -> list[ClassSpec]:
     """The classes of data.classes."""
     path = run.settings.data.classes
-    return class_texts.load_classes(Path(path)) if path else []
+    return class_texts.load_classes(local_path(path, "data.classes")) if path else []
 
 
 def _work(job: Job) -> dict[str, Any]:

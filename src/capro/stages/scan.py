@@ -13,6 +13,7 @@ from capro.data.readers.base import Reader
 from capro.data.scan import scan_sources
 from capro.data.summary import scan_problems
 from capro.errors import DataError
+from capro.places import state_of
 from capro.run.artefacts import MANIFEST, PUBLISHED_CLASSES, SUMMARY
 from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
@@ -34,10 +35,10 @@ def listing_fingerprint(sources: Sequence[Reader]) -> str:
     listing: list[list[Any]] = []
     for reader in sources:
         listing.append([reader.source.kind, reader.source.root])
-        for path in sorted(reader.listing()):
+        files: list[Any] = [*reader.listing()]  # all of one kind: they can be sorted
+        for path in sorted(files):
             if path.is_file():
-                stat = path.stat()
-                listing.append([str(path), stat.st_size, stat.st_mtime_ns])
+                listing.append([str(path), *state_of(path)])
     return fingerprint(listing)
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from capro.data.ranges import Descriptor
 from capro.data.readers.tar_members import Gap, Member, members
 from tests.data.scanning import write_tar
 
 
 def read(path: Path) -> list[Member | Gap]:
     with path.open("rb") as file:
-        return [*members(file.fileno(), os.fstat(file.fileno()).st_size)]
+        return [*members(Descriptor(file.fileno()))]
 
 
 def with_size(path: Path, size: bytes, name: bytes = b"b.txt") -> None:

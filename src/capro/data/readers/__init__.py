@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from capro.config import DataSettings
 from capro.errors import ConfigError, DataError, did_you_mean
+from capro.places import ObjectPath, Place, place
 
 if TYPE_CHECKING:
     from capro.data.readers.base import Format, Reader
@@ -57,13 +58,15 @@ def on_hub(settings: DataSettings, source: str) -> bool:
     return settings.format == "hub" or source.startswith("hub:")
 
 
-def recognise(path: Path, settings: DataSettings) -> Format | None:
+def recognise(path: Place, settings: DataSettings) -> Format | None:
     """The format of a path: the one asked for, if it is laid out so, else the first that recognises it.
 
     A file always has its format by its name: the test set may be in another one than the training set.
     """
     names = FORMATS if settings.format == "auto" or path.is_file() else [settings.format]
-    return next((each for each in map(load_format, names) if each.recognises(path, settings)), None)
+    stored = isinstance(path, ObjectPath)
+    formats = (each for each in map(load_format, names) if each.in_stores or not stored)
+    return next((each for each in formats if each.recognises(path, settings)), None)
 
 
 def find(settings: DataSettings, *, source: str, split: str | None = None) -> list[Reader]:
@@ -71,12 +74,12 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
 
     Args:
         settings: Format and columns.
-        source: Path or ``hub:NAME``.
+        source: Path, address of an object store, or ``hub:NAME``.
         split: Put every row into this split, whatever the layout is.
     """
     if on_hub(settings, source):
         return [*load_format("hub").readers(Path(source.removeprefix("hub:")), settings, split)]
-    path = Path(source)
+    path = place(source)
     if not path.exists():
         raise DataError(f"{source}: no such file or folder", hint="check the path to the data")
     if not path.is_file() and not path.is_dir():
@@ -99,7 +102,7 @@ def find_to_evaluate(settings: DataSettings, source: str) -> list[Reader]:
     """The readers of a source to evaluate on: its test part where it names one, else all of it."""
     from capro.data.readers.table import TableReader, parquet_splits
 
-    path = Path(source)
+    path = place(source)
     if (path / "train").is_dir() and (path / "test").is_dir():
         return find(settings, source=str(path / "test"), split="test")
     shards = parquet_splits(path) if path.is_dir() else {}
@@ -118,13 +121,14 @@ def _refuse_subsets(settings: DataSettings, source: str) -> None:
             )
 
 
-def _split_folders(path: Path) -> list[tuple[str, Path]]:
+def _split_folders(path: Place) -> list[tuple[str, Place]]:
     """Subfolders called train, val, test, if these are all there are: a class may be called train."""
     from capro.data.readers.folder import METADATA
 
-    if any((path / name).exists() for name in METADATA):
+    inside: list[Place] = [*path.iterdir()]
+    if any(child.name in METADATA for child in inside):
         return []
-    folders = [child for child in path.iterdir() if child.is_dir() and not child.name.startswith(".")]
+    folders = [child for child in inside if child.is_dir() and not child.name.startswith(".")]
     found = [(SPLIT_FOLDERS.get(child.name.lower(), ""), child) for child in sorted(folders)]
     names = [name for name, _ in found]
     if "train" not in names or "" in names:
@@ -132,9 +136,14 @@ def _split_folders(path: Path) -> list[tuple[str, Path]]:
     return sorted(found, key=lambda item: ("train", "val", "test").index(item[0]))
 
 
-def _unreadable(path: Path, name: str, named: Format | None) -> DataError:
+def _unreadable(path: Place, name: str, named: Format | None) -> DataError:
     if named and path.is_dir():
         return DataError(f"{path}: not laid out as {name}", hint=named.layout)
+    if isinstance(path, ObjectPath) and path.is_dir():
+        return DataError(
+            f"{path}: no .tar shards and no files called train-00000-of-00001.parquet in this folder",
+            hint="an object store is read as shards, Parquet files or a table; copy any other layout to a disk first",
+        )
     compressed = path.name.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst"))
     hint = "give a folder, a .csv, .tsv, .jsonl or .parquet table, or .tar shards"
     if compressed:

@@ -11,6 +11,7 @@ from capro.config import DataSettings
 from capro.data.manifest import Row, RowProblem, Source
 from capro.data.readers.writing import Writer
 from capro.errors import CaproError, described
+from capro.places import Place
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Reader:
         """How its columns and files were read, complete after ``rows``; nothing for a fixed layout."""
         return Intake()
 
-    def listing(self) -> list[Path]:
+    def listing(self) -> Sequence[Place]:
         """The files whose names, sizes and times decide whether the source is scanned again."""
         return sorted(Path(self.source.root).rglob("*"))
 
@@ -116,11 +117,13 @@ class Format:
         recognises: Whether a path is laid out so.
         readers: The readers of a path; a split as the last argument is that of every row.
         own_splits: Whether the layout has a training and a test part of its own.
+        in_stores: Whether it is read from an object store as well; only then is its path no ``Path``.
         writers: How an export writes it, by the name for ``--to``.
     """
 
     layout: str
-    recognises: Callable[[Path, DataSettings], bool]
-    readers: Callable[[Path, DataSettings, str | None], Sequence[Reader]]
+    recognises: Callable[[Any, DataSettings], bool]
+    readers: Callable[[Any, DataSettings, str | None], Sequence[Reader]]
     own_splits: bool = False
+    in_stores: bool = False
     writers: Mapping[str, Writer] = field(default_factory=dict)

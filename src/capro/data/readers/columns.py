@@ -16,6 +16,7 @@ from typing import Any, Literal
 from capro.config import MAX_NESTING, DataSettings
 from capro.data.manifest import Row, RowProblem
 from capro.errors import DataError, did_you_mean, first_line
+from capro.places import ObjectPath, Place
 
 # Compared without case, blanks, underscores and hyphens. A column is read for one kind of text only.
 GUESSES = {
@@ -266,13 +267,19 @@ def _real(root: str) -> str:
     return os.path.realpath(root)
 
 
-def file_below(root: Path, name: str) -> dict[str, Any]:
-    """The path of a row whose image is a file below a folder, or why it cannot be used."""
+def file_below(root: Place, name: str) -> dict[str, Any]:
+    """The path of a row whose image is a file below a folder, or why it cannot be used.
+
+    An object is not looked for here, where rows are read one after the other: it is when its image is read.
+    """
     relative = safe_relative(name)
     if valid_text(name) != name:
         return {"path": "", "problem": "bad-name", "detail": ascii(name)}
+    outside = {"path": "", "problem": "outside-folder", "detail": name}
+    if isinstance(root, ObjectPath):
+        return outside if relative is None else {"path": relative}
     if relative is None or not is_inside(root, root / relative):
-        return {"path": "", "problem": "outside-folder", "detail": name}
+        return outside
     # a name with accents has two forms in Unicode: macOS writes one, tables mostly have the other
     forms = [relative, *(unicodedata.normalize(form, relative) for form in ("NFC", "NFD"))]
     found = next((form for form in forms if os.path.isfile(root / form)), None)  # False for names too long

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TextIO
 
 from capro.data.readers.base import Record
@@ -18,19 +17,20 @@ from capro.data.readers.columns import REPLACED
 from capro.data.readers.text_files import MAX_LINE, Lines, open_text
 from capro.data.readers.writing import ESCAPED, unescaped
 from capro.errors import DataError
+from capro.places import Place
 
 UNCLOSED = "a quote that is not closed"
 MANY_LINES = 20  # of a cell that are rows of the table: more are no chance
 LOOKED_AT = 1000  # lines of a cell: what a swallowed table shows at once
 
 
-def csv_header(path: Path, encoding: str) -> list[str]:
+def csv_header(path: Place, encoding: str) -> list[str]:
     """The column names."""
     with open_text(path, encoding) as file:
         return _Table(file, path).names
 
 
-def csv_records(path: Path, encoding: str) -> Iterator[Record]:
+def csv_records(path: Place, encoding: str) -> Iterator[Record]:
     """Every row after the header, bad ones with their problem."""
     with open_text(path, encoding) as file:
         table = _Table(file, path)
@@ -79,7 +79,7 @@ class _Feed(Iterator[str]):
 class _Table:
     """A CSV file whose header has been read."""
 
-    def __init__(self, file: TextIO, path: Path) -> None:
+    def __init__(self, file: TextIO, path: Place) -> None:
         csv.field_size_limit(MAX_LINE)
         separator, self._skipped = _separator(file, path)
         self._feed = _Feed(file)
@@ -159,7 +159,7 @@ def _leniently(lines: list[str], separator: str) -> tuple[list[str], str]:
     return ([], UNCLOSED) if asked else (cells, "")
 
 
-def _separator(file: TextIO, path: Path) -> tuple[str, int]:
+def _separator(file: TextIO, path: Place) -> tuple[str, int]:
     """What separates the cells, and the lines above the header, where it leaves the file.
 
     Excel may write ``sep=;`` above the header. Line ends of old Macs are recognised by the header's.

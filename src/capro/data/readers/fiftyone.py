@@ -27,7 +27,7 @@ from capro.data.readers.columns import (
     text_of,
 )
 from capro.data.readers.writing import Pictures, Writer, plain_records
-from capro.errors import DataError
+from capro.errors import ConfigError, DataError
 from capro.regular_files import read_regular
 from capro.run.artefacts import write_json
 
@@ -126,7 +126,10 @@ def _write(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[s
         key = str(PurePosixPath(record.pop("file_name")).with_suffix(""))
         if pictures.mode == "none":
             key = f"{number:08d}"
-            places[key] = str(pictures.path(number))
+            path = pictures.path(number)
+            if path is None:
+                raise ConfigError("FiftyOne takes pictures from a disk", hint="use --images copy")
+            places[key] = str(path)
         given = "given_label" if "label" in record else "given_labels"
         attributes = {name: record[name] for name in ("capro_id", "decision", "evidence", given)}
         targets = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 from capro.data.readers.base import Record
 from capro.data.readers.columns import REPLACED, class_name
 from capro.errors import DataError, described, first_line
+from capro.places import ObjectPath, Place
 from capro.regular_files import require_regular
 
 ROWS_AT_ONCE = 256
@@ -21,11 +21,18 @@ FOREIGN = (pa.ArrowException, OSError, ValueError, OverflowError)  # what pyarro
 TEXTS = (pa.types.is_string, pa.types.is_large_string)
 
 
-def open_parquet(path: Path) -> pq.ParquetFile:
+def parquet_file(path: Place, *, buffer_size: int = 0) -> pq.ParquetFile:
+    """A Parquet file, as pyarrow opens it; of an object the columns of a row group come at once."""
+    if isinstance(path, ObjectPath):
+        return pq.ParquetFile(path.open(buffering=0), pre_buffer=True)
+    require_regular(path)
+    return pq.ParquetFile(path, buffer_size=buffer_size)
+
+
+def open_parquet(path: Place) -> pq.ParquetFile:
     """A Parquet file; pages are read as they are needed."""
     try:
-        require_regular(path)
-        file = pq.ParquetFile(path, buffer_size=1 << 20)
+        file = parquet_file(path, buffer_size=1 << 20)
         _ = file.schema_arrow.names  # a name that is not UTF-8 fails here
     except FOREIGN as error:
         raise DataError(
@@ -34,7 +41,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     return file
 
 
-def parquet_records(path: Path, wanted: Collection[str] | None, max_group_rows: int) -> Iterator[Record]:
+def parquet_records(path: Place, wanted: Collection[str] | None, max_group_rows: int) -> Iterator[Record]:
     """Every row.
 
     Args:
@@ -135,7 +142,7 @@ def class_labels(columns: pa.Schema) -> dict[str, list[str]]:
     return found
 
 
-def holds_bytes(file: Path, column: str) -> bool:
+def holds_bytes(file: Place, column: str) -> bool:
     """Whether a column holds image bytes (plain, or Hugging Face's {bytes, path})."""
     with open_parquet(file) as opened:
         kind = opened.schema_arrow.field(column).type

@@ -23,16 +23,18 @@ from capro.data.readers.parquet_rows import holds_bytes, open_parquet
 from capro.data.readers.table_files import TABLES, file_intake, header, records
 from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, write_csv
 from capro.errors import DataError
+from capro.places import Place, place
 from capro.run.artefacts import atomic_path
 
 ROWS_AT_ONCE = 256  # with their images in memory
 _SHARD = re.compile(r"^(?P<split>train|val|validation|test)(-\d+-of-\d+)?\.parquet$")
 
 
-def parquet_splits(folder: Path) -> dict[str, list[Path]]:
+def parquet_splits(folder: Place) -> dict[str, list[Place]]:
     """Files called ``train-00000-of-00002.parquet`` by split: how Hugging Face stores data sets."""
-    found: dict[str, list[Path]] = {split: [] for split in SPLITS}
-    for path in sorted(folder.glob("*.parquet")):
+    found: dict[str, list[Place]] = {split: [] for split in SPLITS}
+    files: list[Any] = [*folder.glob("*.parquet")]  # all of one kind: they can be sorted
+    for path in sorted(files):
         if match := _SHARD.match(path.name):
             found[match["split"].replace("validation", "val")].append(path)
     return {split: files for split, files in found.items() if files}
@@ -41,10 +43,10 @@ def parquet_splits(folder: Path) -> dict[str, list[Path]]:
 class TableReader(Reader):
     """Reads one table, in one or several files of the same columns."""
 
-    def __init__(self, files: list[Path], settings: DataSettings, split: str) -> None:
+    def __init__(self, files: list[Place], settings: DataSettings, split: str) -> None:
         self._files, self._split, self._settings = files, split, settings
         self.notes = {"replaced": 0}
-        self.root = Path(settings.image_root) if settings.image_root else files[0].parent
+        self.root = place(settings.image_root) if settings.image_root else files[0].parent
         if not self.root.is_dir():
             raise DataError(f"{self.root}: no such folder", hint="check data.image_root")
         self._in_table = False
@@ -60,8 +62,8 @@ class TableReader(Reader):
 
     @cached_property
     def _columns(self) -> Columns:
-        place = str(self._files[0])
-        return choose_columns(self._header, self._settings, place=place, missing=if_missing(self._split))
+        file, missing = str(self._files[0]), if_missing(self._split)
+        return choose_columns(self._header, self._settings, place=file, missing=missing)
 
     @property
     def _image(self) -> str:
@@ -81,7 +83,7 @@ class TableReader(Reader):
         _ = self._image
         return file_intake(self._files, self._header, self._columns, self._settings.encoding)
 
-    def listing(self) -> list[Path]:
+    def listing(self) -> list[Place]:
         """The table's files."""
         return self._files
 
@@ -103,25 +105,25 @@ class TableReader(Reader):
                 identity = f"{self._split}/{file.stem}"
                 yield Row(identity, file.name, self._split, problem="broken-file", detail=str(error))
 
-    def _fallback(self, file: Path, record: Record) -> str:
+    def _fallback(self, file: Place, record: Record) -> str:
         """The id of a row that has none."""
         return f"{self._split}/{file.stem}/{record.number - 1:08d}"
 
-    def _row(self, file: Path, record: Record, column: str, seen: set[str]) -> Row:
+    def _row(self, file: Place, record: Record, column: str, seen: set[str]) -> Row:
         fallback = self._fallback(file, record)
         if record.problem:
             return Row(fallback, "", self._split, problem=record.reason, detail=record.problem)
         image = record.cells.get(column)
-        place: dict[str, Any]
+        where: dict[str, Any]
         if self._in_table:
             name = text_of(image.get("path")) if isinstance(image, Mapping) else ""
             data = cell_bytes(image)
-            place = {"path": file.name, "row": record.number - 1, "data": data}
-            place |= {} if data else {"problem": "no-image", "detail": name}
+            where = {"path": file.name, "row": record.number - 1, "data": data}
+            where |= {} if data else {"problem": "no-image", "detail": name}
         else:
             name = text_of(image)
-            place = file_below(self.root, name) if name else {"path": "", "problem": "no-image"}
-        row = self._columns.row(record.cells, id="", split=self._split, **place)
+            where = file_below(self.root, name) if name else {"path": "", "problem": "no-image"}
+        row = self._columns.row(record.cells, id="", split=self._split, **where)
         if not row.id:
             identity = f"{row.split}/{name}" if name else fallback
             row = replace(row, id=fallback if identity in seen else identity)
@@ -129,12 +131,12 @@ class TableReader(Reader):
         return row
 
 
-def _rows_in(file: Path) -> int:
+def _rows_in(file: Place) -> int:
     with open_parquet(file) as opened:
         return int(opened.metadata.num_rows)
 
 
-def _readers(path: Path, settings: DataSettings, split: str | None) -> list[TableReader]:
+def _readers(path: Place, settings: DataSettings, split: str | None) -> list[TableReader]:
     if path.is_file():
         return [TableReader([path], settings, split or "train")]
     shards = parquet_splits(path)
@@ -222,6 +224,7 @@ FORMAT = Format(
         bool(parquet_splits(path)) if path.is_dir() else path.name.lower().endswith(TABLES)
     ),
     readers=_readers,
+    in_stores=True,
     writers={
         "csv": Writer(_write_csv, below="images", entry="samples.csv"),
         "parquet": Writer(_write_parquet, below="images", entry="samples.parquet"),

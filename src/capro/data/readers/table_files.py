@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 from capro.config import MAX_GROUP_ROWS
 from capro.data.readers.base import Intake, Record
@@ -14,24 +13,24 @@ from capro.data.readers.parquet_rows import open_parquet, parquet_records
 from capro.data.readers.text_files import MAX_LINE, WINDOWS, Lines, encoding_of, open_text
 from capro.data.readers.writing import ESCAPED
 from capro.errors import DataError
+from capro.places import Place, state_of
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
-def header(path: Path, encoding: str = "auto") -> list[str]:
+def header(path: Place, encoding: str = "auto") -> list[str]:
     """The column names of a table file; those of a JSONL file are the fields of all its records."""
     kind = path.suffix.lower()
     if kind == ".parquet":
         with open_parquet(path) as file:
             return list(file.schema_arrow.names)
     if kind == ".jsonl":
-        stat = path.stat()
-        return [*_fields(path, encoding, stat.st_size, stat.st_mtime_ns)]
+        return [*_fields(path, encoding, *state_of(path))]
     return [name for name in csv_header(path, encoding) if name != ESCAPED]
 
 
 def records(
-    path: Path,
+    path: Place,
     encoding: str = "auto",
     *,
     wanted: Collection[str] | None = None,
@@ -51,7 +50,7 @@ def records(
     return _jsonl(path, encoding) if kind == ".jsonl" else csv_records(path, encoding)
 
 
-def whole_records(path: Path) -> Iterator[Record]:
+def whole_records(path: Place) -> Iterator[Record]:
     """Every row of a small table that a person made: one that cannot be read is an error."""
     for record in records(path):
         if record.problem:
@@ -59,7 +58,7 @@ def whole_records(path: Path) -> Iterator[Record]:
         yield record
 
 
-def file_intake(files: Sequence[Path], names: Sequence[str], columns: Columns, encoding: str) -> Intake:
+def file_intake(files: Sequence[Place], names: Sequence[str], columns: Columns, encoding: str) -> Intake:
     """How table files of the same columns were read."""
     used = columns.used()
     found = {file.name: encoding_of(file) for file in files} if encoding == "auto" else {}
@@ -71,7 +70,7 @@ def file_intake(files: Sequence[Path], names: Sequence[str], columns: Columns, e
 
 
 @lru_cache(maxsize=8)
-def _fields(path: Path, encoding: str, *_state: int) -> tuple[str, ...]:
+def _fields(path: Place, encoding: str, *_state: int | str) -> tuple[str, ...]:
     """The names of all fields, in the order in which they first occur. One pass over the file."""
     found = FieldNames()
     for record in _jsonl(path, encoding):
@@ -79,7 +78,7 @@ def _fields(path: Path, encoding: str, *_state: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _jsonl(path: Path, encoding: str) -> Iterator[Record]:
+def _jsonl(path: Place, encoding: str) -> Iterator[Record]:
     with open_text(path, encoding) as file:
         lines = Lines(file)
         for line in lines:

@@ -7,10 +7,11 @@ goes on at the next block that is one. Formats: ustar, pax (path, size), GNU lon
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+from capro.data.ranges import Ranges
 
 BLOCK = 512
 AT_ONCE = 1 << 20  # bytes, where the next header is looked for
@@ -59,21 +60,17 @@ class _BadHeader(ValueError):
         self.name = name
 
 
-def members(descriptor: int, length: int) -> Iterator[Member | Gap]:
-    """Every member and every gap of a tar, in order.
-
-    Args:
-        descriptor: Of the file.
-        length: Of the file in bytes.
-    """
+def members(file: Ranges) -> Iterator[Member | Gap]:
+    """Every member and every gap of a tar, in order."""
+    length = file.length
     if length == 0:
         yield Gap(0, "has no bytes", final=True)
         return
     at, name, pax = 0, "", dict[str, str]()  # name and pax: what was said of the next member
     while at < length:
-        block = os.pread(descriptor, BLOCK, at)
+        block = file.read(BLOCK, at)
         if not any(block):
-            at = _next_content(descriptor, at, length)
+            at = _next_content(file, at)
             if at >= length:
                 return
             continue
@@ -83,7 +80,7 @@ def members(descriptor: int, length: int) -> Iterator[Member | Gap]:
             size = _size(header, pax)
             at += BLOCK
             if header.kind in EXTENSIONS:
-                content = _extension(descriptor, at, size)
+                content = _extension(file, at, size)
                 name = _text(content) if header.kind == LONG_NAME else name
                 pax = _pax(content) if header.kind in PAX else pax
                 at += _blocks(size)
@@ -94,9 +91,9 @@ def members(descriptor: int, length: int) -> Iterator[Member | Gap]:
             yield _member(header, called, at, size, pax)
             at += _blocks(size)
             if header.kind == SPARSE:  # with further blocks of its map before its bytes
-                at = _next_header(descriptor, at, length)
+                at = _next_header(file, at)
         except _BadHeader as bad:
-            at = _next_header(descriptor, begin + BLOCK, length)
+            at = _next_header(file, begin + BLOCK)
             yield Gap(begin, f"byte {begin}: {bad}", bad.name, final=at >= length)
             if at >= length:
                 return
@@ -104,9 +101,9 @@ def members(descriptor: int, length: int) -> Iterator[Member | Gap]:
     yield Gap(length, "ends without the mark of the end", final=True, empty=True)
 
 
-def _extension(descriptor: int, at: int, size: int) -> bytes:
+def _extension(file: Ranges, at: int, size: int) -> bytes:
     """What an extended header says of the next member."""
-    content = os.pread(descriptor, size, at) if size <= MAX_HEADER else b""
+    content = file.read(size, at) if size <= MAX_HEADER else b""
     if len(content) < size:
         raise _BadHeader(f"an extended header of {size} bytes")
     return content
@@ -191,23 +188,23 @@ def _blocks(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def _next_content(descriptor: int, at: int, length: int) -> int:
+def _next_content(file: Ranges, at: int) -> int:
     """Where zeros end; a tar that was appended to another is read as well."""
-    while at < length:
-        chunk = os.pread(descriptor, AT_ONCE, at)
+    while at < file.length:
+        chunk = file.read(AT_ONCE, at)
         rest = chunk.lstrip(b"\0")
         if rest:
             return at + (len(chunk) - len(rest)) // BLOCK * BLOCK
-        at += len(chunk) or length
-    return length
+        at += len(chunk) or file.length
+    return file.length
 
 
-def _next_header(descriptor: int, at: int, length: int) -> int:
+def _next_header(file: Ranges, at: int) -> int:
     """The next block that is the header of a member; the file's length if there is none."""
-    while at < length:
-        chunk = os.pread(descriptor, AT_ONCE, at)
+    while at < file.length:
+        chunk = file.read(AT_ONCE, at)
         for begin in range(0, len(chunk) - BLOCK + 1, BLOCK):
             if chunk[begin + 257 : begin + 262] == b"ustar" and _has_checksum(chunk[begin : begin + BLOCK]):
                 return at + begin
         at += AT_ONCE
-    return length
+    return file.length

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -21,6 +21,7 @@ import pandas as pd
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
+from capro.data.ranges import BLOCK, Ranges, open_ranges
 from capro.data.readers.base import Format, Intake, Reader, guarded
 from capro.data.readers.columns import (
     REPLACED,
@@ -37,7 +38,7 @@ from capro.data.readers.columns import (
 from capro.data.readers.tar_members import Gap, Member, members
 from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records
 from capro.errors import DataError, did_you_mean
-from capro.regular_files import open_descriptor
+from capro.places import Place
 from capro.run.artefacts import atomic_path
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
@@ -57,6 +58,7 @@ class _Sample:
 
     key: str
     image: tuple[int, int] | None = None
+    data: bytes | None = None  # of the image, where the shard is streamed
     texts: dict[str, bytes] = field(default_factory=dict)
     problem: str = ""
 
@@ -69,8 +71,8 @@ class _Sample:
 class TarReader(Reader):
     """Reads a shard, or all shards of a folder."""
 
-    def __init__(self, path: Path, settings: DataSettings, split: str) -> None:
-        self._shards = [path] if path.is_file() else sorted(path.glob("*.tar"))
+    def __init__(self, path: Place, settings: DataSettings, split: str) -> None:
+        self._shards: list[Place] = [path] if path.is_file() else sorted(path.glob("*.tar"))
         self.root = path.parent if path.is_file() else path
         self.source = Source("tars", str(self.root.resolve()))
         self.notes = dict.fromkeys(NOTES, 0)
@@ -88,7 +90,7 @@ class TarReader(Reader):
         unused = [valid_text(name) for name in self._seen_fields if name not in used]
         return Intake(columns=self._used, unused=unused)
 
-    def listing(self) -> list[Path]:
+    def listing(self) -> list[Place]:
         """The shards."""
         return self._shards
 
@@ -105,23 +107,21 @@ class TarReader(Reader):
             )
         self._check_columns()
 
-    def _shard(self, shard: Path) -> Iterator[Row]:
-        try:
-            descriptor = open_descriptor(shard)
-        except OSError as error:
-            yield self.lost(shard, "", "broken-file", error.strerror or str(error))
-            return
-        try:
-            yield from _ShardRows(self, shard, descriptor).rows()
-        finally:
-            os.close(descriptor)
+    def _shard(self, shard: Place) -> Iterator[Row]:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(open_ranges(shard))
+            except OSError as error:
+                yield self.lost(shard, "", "broken-file", error.strerror or str(error))
+                return
+            yield from _ShardRows(self, shard, file).rows()
 
-    def lost(self, shard: Path, key: str, reason: str, detail: str) -> Row:
+    def lost(self, shard: Place, key: str, reason: str, detail: str) -> Row:
         """A sample, or an unknown number of them, that cannot be used because the shard is not whole."""
         identity = f"{self._split}/{shard.stem}/{key}".rstrip("/")
         return Row(identity, shard.name, self._split, problem=reason, detail=detail)
 
-    def whole(self, shard: Path, sample: _Sample, seen: set[str]) -> Row:
+    def whole(self, shard: Place, sample: _Sample, seen: set[str]) -> Row:
         """The row of a sample whose members are all there."""
         endings = sample.endings
         self.usual = endings if self.usual is None else self.usual & endings
@@ -129,7 +129,7 @@ class TarReader(Reader):
         row = partial(self._row, shard, sample, seen)
         return guarded(row, id=identity, split=self._split, path=shard.name)
 
-    def _row(self, shard: Path, sample: _Sample, seen: set[str]) -> Row:
+    def _row(self, shard: Place, sample: _Sample, seen: set[str]) -> Row:
         identity = f"{self._split}/{shard.stem}/{sample.key}"
         if sample.key in seen:
             identity = f"{identity}#{len(seen)}"
@@ -144,7 +144,7 @@ class TarReader(Reader):
         if not known and sample.image is None:
             known = {"problem": "no-image"}
         offset, size = sample.image or (None, None)
-        known |= {"path": shard.name, "offset": offset, "size": size}
+        known |= {"path": shard.name, "offset": offset, "size": size, "data": sample.data}
         columns = self._columns(tuple(cells))
         return columns.row(cells, id=identity, split=self._split, **known)
 
@@ -189,8 +189,8 @@ class _ShardRows:
     """The rows of one shard. A sample is whole if it has what all others have, wherever the shard is damaged."""
 
     reader: TarReader
-    shard: Path
-    descriptor: int
+    shard: Place
+    file: Ranges
     seen: set[str] = field(default_factory=set)  # keys of whole samples
     lost: set[str] = field(default_factory=set)  # keys of samples that the shard has parts of
     gap: Gap | None = None  # damage that no row accounts for yet
@@ -198,7 +198,7 @@ class _ShardRows:
     def rows(self) -> Iterator[Row]:
         """Every sample, and every place where samples are lost."""
         current: _Sample | None = None
-        for found in members(self.descriptor, os.fstat(self.descriptor).st_size):
+        for found in members(self.file):
             if isinstance(found, Gap):
                 yield from self._before(found, current)
                 current = None
@@ -220,13 +220,16 @@ class _ShardRows:
         if member.kind == "sparse":
             sample.problem = f"{member.name}: a sparse file, which does not lie in one piece"
         elif extension in IMAGE_ENDINGS:
-            sample.image = sample.image or (member.offset, member.size)  # the first of several
+            if sample.image is None:  # the first of several
+                sample.image = member.offset, member.size
+                if self.file.streamed and member.size <= BLOCK:  # a larger one is a request of its own
+                    sample.data = self.file.read(member.size, member.offset)
         elif extension not in TEXT_ENDINGS:
             self.reader.notes["other_members_ignored"] += 1
         elif member.size > MAX_META:
             sample.problem = f"{member.name}: {member.size} bytes of text"
         else:
-            sample.texts[extension] = os.pread(self.descriptor, member.size, member.offset)
+            sample.texts[extension] = self.file.read(member.size, member.offset)
 
     def _finished(self, sample: _Sample) -> Iterator[Row]:
         """A sample behind which another begins, or the shard ends as it should."""
@@ -308,5 +311,6 @@ FORMAT = Format(
     layout="give the folder with the .tar shards",
     recognises=lambda path, _: any(path.glob("*.tar")) if path.is_dir() else path.suffix.lower() == ".tar",
     readers=lambda path, settings, split: [TarReader(path, settings, split or "train")],
+    in_stores=True,
     writers={"webdataset": Writer(_write, images=("copy",))},
 )

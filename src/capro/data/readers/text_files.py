@@ -11,11 +11,10 @@ import codecs
 import io
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from capro.errors import DataError
-from capro.regular_files import open_regular
+from capro.places import Place, open_bytes, state_of
 
 UTF8 = "utf-8-sig"  # UTF-8, with or without a mark at the start
 WINDOWS = "cp1252"
@@ -28,7 +27,7 @@ HEAD = 64  # bytes that show UTF-16 without a mark: further on a text may hold z
 MAX_LINE = 32 << 20  # characters; captions of megabytes are fine, a file without line ends is not
 
 
-def encoding_of(path: Path, chosen: str = "auto") -> str | None:
+def encoding_of(path: Place, chosen: str = "auto") -> str | None:
     """The encoding in which a text file is read; None for a Parquet file, which has none.
 
     Args:
@@ -40,16 +39,15 @@ def encoding_of(path: Path, chosen: str = "auto") -> str | None:
     if chosen != "auto":
         return UTF8 if codecs.lookup(chosen).name == "utf-8" else chosen
     try:
-        stat = path.stat()
-        return _detected(path, stat.st_size, stat.st_mtime_ns)
+        return _detected(path, *state_of(path))
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
 @lru_cache(maxsize=64)
-def _detected(path: Path, *_state: int) -> str:
+def _detected(path: Place, *_state: int | str) -> str:
     """By the first bytes, else UTF-8 if the file is valid or nearly so, else cp1252."""
-    with open_regular(path) as file:
+    with open_bytes(path) as file:
         head = file.read(HEAD)
         for mark, name in MARKS:
             if head.startswith(mark):
@@ -74,16 +72,16 @@ def _non_ascii(file: BinaryIO) -> tuple[int, int]:
     return good, bad
 
 
-def open_text(path: Path, encoding: str) -> TextIO:
+def open_text(path: Place, encoding: str) -> TextIO:
     """A text file; what is outside its encoding becomes replacement characters. Only ``\\n`` ends a line."""
     found = encoding_of(path, encoding)
     try:
-        return io.TextIOWrapper(open_regular(path), encoding=found, errors="replace", newline="\n")
+        return io.TextIOWrapper(open_bytes(path), encoding=found, errors="replace", newline="\n")
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
+def _unreadable(path: Place, error: OSError) -> DataError:
     return DataError(f"{path}: cannot be read: {error.strerror}", hint="give a file that can be read")
 
 

@@ -1,0 +1,115 @@
+"""Decisions of a run in an object store."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from capro.errors import ConfigError, RunError, StoreError
+from capro.review import stored_log
+from capro.review.desk import Desk
+from capro.review.log import Decision, Log, log_file, replayed
+from capro.review.stored_log import kept_in_store
+from capro.run import working_copy
+from capro.run.directory import Run
+from tests.stores import Fault, Flaky, Killed, Machine, flaky, on
+
+__all__ = ["flaky", "on"]
+
+
+def decide(run: Run, sample: str) -> None:
+    log = Log(log_file(run))
+    log.decide([Decision(sample, "out")], who="me")
+    log.close()
+
+
+def decided(run: Run) -> list[str]:
+    return [*replayed(run).decided()]
+
+
+def test_decisions_travel(on: Machine) -> None:
+    run = on("one")
+    with kept_in_store(run):
+        decide(run, "a")
+    run = on("two")
+    assert decided(run) == ["a"]
+    with kept_in_store(run):
+        decide(run, "b")
+    assert decided(on("one")) == ["a", "b"]
+
+
+def test_one_review_at_a_time(on: Machine) -> None:
+    run = on("one")
+    with kept_in_store(run):
+        other = on("two")
+        with pytest.raises(RunError, match="another capro review of this run is open"), kept_in_store(other):
+            pass
+        with other.alone():  # a run may go on meanwhile
+            pass
+
+
+def test_decisions_are_uploaded_while_they_are_made(on: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_log, "EVERY", 0.02)
+    run = on("one")
+    with kept_in_store(run):
+        log = Log(log_file(run))  # open all the time, as the server has it
+        for name in "ab":
+            log.decide([Decision(name, "out")], who="me")
+            deadline = time.monotonic() + 5
+            while decided(on("two")) != [*"ab"[: "ab".index(name) + 1]] and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert decided(on("two")) == [*"ab"[: "ab".index(name) + 1]]
+        log.close()
+
+
+def test_what_a_killed_review_left_is_uploaded_by_the_next(on: Machine, flaky: type[Flaky]) -> None:
+    run = on("one")
+    with pytest.raises(Killed), kept_in_store(run):  # noqa: PT012 - the block's end raises
+        decide(run, "a")
+        flaky.faults[:] = [
+            Fault(name, kind="kill", times=1000) for name in ("put_file", "rm_file", "pipe_file")
+        ]
+    flaky.faults.clear()
+    assert decided(on("two")) == []
+    with kept_in_store(on("one")):
+        pass
+    assert decided(on("two")) == ["a"]
+
+
+def test_a_review_that_cannot_be_uploaded_says_so(on: Machine, flaky: type[Flaky]) -> None:
+    run = on("one")
+    with pytest.raises(StoreError, match="sqlite"), kept_in_store(run):  # noqa: PT012 - the block's end raises
+        decide(run, "a")
+        flaky.faults[:] = [Fault("put_file", times=1000)]
+    flaky.faults.clear()
+    assert decided(on("one")) == ["a"]
+
+
+def test_a_run_that_goes_on_during_a_review(on: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    working = on("one")
+    process = working_copy._copies
+    with working.alone():
+        run = on("one")  # another process of the same machine
+        with kept_in_store(run):
+            decide(run, "a")
+        monkeypatch.setattr(working_copy, "_copies", process)
+        working.event("something")  # uploaded at the end of the block
+    assert decided(on("one")) == decided(on("two")) == ["a"]
+
+
+def test_decisions_on_both_sides_are_not_overwritten(on: Machine) -> None:
+    decide(on("one"), "a")  # not uploaded
+    run = on("two")
+    with kept_in_store(run):
+        decide(run, "b")
+    with pytest.raises(RunError, match=r"has decisions that .* lacks") as found:
+        on("one")
+    assert "move " in found.value.hint
+
+
+def test_a_class_keeps_its_meaning(on: Machine) -> None:
+    desk = Desk.__new__(Desk)
+    desk.run = on("one")
+    with pytest.raises(ConfigError, match="cannot be changed here"):
+        desk.change_class(0, "", "another", who="me")
