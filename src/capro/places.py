@@ -232,6 +232,17 @@ class ObjectPath:
         """The content of an object, but no more than ``most`` bytes."""
         return self.read_range(0, self.size if most is None else min(self.size, most))
 
+    def read_now(self) -> bytes:
+        """The content of a small object that others may replace meanwhile, as it is now."""
+
+        def read(store: Any) -> bytes:
+            size, found = store.info(self.key)["size"], bytes(store.cat_file(self.key))
+            if len(found) != size:  # cut off, or replaced between the two requests
+                raise OSError(f"{len(found)} bytes came instead of {size}")
+            return found
+
+        return ask(self, read)
+
     def open(self, *, buffering: int = TEXT_BUFFER) -> BinaryIO:
         """The object as a file to read bytes from; each request asks for ``buffering`` bytes, 0: as asked for."""
         raw = _ObjectFile(self)

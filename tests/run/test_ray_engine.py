@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import ray
 import torch
 
+from capro import __version__
 from capro.config import ScanSettings
 from capro.data import scan
 from capro.data.manifest import Row, Source
@@ -243,7 +245,7 @@ def test_a_node_without_the_package_is_named(engine: RayEngine, monkeypatch: pyt
 
 def test_another_version_on_a_node_is_refused(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_engine, "__version__", "99.0")
-    with pytest.raises(RunError, match=r"has capro .*, this run 99\.0"):
+    with pytest.raises(RunError, match=rf"has capro {re.escape(__version__)}, this run 99\.0"):
         list(engine.map(abs, [1]))
 
 

@@ -24,8 +24,27 @@ def lock(copy: str) -> StoreLock:
 
 
 def held() -> dict[str, object]:
-    found: dict[str, object] = json.loads(ObjectPath("flaky", "bucket/run/.lock.json").read_bytes())
+    found: dict[str, object] = json.loads(ObjectPath("flaky", "bucket/run/.lock.json").read_now())
     return found
+
+
+def test_a_lock_that_is_replaced_by_one_of_another_length_can_be_read(
+    flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renewing it in the moment between the look at its size and the reading of its bytes was an error."""
+    first = lock("a")
+    first.take()
+    real, replaced = Flaky.cat_file, []
+
+    def cat_file(self: Flaky, path: str, *arguments: object, **options: object) -> object:
+        if not replaced:
+            replaced.append(path)
+            first._file.write_bytes(json.dumps(held_before | {"until": 2e9 + 0.123456}).encode())
+        return real(self, path, *arguments, **options)
+
+    held_before = held()
+    monkeypatch.setattr(Flaky, "cat_file", cat_file)
+    assert held()["until"] == 2e9 + 0.123456
 
 
 def test_the_second_is_told_who_has_it(flaky: type[Flaky]) -> None:

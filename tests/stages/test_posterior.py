@@ -28,9 +28,9 @@ from capro.run.artefacts import (
     Artefact,
 )
 from capro.run.directory import Run
-from capro.run.kept_scores import KeptScores
+from capro.run.kept_scores import KeptScores, keep
 from capro.run.progress import Watch
-from capro.stages import PLAN, run_all
+from capro.stages import PLAN, clean, run_all
 from capro.stages.finetune import calibration_of
 from capro.stages.posterior import Evidence
 from capro.stages.train import judge_of
@@ -334,3 +334,14 @@ def test_plus_caches_the_plain_view_alone_unless_more_are_asked_for(single, tmp_
     )
     assert run.read(KEY_FEATURES).shape[0] == 0
     assert single.read(QUERY_FEATURES).shape[0] == 3  # frozen_views=2 there
+
+
+def test_what_is_kept_of_a_block_does_not_hold_its_posterior():
+    """A column that is a view keeps the block's samples x classes: four gigabytes of a million samples."""
+    n, classes = 6, 70
+    q = np.random.default_rng(0).dirichlet(np.ones(classes + 1), n).astype(np.float32)
+    block = keep({"posterior": q, "words": np.log(q), "picture": np.log(q)})
+    part = block, np.arange(n), np.zeros(n, dtype=bool)
+    for array in clean._decide(part, several=False, count=classes, sure=0.5):
+        assert array.flags.c_contiguous
+        assert len(array) == n

@@ -48,7 +48,9 @@ def keep(
     n, classes = first.shape
     k = width_of(classes, several=several)
     if k < classes:
-        wanted = -first if also is None else -(first + 2 * also)
+        wanted = -first
+        if also is not None:
+            wanted[also] -= 2
         chosen = np.sort(np.argpartition(wanted, k - 1, axis=1)[:, :k], axis=1)
     else:
         chosen = np.broadcast_to(np.arange(classes), (n, classes))

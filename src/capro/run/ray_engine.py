@@ -103,9 +103,11 @@ def _slots(kind: str) -> int:
 @ray.remote  # type: ignore[untyped-decorator]
 def _task(version: str, folder: str, work: bytes, item: Any) -> Any:
     """One item, on a worker. Relative paths are those of the driver."""
-    if version != __version__:
+    from capro import __version__ as here  # the node's: Ray sends this function with the driver's globals
+
+    if version != here:
         raise RunError(
-            f"node {platform.node()} has capro {__version__}, this run {version}",
+            f"node {platform.node()} has capro {here}, this run {version}",
             hint="install the same version on every node",
         )
     with suppress(OSError):

@@ -110,7 +110,7 @@ class StoreLock:
     def _read(self) -> dict[str, Any] | None:
         """What the lock says; None where there is none, empty where it cannot be read."""
         try:
-            found = json.loads(ObjectPath(self._file.protocol, self._file.key).read_bytes())
+            found = json.loads(self._file.read_now())
         except (FileNotFoundError, IsADirectoryError):
             return None
         except ValueError:

@@ -141,7 +141,7 @@ def _decide(part: _Part, *, several: bool, count: int, sure: float) -> tuple[NDA
     scores = {"fused": q[:, :count], "classifier": seen, "text": read}
     own = given_classes(given, count)
     kept = keep({name: each.numpy() for name, each in scores.items()}, own, several=several)
-    none = np.zeros(0, np.float32) if several else q[:, count].numpy()
+    none = np.zeros(0, np.float32) if several else q[:, count].clone().numpy()  # a view would keep all of q
     return decided.labels.numpy(), decided.decisions.numpy(), kept, none, decided.ask.numpy()
 
 
