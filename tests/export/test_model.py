@@ -34,7 +34,9 @@ def test_predictions_are_those_of_evaluate(kind: str, tmp_path: Path) -> None:
     images = [predictor.open_image(store.read(int(i))) for i in manifest.split("test")]
     evaluated = run.read(SCORES["capro"])
     assert len(images) == len(evaluated) > 0
-    np.testing.assert_allclose(predictor.probabilities(images), evaluated, atol=1e-6)
+    np.testing.assert_allclose(
+        predictor.probabilities(images), evaluated, atol=1e-5
+    )  # cached features are of the folded encoder
     assert np.ptp(evaluated) > 0.1  # the comparison could fail
     other = run.read(SCORES["vanilla"])
     assert np.abs(other - evaluated).max() > 1e-3

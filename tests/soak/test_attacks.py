@@ -62,7 +62,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("kills", range(2000, 2002)),
         ("together", range(2)),
         ("disks", range(300, 302)),
-        ("damage", range(3, 7)),
+        ("damage", range(6, 10)),
     ],
 )
 def test_attacks_on_a_run_directory(name: str, numbers: range, common: Path, tmp_path: Path) -> None:

@@ -178,7 +178,9 @@ def _texts(found: Loaded, enhancer: Enhancer) -> NDArray[np.float32] | None:
     settings = found.run.settings
     if found.enhanced is not None and enhancer == settings.match.enhancer:
         return found.enhanced
-    large = found.texts is not None and enhancer != "none" and len(found.texts) > GRAPH_LIMIT
+    if enhancer == "none":
+        return found.texts  # unit rows already: no copy of all of them
+    large = found.texts is not None and len(found.texts) > GRAPH_LIMIT
     if found.texts is None or found.visual is None or large:
         return None
     enhanced = enhance(found.visual, found.texts, enhancer=enhancer, k=settings.match.k, seed=settings.seed)
