@@ -23,7 +23,7 @@ from capro.errors import ConfigError, DataError, did_you_mean
 from capro.export.exported_pictures import ChangedPicture, ExportedPictures, Progress
 from capro.export.folders import new_place
 from capro.places import Place, is_address
-from capro.run.artefacts import write_json
+from capro.run.artefacts import SAMPLE_VERDICTS, VERDICTS, write_json
 from capro.run.directory import Run
 from capro.run.engine import HERE, Engine
 from capro.text.classes import classes_of
@@ -171,7 +171,7 @@ def _mode(to: str, writer: Writer, images: str | None) -> str:
 
 def cleaned_table(run: Run, manifest: Manifest) -> pd.DataFrame:
     """All training samples with verdicts and texts, in manifest order; ``position`` is theirs there."""
-    verdicts: pd.DataFrame = run.issues().set_index("id")
+    verdicts = _verdicts(run, manifest.task).set_index("id")
     position = manifest.split("train")
     samples = manifest.samples.iloc[position]
     found = verdicts.loc[samples["id"]].reset_index(drop=True)
@@ -184,6 +184,14 @@ def cleaned_table(run: Run, manifest: Manifest) -> pd.DataFrame:
         found["labels"] = [list(names) for names in found["corrected_labels"]]
         found["given_labels"] = [list(names) for names in samples["labels"]]  # in their own order
     return found
+
+
+def _verdicts(run: Run, task: str) -> pd.DataFrame:
+    """The verdicts' columns that an export has; all of them would take gigabytes of a million samples."""
+    labels = ["corrected_label", "given_label"] if task == "single" else ["corrected_labels"]
+    table = VERDICTS if task == "single" else SAMPLE_VERDICTS
+    columns = ["id", *labels, "decision", "label_score", "evidence"]
+    return run.read_with(table, lambda file: pd.read_parquet(file, columns=columns))
 
 
 def _columns(table: pd.DataFrame, task: str) -> pd.DataFrame:
