@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TypeVar
 
@@ -109,13 +109,15 @@ class ExportedPictures(Portable):
 
     def _new_names(self) -> list[str]:
         single = self.manifest.task == "single"
-        folders = safe_names(sorted(set(self.table["label"]))) if single else {}
+        labels = self.table["label"] if single else repeat("", len(self.table))
+        folders = safe_names(sorted(set(labels))) if single else {}
         names = []
-        for number, row in enumerate(self.table.to_dict("records")):
-            stem = safe_name(Path(str(row["path"])).stem) if row["source"] in self._files else ""
-            ending = ENDINGS.get(row["format"], f".{row['format'].lower()}")
+        rows = zip(*(self.table[name] for name in ("path", "source", "format")), labels, strict=True)
+        for number, (path, source, kind, label) in enumerate(rows):
+            stem = safe_name(Path(str(path)).stem) if source in self._files else ""
+            ending = ENDINGS.get(kind, f".{kind.lower()}")
             name = f"{number:08d}{'-' + stem if stem else ''}{ending}"
-            below = folders[row["label"]] if self.writer.by_class and single else self.writer.below
+            below = folders[label] if self.writer.by_class and single else self.writer.below
             names.append(f"{below}/{name}" if below else name)
         return names
 
