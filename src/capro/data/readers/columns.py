@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from capro.config import MAX_NESTING, DataSettings
 from capro.data.manifest import Row, RowProblem
+from capro.data.readers.writing import looks_listed
 from capro.errors import DataError, did_you_mean, first_line
 from capro.places import ObjectPath, Place
 
@@ -202,7 +203,7 @@ def label_names(
     if isinstance(value, str):
         if separator:
             value = value.split(separator)
-        elif value.strip().startswith("[") and value.strip().endswith("]"):
+        elif looks_listed(value):
             try:
                 parsed = json.loads(value)  # a list that went through a CSV
             except (ValueError, RecursionError):

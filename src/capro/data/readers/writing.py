@@ -17,6 +17,7 @@ FORMULA_MODES = ("escape", "keep")
 IMAGE_MODES = ("none", "link", "copy")
 SHARD_SIZE = 10_000  # samples per tar or Parquet shard
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # beginnings of what spreadsheets compute
+LABELS = ("label", "given_label")
 ESCAPED = "capro_escaped"  # column that names the escaped cells of a row
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
@@ -81,15 +82,16 @@ def write_csv(path: Path, table: pd.DataFrame, *, formulas: str = "escape") -> N
         table: Its rows.
         formulas: ``escape`` puts an apostrophe before a text that a spreadsheet would compute, and names the
             columns of such texts in the last column, ``capro_escaped``, by which ``capro scan`` takes it away
-            again; without such a text there is no such column. ``keep`` writes texts as they are.
+            again; without such a text there is no such column. ``keep`` writes texts as they are. A label that
+            would be read as a list of labels is always escaped.
     """
     records = plain_records(table)
-    marked = [_escaped_columns(record) for record in records] if formulas == "escape" else []
+    marked = [_escaped_columns(record, formulas) for record in records]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv_writer(file)
         writer.writerow([*table.columns, *([ESCAPED] if any(marked) else [])])
         for number, record in enumerate(records):
-            names = marked[number] if marked else []
+            names = marked[number]
             cells = [f"'{value}" if name in names else _cell(value) for name, value in record.items()]
             writer.writerow([*cells, *([" ".join(names)] if any(marked) else [])])
 
@@ -124,8 +126,25 @@ def is_formula(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(FORMULAS) and not _NUMBER.fullmatch(value)
 
 
-def _escaped_columns(record: Mapping[str, Any]) -> list[str]:
-    return [name for name, value in record.items() if is_formula(value)]
+def looks_listed(value: Any) -> bool:
+    """Whether a text would be read as a list.
+
+    >>> looks_listed("[1]"), looks_listed("cat"), looks_listed(["cat"]), looks_listed(WrittenText("[1]"))
+    (True, False, False, False)
+    """
+    text = value.strip() if isinstance(value, str) and not isinstance(value, WrittenText) else ""
+    return text.startswith("[") and text.endswith("]")
+
+
+class WrittenText(str):
+    """A cell that was a text when it was written, whatever it looks like."""
+
+    __slots__ = ()
+
+
+def _escaped_columns(record: Mapping[str, Any], formulas: str) -> list[str]:
+    computed = [name for name, value in record.items() if formulas == "escape" and is_formula(value)]
+    return computed + [name for name in LABELS if looks_listed(record.get(name))]
 
 
 def unescaped(cells: Mapping[str, str]) -> dict[str, str]:
@@ -136,7 +155,7 @@ def unescaped(cells: Mapping[str, str]) -> dict[str, str]:
     """
     names = cells.get(ESCAPED, "").split()
     return {
-        name: text.removeprefix("'") if name in names else text
+        name: WrittenText(text.removeprefix("'")) if name in names else text
         for name, text in cells.items()
         if name != ESCAPED
     }
