@@ -87,13 +87,13 @@ def write_csv(path: Path, table: pd.DataFrame, *, formulas: str = "escape") -> N
     """
     records = plain_records(table)
     marked = [_escaped_columns(record, formulas) for record in records]
+    escaped = any(marked)  # asked once: for each row it would be quadratic
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv_writer(file)
-        writer.writerow([*table.columns, *([ESCAPED] if any(marked) else [])])
-        for number, record in enumerate(records):
-            names = marked[number]
+        writer.writerow([*table.columns, *([ESCAPED] if escaped else [])])
+        for record, names in zip(records, marked, strict=True):
             cells = [f"'{value}" if name in names else _cell(value) for name, value in record.items()]
-            writer.writerow([*cells, *([" ".join(names)] if any(marked) else [])])
+            writer.writerow([*cells, *([" ".join(names)] if escaped else [])])
 
 
 def csv_writer(file: TextIO) -> Any:
