@@ -1,12 +1,14 @@
 """A million samples through every stage within a memory limit, by the same commands as a thousand.
 
     python benchmarks/million.py [--samples 1000000] [--classes 1000] [--memory 6] [--twice] [--keep FOLDER]
+    python benchmarks/million.py --samples 200000 --one-class --long-titles 200 --memory 4
 
 Made up are tiny pictures (24 px JPEG) in tars, a label and a title each: a fifth of the labels wrong, a
 fifth of the titles missing, 2 % of the samples the test split. The encoder is a small convolutional network with
 random weights, frozen, the text encoder is MiniLM on some thousand distinct titles. Each stage, the exports, the
 report and a review's first page run in a process of their own whose private memory the system limits
-(RLIMIT_DATA): a stage that needs more dies. Printed are time, peak memory and the rate of each; with `--twice` all
+(RLIMIT_DATA): a stage that needs more dies. With `--one-class` all training labels but one of each class name the
+first class; `--long-titles` is the number of titles that are a megabyte. Printed are time, peak memory and the rate of each; with `--twice` all
 is done with half as many samples before, and the growth is printed. Bounds (exit code 1): every stage ends
 within the limit, every sample is in the export or has left it by a verdict, the growth is at most 2.2.
 """
@@ -38,10 +40,11 @@ STAGES = [
 WORDS = "red green blue old new small large round square wooden glass paper stone water fire metal".split()
 
 
-def make_data(folder: Path, n: int, classes: int, seed: int) -> None:
+def make_data(folder: Path, n: int, a: argparse.Namespace) -> None:
     """Tars of training and of test samples."""
     import simplejpeg
 
+    classes, seed = a.classes, a.seed
     rng = np.random.default_rng(seed)
     patterns = rng.integers(0, 256, (classes, 6, 6, 3))
     names = [
@@ -54,6 +57,8 @@ def make_data(folder: Path, n: int, classes: int, seed: int) -> None:
             truth = rng.integers(0, classes, size)
             wrong = rng.random(size) < (0.2 if split == "train" else 0)
             label = np.where(wrong, rng.integers(0, classes, size), truth)
+            if a.one_class and split == "train":
+                label = np.where(start + np.arange(size) < classes, start + np.arange(size), 0)
             number = rng.integers(0, TITLES_PER_CLASS, size)
             silent = rng.random(size) < 0.2
             pixels = np.repeat(np.repeat(patterns[truth], SIDE // 6, 1), SIDE // 6, 2)
@@ -61,6 +66,8 @@ def make_data(folder: Path, n: int, classes: int, seed: int) -> None:
             with tarfile.open(folder / split / f"{start // SHARD:05d}.tar", "w") as shard:
                 for at in range(size):
                     key, title = f"{start + at:09d}", f"photo {number[at]} of a {names[truth[at]]}"
+                    if split == "train" and start + at < a.long_titles:
+                        title = f"{title} {start + at} " * 25_000
                     said = {"label": names[label[at]], "title": "" if silent[at] else title}
                     add(shard, f"{key}.jpg", simplejpeg.encode_jpeg(pixels[at], quality=80))
                     add(shard, f"{key}.json", json.dumps(said).encode())
@@ -101,7 +108,7 @@ def settings_of(folder: Path, encoder: Path, memory: float) -> list[str]:
 def work(run_path: Path, stage: str, memory: float, settings: list[str]) -> None:
     """One stage, in a process whose private memory is limited."""
     resource.setrlimit(resource.RLIMIT_DATA, (int(memory * 2**30), int(memory * 2**30)))
-    run, export = str(run_path), str(run_path.parent / "export")
+    run, export = str(run_path), str(run_path.with_name(f"export-{run_path.name}"))
     commands = {
         "scan": ["scan", "--run", run, *(part for one in settings for part in ("--set", one))],
         "report": ["report", run],
@@ -171,9 +178,10 @@ def place(keep: Path | None) -> Iterator[Path]:
 
 def whole_run(folder: Path, n: int, a: argparse.Namespace) -> dict[str, float]:
     """Every stage; returns the seconds of each."""
-    data, run = folder / f"data-{n}-{a.classes}", folder / f"run-{n}-{a.classes}"
+    kind = f"{n}-{a.classes}{'-one' if a.one_class else ''}{f'-{a.long_titles}' if a.long_titles else ''}"
+    data, run = folder / f"data-{kind}", folder / f"run-{kind}"
     if not (data / "done").exists():
-        make_data(data, n, a.classes, a.seed)
+        make_data(data, n, a)
         (data / "done").touch()
     encoder = folder / "encoder"
     if not encoder.exists():
@@ -191,7 +199,7 @@ def whole_run(folder: Path, n: int, a: argparse.Namespace) -> dict[str, float]:
         )
     total = sum(seconds.values())
     print(f"  {'all':<10}{total:>9.1f}{n / total:>12,.0f}")
-    check(run, folder / "export", n)
+    check(run, folder / f"export-{run.name}", n)
     return seconds
 
 
@@ -213,6 +221,8 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--memory", type=float, default=6.0, help="GB of private memory of each process")
+    parser.add_argument("--one-class", action="store_true", help="nearly all labels name the same class")
+    parser.add_argument("--long-titles", type=int, default=0, help="titles of a megabyte")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--twice", action="store_true", help="with half as many samples before")
     parser.add_argument(
