@@ -108,7 +108,7 @@ def make_evidence(training: setup.TrainingSet, seed: int = 0) -> verdicts.Eviden
         o = torch.from_numpy((p + r) / 2)
         corrected, decisions = adjust(o, labels, anchored, gamma=0.6)
     features = rng.normal(size=(n, 5))
-    features[4] = features[5]
+    features[4 % n] = features[5 % n]
     ids = np.array([training.ids[position] for position in training.positions], dtype=object)
     names = training.classes
     pairs = [(i, name, float(rng.random())) for i in ids for name in names]
@@ -117,7 +117,7 @@ def make_evidence(training: setup.TrainingSet, seed: int = 0) -> verdicts.Eviden
         ids=ids, classes=names, given=labels.numpy(), corrected=corrected.numpy(),
         decisions=decisions.numpy(), anchored=anchored.numpy(), fused=o.numpy(), classifier=p,
         similarity=r, text_distance=distances,
-        pictures=neighbourhood(nearest(features, 4)),
+        pictures=neighbourhood(nearest(features, min(4, n - 1))),
         lenders=[np.array([(row + 1) % n, (row + 2) % n]) for row in range(n)],
         has_text=np.ones(n, dtype=bool), chosen_by=np.full(n, "text", dtype=object), gamma=0.6,
     )  # fmt: skip

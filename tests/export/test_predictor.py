@@ -159,3 +159,13 @@ def test_predict_needs_no_training_code() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_a_spreadsheet_would_compute_is_escaped_in_a_csv_only() -> None:
+    row = {"image": "=1+1.jpg", "label": "@a", "probability": 0.5, "open": None, "top": [], "error": None}
+    table, lines = io.StringIO(), io.StringIO()
+    stream_rows([row], table, "csv")
+    stream_rows([row], lines, "jsonl")
+    found = next(csv.DictReader(table.getvalue().splitlines()))
+    assert (found["image"], found["label"]) == ("'=1+1.jpg", "'@a")
+    assert json.loads(lines.getvalue())["image"] == "=1+1.jpg"

@@ -26,7 +26,7 @@ from capro.data import readers
 from capro.data.image_bytes import file_bytes, row_bytes
 from capro.data.images import REASONS, ImageProblem, decode
 from capro.data.manifest import ROW_REASONS
-from capro.data.readers.writing import csv_writer
+from capro.data.readers.writing import csv_writer, is_formula
 from capro.data.views import center
 from capro.errors import ConfigError, RunError, first_line
 from capro.export.folders import new_folder
@@ -285,4 +285,6 @@ def stream_rows(rows: Iterable[dict[str, Any]], file: TextIO, kind: str) -> dict
 def _cell(value: Any) -> Any:
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
+    if is_formula(value):  # a file's name or a class that a spreadsheet would compute
+        return f"'{value}"
     return str(value).lower() if isinstance(value, bool) else value

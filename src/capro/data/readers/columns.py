@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from capro.config import MAX_NESTING, DataSettings
 from capro.data.manifest import Row, RowProblem
-from capro.data.readers.writing import looks_listed
+from capro.data.readers.writing import IDENTITY, WrittenText, looks_listed
 from capro.errors import DataError, did_you_mean, first_line
 from capro.places import ObjectPath, Place
 
@@ -26,7 +26,7 @@ GUESSES = {
     "text": ("title", "caption", "text", "txt", "alt", "alt_text", "page_title"),
     "description": ("description", "desc", "page_title", "alt_text", "alt"),
     "tags": ("tags", "keywords", "hashtags"),
-    "id": ("capro_id",),  # of our own exports; no other column is taken for an id without being named
+    "id": (IDENTITY,),  # of our own exports; no other column is taken for an id without being named
     "split": ("split",),
 }
 TEXTS = ("text", "description", "tags")  # purposes that give a sample its text
@@ -226,7 +226,8 @@ def class_name(value: Any, names: Sequence[Any]) -> Any:
     if isinstance(value, list):
         return [class_name(item, names) for item in value]
     if names and isinstance(value, int):
-        return names[value] if 0 <= value < len(names) else None  # -1: Hugging Face's "no label"
+        name = names[value] if 0 <= value < len(names) else None  # -1: Hugging Face's "no label"
+        return WrittenText(name) if isinstance(name, str) else name
     return value
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from capro.data.readers.base import Record
 from capro.data.readers.columns import REPLACED, class_name
+from capro.data.readers.writing import written_texts
 from capro.errors import DataError, described, first_line
 from capro.places import ObjectPath, Place
 from capro.regular_files import require_regular
@@ -125,7 +126,7 @@ def _record(
                 cells[column] = class_name(cells[column], names)
     except (*FOREIGN, RecursionError) as error:
         return Record(number, {}, problem=f"row {number}: {described(error)}")
-    return Record(number, cells, replaced=replaced)
+    return Record(number, written_texts(cells), replaced=replaced)
 
 
 def class_labels(columns: pa.Schema) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from capro.data.readers.columns import REPLACED, Columns, FieldNames, json_objec
 from capro.data.readers.csv_rows import csv_header, csv_records
 from capro.data.readers.parquet_rows import open_parquet, parquet_records
 from capro.data.readers.text_files import MAX_LINE, WINDOWS, Lines, encoding_of, open_text
-from capro.data.readers.writing import ESCAPED
+from capro.data.readers.writing import ESCAPED, written_texts
 from capro.errors import DataError
 from capro.places import Place, state_of
 
@@ -85,5 +85,6 @@ def _jsonl(path: Place, encoding: str) -> Iterator[Record]:
             if not line.strip():
                 continue
             cells, problem = ({}, f"more than {MAX_LINE:,} characters") if lines.cut else json_object(line)
+            cells = written_texts(cells)
             place = f"line {lines.number}: {problem}" if problem else ""
             yield Record(lines.number, cells, place, REPLACED in line)

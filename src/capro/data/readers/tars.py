@@ -36,7 +36,7 @@ from capro.data.readers.columns import (
     valid_text,
 )
 from capro.data.readers.tar_members import Gap, Member, members
-from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records
+from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, written_texts
 from capro.errors import DataError, did_you_mean
 from capro.places import Place
 from capro.run.artefacts import atomic_path
@@ -136,6 +136,7 @@ class TarReader(Reader):
             return Row(identity, shard.name, self._split, problem="duplicate-id", detail=sample.key)
         seen.add(sample.key)
         cells, known = self._cells(sample)
+        cells = written_texts(cells)
         self._seen_fields.add(cells)
         status = cells.get("status")
         if not known and status not in (None, "success"):

@@ -18,6 +18,7 @@ IMAGE_MODES = ("none", "link", "copy")
 SHARD_SIZE = 10_000  # samples per tar or Parquet shard
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # beginnings of what spreadsheets compute
 LABELS = ("label", "given_label")
+IDENTITY = "capro_id"  # column of the samples' ids, which no other program writes
 ESCAPED = "capro_escaped"  # column that names the escaped cells of a row
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
@@ -140,6 +141,19 @@ class WrittenText(str):
     """A cell that was a text when it was written, whatever it looks like."""
 
     __slots__ = ()
+
+
+def written_texts(cells: dict[str, Any]) -> dict[str, Any]:
+    """Cells of a format that knows lists: in our own exports a label that is a text is one label.
+
+    >>> looks_listed(written_texts({"capro_id": "a", "label": "[1]"})["label"])
+    False
+    """
+    if IDENTITY in cells:
+        for name in LABELS:
+            if looks_listed(cells.get(name)):
+                cells[name] = WrittenText(cells[name])
+    return cells
 
 
 def _escaped_columns(record: Mapping[str, Any], formulas: str) -> list[str]:
