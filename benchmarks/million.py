@@ -3,14 +3,14 @@
     python benchmarks/million.py [--samples 1000000] [--classes 1000] [--memory 6] [--twice] [--keep FOLDER]
     python benchmarks/million.py --samples 200000 --one-class --long-titles 200 --memory 4
 
-Made up are tiny pictures (24 px JPEG) in tars, a label and a title each: a fifth of the labels wrong, a
-fifth of the titles missing, 2 % of the samples the test split. The encoder is a small convolutional network with
-random weights, frozen, the text encoder is MiniLM on some thousand distinct titles. Each stage, the exports, the
-report and a review's first page run in a process of their own whose private memory the system limits
-(RLIMIT_DATA): a stage that needs more dies. With `--one-class` all training labels but one of each class name the
-first class; `--long-titles` is the number of titles that are a megabyte. Printed are time, peak memory and the rate of each; with `--twice` all
-is done with half as many samples before, and the growth is printed. Bounds (exit code 1): every stage ends
-within the limit, every sample is in the export or has left it by a verdict, the growth is at most 2.2.
+Made up are tiny pictures (24 px JPEG) in tars, a label and a title each: a fifth of the labels wrong, a fifth of the
+titles missing, 2 % of the samples the test split. The encoder is a small convolutional network with random weights,
+frozen, the text encoder is MiniLM on some thousand distinct titles. Each stage, the exports, the report and a
+review's first page run in a process of their own whose private memory the system limits (RLIMIT_DATA): a stage that
+needs more dies. With `--one-class` all training labels but one of each class name the first class; `--long-titles` is
+the number of titles that are a megabyte. Printed are time, peak memory and the rate of each; with `--twice` all is
+done with half as many samples before, and the growth is printed. Bounds (exit code 1): every stage ends within the
+limit, every sample is in the export or has left it by a verdict, the growth is at most 2.2.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ from capro.run.artefacts import CLEANED_LABELS, MODELS
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Job, Stage, perform
-from capro.stages.finetune import calibration_of, classifier_steps, targets_of
+from capro.stages.finetune import calibration_of, targets_of
 from capro.stages.held_out import held_out_logits
+from capro.stages.plan import classifier_steps, threshold_name
 from capro.train.setup import TrainingSet, training_set
 
 VERSION = 2  # raise it when the rule or the refits change
@@ -50,8 +51,7 @@ def threshold_stage(method: str) -> Stage:
         return parts | {"version": VERSION, "seed": run.settings.seed}
 
     reads = ["scan", "classes", MODELS[method].stage, *(["clean"] if method == "capro" else [])]
-    name = f"threshold/{method}"
-    return Stage(name, work, settings=settings, reads=reads, ranks="share")
+    return Stage(threshold_name(method), work, settings=settings, reads=reads, ranks="share")
 
 
 def threshold(run: Run, method: str = "capro", *, watch: Watch = SILENT) -> dict[str, Any]:
