@@ -162,7 +162,7 @@ def _clean(run: Run) -> dict[str, Any]:
 def _training(run: Run, name: StepName) -> dict[str, Any]:
     """The settings that decide a training."""
     given = run.settings
-    net = given.net.model_dump()
+    net = given.net.model_dump(exclude={"runtime"})  # features are the same
     if given.net.frozen_views is None:  # they decide the features; runs of 0.1.0 had three and stay fresh
         net["frozen_views"] = 3
     if not given.net.centred:

@@ -47,7 +47,7 @@ def threshold_stage(method: str) -> Stage:
 
     def settings(run: Run) -> dict[str, Any]:
         names = ("net", *_steps(method, run.settings))
-        parts = {name: getattr(run.settings, name).model_dump() for name in names}
+        parts = {name: getattr(run.settings, name).model_dump(exclude={"runtime"}) for name in names}
         return parts | {"version": VERSION, "seed": run.settings.seed}
 
     reads = ["scan", "classes", MODELS[method].stage, *(["clean"] if method == "capro" else [])]

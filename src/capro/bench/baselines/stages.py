@@ -206,7 +206,7 @@ def _settings(run: Run) -> dict[str, Any]:
     settings = run.settings
     return {
         "version": VERSION,
-        "net": settings.net.model_dump(),
+        "net": settings.net.model_dump(exclude={"runtime"}),
         "pretrain": settings.pretrain.model_dump(),
         "views": settings.views.model_dump(exclude={"cache_gb"}),
         "seed": settings.seed,
