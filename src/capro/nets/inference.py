@@ -10,10 +10,11 @@ with the encoder as it was, and left out where it gives others. `benchmarks/enco
 from __future__ import annotations
 
 import copy
-import io
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
@@ -82,20 +83,19 @@ class OnnxEncoder(nn.Module):
 
 def _converted(encoder: nn.Module, example: Tensor) -> OnnxEncoder | None:
     """The encoder for ONNX Runtime; None where that or the conversion is not to be had."""
-    model = io.BytesIO()
     try:
-        with warnings.catch_warnings():  # the exporter that needs no further package warns of its age
+        with TemporaryDirectory() as folder, warnings.catch_warnings():  # the exporter that needs no further package warns of its age
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 encoder,
                 (example,),
-                model,
+                Path(folder, "encoder.onnx"),
                 input_names=["images"],
                 output_names=["features"],
                 dynamic_axes={"images": {0: "b"}},
                 dynamo=False,
             )
-        return OnnxEncoder(model.getvalue())
+            return OnnxEncoder(Path(folder, "encoder.onnx").read_bytes())
     except Exception:  # not installed, or an operation that one of the two does not know
         return None
 
