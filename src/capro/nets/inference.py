@@ -84,7 +84,10 @@ class OnnxEncoder(nn.Module):
 def _converted(encoder: nn.Module, example: Tensor) -> OnnxEncoder | None:
     """The encoder for ONNX Runtime; None where that or the conversion is not to be had."""
     try:
-        with TemporaryDirectory() as folder, warnings.catch_warnings():  # the exporter that needs no further package warns of its age
+        with (
+            TemporaryDirectory() as folder,
+            warnings.catch_warnings(),
+        ):  # the exporter that needs no further package warns of its age
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 encoder,
