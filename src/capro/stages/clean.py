@@ -167,17 +167,25 @@ def work(job: Job) -> dict[str, Any]:
             counts.update(frame["decision"])
             yield frame
 
-    known = _known(job, training, anchored, judged, fixed)
+    with job.bar("neighbours of pictures", None):
+        known = _known(job, training, anchored, judged, fixed)
+    with job.bar("verdicts", len(known.ids) * (2 if training.multi_label else 1)) as step:
 
-    def frames(make: Callable[[verdicts.Evidence], pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return job.engine.map(partial(frame_of, make), known.blocks())
+        def frames(make: Callable[[verdicts.Evidence], pd.DataFrame]) -> Iterator[pd.DataFrame]:
+            for rows, frame in zip(
+                row_blocks(len(known.ids)),
+                job.engine.map(partial(frame_of, make), known.blocks()),
+                strict=True,
+            ):
+                yield frame
+                step(rows.stop - rows.start)
 
-    if training.multi_label:  # labels as lists, beside the (sample, class) table
-        write_blocks(job.file(SAMPLE_VERDICTS), frames(verdicts.multi_label), verdicts.TYPES)
-        write_blocks(job.file(VERDICTS), counted(frames(verdicts.pairs)), verdicts.TYPES)
-    else:
-        job.remove(SAMPLE_VERDICTS)
-        write_blocks(job.file(VERDICTS), counted(frames(verdicts.single_label)), verdicts.TYPES)
+        if training.multi_label:  # labels as lists, beside the (sample, class) table
+            write_blocks(job.file(SAMPLE_VERDICTS), frames(verdicts.multi_label), verdicts.TYPES)
+            write_blocks(job.file(VERDICTS), counted(frames(verdicts.pairs)), verdicts.TYPES)
+        else:
+            job.remove(SAMPLE_VERDICTS)
+            write_blocks(job.file(VERDICTS), counted(frames(verdicts.single_label)), verdicts.TYPES)
     return dict(counts.most_common())
 
 

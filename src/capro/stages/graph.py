@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,14 @@ def work(job: Job) -> dict[str, Any]:
     search = job.folder / "search"
     budget = Budget.of(chosen.memory_gb, job.folder / "scratch")
     shared = SharedSearch(ranks, search, fingerprint([job.key, chosen.memory_gb]), job.engine, budget)
+    visual = job.read(VISUAL)
     if not ranks.main:
         if chosen.enhancer != "none":
             shared.assist()
         return {}
-    with job.bar(f"graph ({chosen.enhancer})", None), job.scratch() as scratch:
-        options = search_options(job, scratch)
-        enhanced = enhance(
-            job.read(VISUAL), job.read(TEXTS), enhancer=chosen.enhancer, k=chosen.k, through=shared, **options
-        )
+    with job.bar(f"graph ({chosen.enhancer})", shared.own(len(visual))) as step, job.scratch() as scratch:
+        options = search_options(job, scratch) | {"through": replace(shared, progress=step)}
+        enhanced = enhance(visual, job.read(TEXTS), enhancer=chosen.enhancer, k=chosen.k, **options)
     job.write(ENHANCED_TEXTS, enhanced.texts)
     job.remove(ADJACENCY)
     if enhanced.adjacency is not None:

@@ -30,6 +30,7 @@ from capro.run.directory import Run
 from capro.run.engine import HERE, Engine, Portable
 from capro.run.fingerprints import seed_for
 from capro.run.kept_scores import Entries, entries_type, given_classes, keep, width_of
+from capro.run.progress import counted
 from capro.run.shards import write_rows
 from capro.run.stage import Job
 from capro.stages.decided import decided_of
@@ -283,11 +284,13 @@ def check(run: Run) -> list[str]:
 
 def work(job: Job) -> dict[str, Any]:
     training = training_set(job.run)
-    with job.bar("weighing evidence", None):
+    with job.bar("fitting the posterior", None):
         weighed = weigh(job.run, training, job.read(VISUAL))
     found = weighed.posterior
     shape = (len(training.positions), width_of(found.q.shape[1], several=found.several))
-    write_rows(job.file(POSTERIOR), shape, weighed.entries(job.engine), dtype=entries_type(SCORES))
+    with job.bar("posterior of samples", shape[0]) as step:
+        entries = counted(weighed.entries(job.engine), step)
+        write_rows(job.file(POSTERIOR), shape, entries, dtype=entries_type(SCORES))
     fields = job.run.result("embed")["fields"]
     weights = found.field_weights.reshape(len(fields), -1).mean(1).tolist() if fields else []
     return {
