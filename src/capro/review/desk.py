@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from capro.errors import ConfigError
 from capro.review.log import Action, Decision, Log, log_file
 from capro.review.pictures import Pictures
-from capro.review.progress import agreement_by_class, estimate, random_part
+from capro.review.progress import findings
 from capro.review.table import load_table
 from capro.review.views import View, Views
 from capro.run import durable
@@ -236,14 +236,8 @@ class Desk:
             said = {each.sample: each for each in self.said.values()}
             answers = {name: sum(each.answer == name for each in said.values()) for name in
                        ("labels", "out", "copy", "unsure")}  # fmt: skip
-            drawn = self._drawn(max(1000, 10 * len(said)))
-            return {
-                "decided": len(said),
-                "left": len(self.table) - len(said),
-                "answers": answers,
-                "agreement": {n: s.as_dict() for n, s in agreement_by_class(said.values()).items()},
-                "estimate": estimate(random_part(drawn, said), said),
-            }
+            found = findings(said, self._drawn(max(1000, 10 * len(said))))
+            return {**found, "left": len(self.table) - len(said), "answers": answers}
 
     def _drawn(self, most: int) -> list[str]:
         return [str(i) for i in self.table.ids.take(self.table.queue.drawn[:most]).to_pylist()]
