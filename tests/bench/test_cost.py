@@ -23,7 +23,9 @@ def test_a_multiply_add_counts_once_in_both_encoders() -> None:
     assert image.gflops == pytest.approx(0.065, abs=0.005)
     # MiniLM-L6 by hand: six layers of width d and inner width 4 d, n tokens
     d, n = 384, 256
-    products = 4 * d * d + 2 * d * 4 * d  # query, key, value, output; two of the inner layer; each for n tokens
+    products = (
+        4 * d * d + 2 * d * 4 * d
+    )  # query, key, value, output; two of the inner layer; each for n tokens
     attention = 2 * n * n * d  # scores, and their products with the values
     assert text.gflops == pytest.approx(6 * (n * products + attention) / 1e9, rel=1e-3)
     assert f"{text.gflops:.2f}" == "3.02"

@@ -51,6 +51,10 @@ class TrainingSet:
         """Sample ids by training row, (n,)."""
         return [self.ids[position] for position in self.positions]
 
+    def id_of(self, row: int) -> str:
+        """Sample id of a training row."""
+        return self.ids[int(self.positions[row])]
+
     def task(self, tau: float) -> Task:
         """Losses and rule that fit the labels."""
         if not self.multi_label:

@@ -91,7 +91,9 @@ class NusWideReader(Reader):
         tags = self._tags()
         truth = self._truth() if self.part == "Test" else None
         lacking, what = (
-            ("no-concept-tag", "any_of_the_tags") if truth is None else ("no-verified-label", "a_verified_label")
+            ("no-concept-tag", "any_of_the_tags")
+            if truth is None
+            else ("no-verified-label", "a_verified_label")
         )
         without = unlisted = named = among = 0
         both = paired_lines(self._list, self._tags81, hint=HINT.format("ImageList.zip and NUS_WID_Tags.zip"))
