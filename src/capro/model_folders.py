@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capro.config import Settings
-from capro.errors import ConfigError, did_you_mean
+from capro.errors import ConfigError, did_you_mean, first_line
 
 
 def looks_foreign(name: str) -> bool:
@@ -51,8 +51,36 @@ def model_folder(name: str, kind: str) -> Path | None:
     )
 
 
+def weights_file(name: str) -> Path:
+    """The safetensors file that ``net.weights`` names: itself, or that of a folder or of the hub's org/model.
+
+    >>> weights_file("runs/a/step1.safetensors").as_posix()
+    'runs/a/step1.safetensors'
+    """
+    path = Path(name).expanduser()
+    if path.is_file() or path.suffix == ".safetensors" or "/" not in name:
+        return path  # one that is not there is refused by its reader
+    folder = model_folder(name, "weights")
+    if folder is not None:
+        return folder / "model.safetensors"
+    from huggingface_hub import hf_hub_download
+
+    try:
+        with quiet():
+            return Path(hf_hub_download(name, "model.safetensors"))
+    except Exception as error:  # the hub's own, and those of whatever lies between
+        raise ConfigError(
+            f"weights '{name}': no model.safetensors from the Hugging Face hub: {first_line(error)}",
+            hint="fetch it where there is a network and name the file, --set net.weights=FILE.safetensors; "
+            "--set net.weights=null starts from random weights",
+        ) from error
+
+
 def check_models(settings: Settings) -> None:
-    """Refuse a mistyped folder of an encoder before any work is done."""
+    """Refuse a mistyped folder of an encoder, or a mistyped file of weights, before any work is done."""
+    weights = settings.net.weights
+    if weights and Path(weights).suffix == ".safetensors" and not Path(weights).expanduser().is_file():
+        raise ConfigError(f"net.weights: {weights}: no such file", hint="check the path")
     net, embed = settings.net, settings.embed
     named = {net.backbone: "backbone", embed.visual: "backbone", embed.text_encoder: "text encoder"}
     for name, kind in named.items():

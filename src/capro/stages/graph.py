@@ -20,6 +20,7 @@ def _settings(run: Run) -> dict[str, Any]:
     exact = chosen.enhancer == "none" or len(run.read(VISUAL)) < chosen.exact_below
     return {
         **chosen.model_dump(include={"enhancer", "k", "exact_below", "index", "recall"}),
+        **({"own_neighbour": True} if chosen.own_neighbour else {}),  # newer than runs without it
         "seed": None if exact else run.settings.seed,  # an exact search has nothing random
     }
 
@@ -48,8 +49,9 @@ def _work(job: Job) -> dict[str, Any]:
     with job.bar(f"graph ({chosen.enhancer})", None), job.scratch() as scratch:
         options = search_options(job, scratch)
         enhanced = enhance(
-            job.read(VISUAL), job.read(TEXTS), enhancer=chosen.enhancer, k=chosen.k, through=shared, **options
-        )
+            job.read(VISUAL), job.read(TEXTS), enhancer=chosen.enhancer, k=chosen.k,
+            own_neighbour=chosen.own_neighbour, through=shared, **options,
+        )  # fmt: skip
     job.write(ENHANCED_TEXTS, enhanced.texts)
     job.remove(ADJACENCY)
     if enhanced.adjacency is not None:
