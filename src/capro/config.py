@@ -1,8 +1,8 @@
 """Settings: one frozen class per stage, presets, and overrides by dotted name.
 
-Resolution order, later wins: defaults, preset, file, ``--set stage.name=value``. A field's
-description is the comment that ``capro config show`` prints beside the value; it names the paper's
-symbol and where the default comes from.
+Resolution order, later wins: defaults, preset, file, ``--set stage.name=value``. The defaults are those of the preset
+``paper``; a test compares them. A field's description is the comment that ``capro config show`` prints beside the
+value; it names the paper's symbol and where the default comes from.
 """
 
 from __future__ import annotations
