@@ -7,7 +7,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
