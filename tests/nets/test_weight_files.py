@@ -58,7 +58,7 @@ def test_wrong_weights_are_named(tmp_path: Path) -> None:
 
 
 def torchvision_resnet(name: str) -> dict[str, Tensor]:
-    """Random weights of a ResNet by torchvision's names: (names, shapes) as its documentation of the layers has them."""
+    """Random weights of a ResNet by torchvision's names, with the classifier that we do not need."""
     torch.manual_seed(1)
     bottleneck = name == "resnet50"
     depths = (3, 4, 6, 3) if bottleneck else (2, 2, 2, 2)
