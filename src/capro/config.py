@@ -142,6 +142,9 @@ class NetSettings(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto", "auto: half precision only where the hardware is fast at it"
     )
+    runtime: Literal["auto", "torch"] = setting(
+        "auto", "features on a CPU; auto: by ONNX Runtime where it gives the same to 1e-4, torch: never"
+    )
     embedding_dim: Positive = setting(128, "d_p, Tab. hyper-parameters")
     tau: Rate = setting(0.1, "temperature, Tab. hyper-parameters")
 

