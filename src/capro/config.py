@@ -207,7 +207,7 @@ class TrainSettings(Schedule):
     start: Literal["web", "anchors"] = setting("web", "heads of step 1, or trained on anchors first")
     anchor_epochs: Count = setting(20, "passes over the anchors where start is anchors")
     frozen_epochs: Count = setting(5, "epochs with the encoder frozen, Tab. hyper-parameters")
-    correct_after: Count = setting(10, "epochs before labels are corrected, released scripts for WebVision1k")
+    correct_after: Count = setting(10, "epochs before labels are corrected (released scripts)")
     policy: Literal["capro", "mopro"] = setting("capro", "capro: anchors keep their label (Eq. 7)")
     gamma: Share = setting(0.6, "threshold of the label rule, Tab. hyper-parameters")
     alpha: Share = setting(0.5, "classifier against prototypes, Tab. hyper-parameters")

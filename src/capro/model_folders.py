@@ -76,11 +76,15 @@ def weights_file(name: str) -> Path:
         ) from error
 
 
-def check_models(settings: Settings) -> None:
-    """Refuse a mistyped folder of an encoder, or a mistyped file of weights, before any work is done."""
-    weights = settings.net.weights
-    if weights and Path(weights).suffix == ".safetensors" and not Path(weights).expanduser().is_file():
-        raise ConfigError(f"net.weights: {weights}: no such file", hint="check the path")
+def check_models(settings: Settings, *, begun: bool = False) -> None:
+    """Refuse a mistyped folder of an encoder before any work is done, and weights that cannot be had.
+
+    Args:
+        settings: Of the run.
+        begun: Step 1 has finished: its weights are not needed any more.
+    """
+    if settings.net.weights and not begun and not (path := weights_file(settings.net.weights)).is_file():
+        raise ConfigError(f"net.weights: {path}: no such file", hint="check the path")
     net, embed = settings.net, settings.embed
     named = {net.backbone: "backbone", embed.visual: "backbone", embed.text_encoder: "text encoder"}
     for name, kind in named.items():
@@ -90,22 +94,26 @@ def check_models(settings: Settings) -> None:
 
 @contextmanager
 def quiet(*, offline: bool = False) -> Iterator[None]:
-    """No bars and reports of transformers while it loads: ours is the one progress display.
+    """No bars and reports of transformers and the hub's client while they load: ours is the one progress display.
 
     Args:
         offline: Nor does it ask the hub, whatever a folder names; some names reach other libraries than transformers.
     """
     from huggingface_hub import constants
+    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
     before, level, bars = constants.HF_HUB_OFFLINE, logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub_level = hub.get_verbosity()
     constants.HF_HUB_OFFLINE = before or offline
     logging.set_verbosity_error()
+    hub.set_verbosity(hub.ERROR)  # each retry is a line
     logging.disable_progress_bar()
     try:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
         logging.set_verbosity(level)
+        hub.set_verbosity(hub_level)
         if bars:
             logging.enable_progress_bar()

@@ -161,9 +161,12 @@ def test_without_a_network_the_error_says_what_to_do(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match=r"weights 'timm/resnet50.tv_in1k': .* no route to host") as caught:
         load_backbone("resnet50", weights="timm/resnet50.tv_in1k")
     assert "net.weights=FILE" in caught.value.hint
+    with pytest.raises(ConfigError, match="no route to host"):  # before the scan
+        check_models(config.load(preset_name="nuswide"))
+    check_models(config.load(preset_name="nuswide"), begun=True)
 
 
 def test_a_file_that_is_not_there_is_refused_before_any_work() -> None:
     with pytest.raises(ConfigError, match=r"net\.weights: gone\.safetensors: no such file"):
         check_models(config.load(overrides=["net.weights=gone.safetensors"]))
-    check_models(config.load(preset_name="nuswide"))
+    check_models(config.load(overrides=["net.weights=gone.safetensors"]), begun=True)
