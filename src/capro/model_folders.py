@@ -107,7 +107,7 @@ def quiet(*, offline: bool = False) -> Iterator[None]:
     hub_level = hub.get_verbosity()
     constants.HF_HUB_OFFLINE = before or offline
     logging.set_verbosity_error()
-    hub.set_verbosity(hub.ERROR)  # each retry is a line
+    hub.set_verbosity(logging.ERROR)  # each retry is a line
     logging.disable_progress_bar()
     try:
         yield
