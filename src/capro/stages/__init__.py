@@ -36,7 +36,7 @@ def run_all(
     from capro.text.tower_names import has_text_tower
 
     check_tracker(run.settings)  # now, not hours later when the first training begins
-    check_models(run.settings)
+    check_models(run.settings, begun=run.finished("pretrain") is not None)
     plan = PLAN.on(engine)
     plan.announce(run, watch)
     done = set[str]()

@@ -75,7 +75,10 @@ class _Rule(Portable):
     def __call__(self, rows: slice) -> Judged:
         parts, (judge, prototypes, anchored) = self.parts, self._judging
         labels, positions = parts.training.labels, parts.training.positions
-        return judge_all(judge, parts.net, prototypes, labels, anchored, parts.inputs, positions, rows)
+        name = parts.training.id_of
+        return judge_all(
+            judge, parts.net, prototypes, labels, anchored, parts.inputs, positions, rows, name=name
+        )
 
 
 def _by_rule(job: Job, rule: _Rule) -> Judged:

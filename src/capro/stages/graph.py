@@ -39,7 +39,8 @@ def work(job: Job) -> dict[str, Any]:
         return {}
     with job.bar(f"graph ({chosen.enhancer})", shared.own(len(visual))) as step, job.scratch() as scratch:
         options = search_options(job, scratch) | {"through": replace(shared, progress=step)}
-        enhanced = enhance(visual, job.read(TEXTS), enhancer=chosen.enhancer, k=chosen.k, **options)
+        how = chosen.model_dump(include={"enhancer", "k", "own_neighbour"})
+        enhanced = enhance(visual, job.read(TEXTS), **how, **options)
     job.write(ENHANCED_TEXTS, enhanced.texts)
     job.remove(ADJACENCY)
     if enhanced.adjacency is not None:

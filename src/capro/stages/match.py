@@ -49,6 +49,7 @@ def _match(run: Run, training: TrainingSet, texts: NDArray[Any], **changed: Any)
         "random_share": chosen.random_share,
         "mode": chosen.anchors,
         "seed": run.settings.seed,
+        "own_neighbour": chosen.own_neighbour,
         "contrast": 0.0 if training.multi_label else chosen.contrast,
         "exact_below": chosen.exact_below,
     }
@@ -196,7 +197,8 @@ def purity_by_enhancer(
         if name in ("knn", "reciprocal"):
             enhanced = enhance(
                 run.read(VISUAL), texts, enhancer=name, k=settings.match.k,  # type: ignore[arg-type]
-                exact_below=settings.match.exact_below, seed=settings.seed,
+                own_neighbour=settings.match.own_neighbour, exact_below=settings.match.exact_below,
+                seed=settings.seed,
             ).texts  # fmt: skip
         mode = "random" if name == "random" else "text"
         anchors = _match(run, training, enhanced, mode=mode, random_share=0.0)

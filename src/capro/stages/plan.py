@@ -122,11 +122,15 @@ def _embed(run: Run) -> dict[str, Any]:
     }
 
 
+NEWER_IN_MATCH = {"own_neighbour"}  # only where it is not the default: runs of before stay fresh
+
+
 def _graph(run: Run) -> dict[str, Any]:
     chosen = run.settings.match
     exact = chosen.enhancer == "none" or len(run.read(VISUAL)) < chosen.exact_below
     return {
         **chosen.model_dump(include={"enhancer", "k", "exact_below", "index", "recall"}),
+        **chosen.model_dump(include=NEWER_IN_MATCH, exclude_defaults=True),
         "seed": None if exact else run.settings.seed,  # an exact search has nothing random
     }
 
@@ -134,9 +138,11 @@ def _graph(run: Run) -> dict[str, Any]:
 def _match(run: Run) -> dict[str, Any]:
     # earlier versions took the first samples where there was no text: such anchors are chosen again
     without = {"without_texts": True} if run.settings.data.without_texts else {}
-    return {
-        "match": run.settings.match.model_dump(), "seed": run.settings.seed, **without, **_person(run)
-    }  # fmt: skip
+    chosen = run.settings.match
+    match = chosen.model_dump(exclude=NEWER_IN_MATCH) | chosen.model_dump(
+        include=NEWER_IN_MATCH, exclude_defaults=True
+    )
+    return {"match": match, "seed": run.settings.seed, **without, **_person(run)}
 
 
 def _joint(run: Run) -> dict[str, Any]:

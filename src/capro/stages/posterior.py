@@ -29,7 +29,7 @@ from capro.run.artefacts import (
 from capro.run.directory import Run
 from capro.run.engine import HERE, Engine, Portable
 from capro.run.fingerprints import seed_for
-from capro.run.kept_scores import Entries, entries_type, given_classes, keep, width_of
+from capro.run.kept_scores import Entries, entries_type, given_classes, keep, numbers_only, width_of
 from capro.run.progress import counted
 from capro.run.shards import write_rows
 from capro.run.stage import Job
@@ -206,6 +206,7 @@ class _Judge:
         evidence = self.evidence.read if isinstance(self.evidence, _SentEvidence) else self.evidence
         rows, fit, own = block
         q, words, picture = (part.numpy() for part in self._beliefs(evidence, rows, fit, own))
+        numbers_only(q, place="posterior", name=evidence.training.id_of, begin=rows.start)
         also = given_classes(evidence.labels(rows).numpy(), q.shape[1])
         if not self.several:
             also[:, -1] = True
