@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench soak docs clean debian
+.PHONY: help demo test check format bench soak docs wheel lock clean debian
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,15 +21,15 @@ $(BIN)/python:
 	} || { rm -rf .venv; echo "error: $(PYTHON) can make no environment with pip" >&2; exit 1; }
 
 # One pip call each: a second call without torch's range could pull another torch. -qq: errors only.
-.venv/.run: pyproject.toml | $(BIN)/python
+.venv/.run: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing capro into .venv: about 510 MB are downloaded, 190 of them PyTorch for CPUs (a build for CUDA has gigabytes)"
-	@$(BIN)/python -m pip install -qq -e ".[review]"
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e ".[review]"
 	@$(BIN)/python -c "import capro, torch, faiss, typer"
 	@touch $@
 
-.venv/.dev: pyproject.toml | $(BIN)/python
+.venv/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing capro and its test tools into .venv (the first time takes a few minutes)"
-	@$(BIN)/python -m pip install -qq -e ".[dev]"
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e ".[dev]"
 	@$(BIN)/python -c "import capro, torch, faiss, typer, pytest, hypothesis"
 	@touch $@ .venv/.run
 
@@ -64,6 +64,13 @@ soak: .venv/.dev ## attack it for three hours: kills, full disks, damaged files,
 
 docs: .venv/.dev ## check that every command, setting, path and link in README and docs/ exists
 	@$(BIN)/python scripts/check_docs.py
+
+wheel: .venv/.dev ## build the package into dist/, and run everything from it in an environment of its own
+	@rm -rf dist && $(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m pytest -m package
+
+lock: ## renew constraints.txt, the versions that the other targets install
+	@PYTHON=$(PYTHON) sh scripts/lock
 
 clean: ## remove the environment, caches and the demo's run (other runs stay)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

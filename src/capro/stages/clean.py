@@ -83,12 +83,9 @@ class _Rule(Portable):
 
 def _by_rule(job: Job, rule: _Rule) -> Judged:
     """What the paper's rule makes of every training row."""
-    blocks = row_blocks(len(rule.parts.training.positions))
-    found = [*job.engine.map(rule, blocks, gpu=True)]
-    labels, decisions, scores = (
-        np.concatenate([getattr(each, name) for each in found]) for name in ("labels", "decisions", "scores")
-    )
-    return Judged(labels, decisions, scores)
+    n = len(rule.parts.training.positions)
+    found = job.engine.map(rule, row_blocks(n), gpu=True)
+    return Judged(*_filled(n, ((each.labels, each.decisions, each.scores) for each in found)))
 
 
 @torch.no_grad()
@@ -117,9 +114,24 @@ def _judged(job: Job, training: TrainingSet, anchored: Tensor, blocks: Iterable[
             start = rows.stop
 
     decide = partial(_decide, several=several, count=count, sure=job.settings.plus.ask_below)
-    found = zip(*job.engine.map(decide, parts()), strict=True)
-    new, decisions, kept, none, ask = (np.concatenate(part) for part in found)
+    new, decisions, kept, none, ask = _filled(len(labels), job.engine.map(decide, parts()))
     return Judged(new, decisions, kept, None if several else none, ask)
+
+
+def _filled(n: int, blocks: Iterable[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
+    """Arrays of n rows from blocks of their rows.
+
+    They are made once and filled: blocks that are kept until the end would lie in memory between the large arrays of
+    later ones, and none of these could be given back.
+    """
+    found: list[NDArray[Any]] = []
+    start = 0
+    for block in blocks:
+        found = found or [np.empty((n, *part.shape[1:]), part.dtype) for part in block]
+        for whole, part in zip(found, block, strict=True):
+            whole[start : start + len(part)] = part
+        start += len(block[0])
+    return found
 
 
 _Part = tuple[
