@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from capro.config import Settings
-from capro.method.references import own_settings, provider
+from capro.method.references import PROVIDERS, own_settings, provider
 from capro.method.text_evidence import TextEvidence
 from capro.run.artefacts import CLASS_TEXTS, ENHANCED_TEXTS, HISTORIES, POSTERIOR, STEP1, STEP2
 from capro.run.directory import Run
@@ -108,7 +108,10 @@ def _train_on_anchors(job: Job, parts: Parts, anchored: Tensor) -> None:
 
 
 def _settings(run: Run) -> Mapping[str, Any]:
-    chosen = own_settings(run.settings.train.reference, run.settings.reference.model_dump())
+    name = run.settings.train.reference
+    chosen = own_settings(name, run.settings.reference.model_dump())
+    if chosen and not PROVIDERS[name].shares_lambda:
+        chosen["own_weight"] = True  # runs of 0.1.0 multiplied it by lambda_bts
     doubt = {"ask_below": run.settings.plus.ask_below} if run.settings.method == "plus" else {}
     return {**deciding("train")(run), **({"reference": chosen} if chosen else {}), **doubt}
 
