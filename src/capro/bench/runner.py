@@ -74,7 +74,7 @@ class Bench:
         if not len(manifest_of(run).split("test")):
             raise DataError("the data has no test split", hint="give one with --set data.test=PATH")
         if row.baseline is not None:
-            return baseline(run, row.baseline, watch=self.watch)
+            return baseline(run, row.baseline, watch=self.watch, plan=plan)
         names = [stage.name for stage in plan.of(run.settings)]
         after = names[names.index("pretrain") + 1 :]
         return dict(plan.do(run, *after, watch=self.watch)["capro"])

@@ -8,6 +8,7 @@ of the pipeline, not baselines here: see bench/grids.py.
 
 from __future__ import annotations
 
-from capro.bench.baselines.stages import BASELINES, baseline
+from capro.bench.baselines.registry import BASELINES
+from capro.bench.baselines.stages import baseline
 
 __all__ = ["BASELINES", "baseline"]

@@ -1,0 +1,62 @@
+"""The baselines by name: how each learns, and what decides its result beside step 1's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from capro.bench.baselines import simple
+from capro.bench.baselines.work import Made, Work
+from capro.config import Settings
+from capro.method.references import own_settings
+
+NCR_WEIGHT = 0.5  # alpha of NCR: half consistency, half labels
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One baseline.
+
+    Attributes:
+        learn: Trains it; returns networks to score (None: the vote of neighbours) and figures to keep.
+        believes: Whether it reads cross-validated beliefs, from whether samples carry several labels.
+        settings: The settings that decide it beside those of step 1.
+        reads: Stages of the plan that it reads beside scan, classes and pretrain; done where missing.
+        several: Whether it has a form for several labels.
+        version: Raise it when the baseline changes: stored results of the old one are then not fresh.
+    """
+
+    learn: Callable[[Work], Made]
+    believes: Callable[[bool], bool] = lambda _: False
+    settings: Callable[[Settings], dict[str, Any]] = lambda _: {}
+    reads: tuple[str, ...] = ()
+    several: bool = True
+    version: int = 1
+
+
+def _referenced(name: str, weight: float = 1.0) -> Baseline:
+    def own(settings: Settings) -> dict[str, Any]:
+        found = own_settings(name, settings.reference.model_dump())
+        return {"reference": found} if found else {}
+
+    return Baseline(simple.referenced(name, weight), settings=own)
+
+
+def _one_label(several: bool) -> bool:
+    return not several  # with several labels the noise is not estimated
+
+
+BASELINES: dict[str, Baseline] = {
+    "vanilla": Baseline(simple.vanilla),
+    "linear": Baseline(simple.linear),
+    "smoothing": _referenced("smoothing"),
+    "mixup": _referenced("mixup"),
+    "bootstrap": _referenced("bootstrap"),
+    "scc": _referenced("scc"),
+    "ncr": _referenced("ncr", NCR_WEIGHT),
+    "coteaching": Baseline(simple.small_loss(2), believes=_one_label),
+    "smallloss": Baseline(simple.small_loss(1), believes=_one_label),
+    "cleanlab": Baseline(simple.cleanlab, believes=lambda _: True),
+    "knn": Baseline(simple.knn),
+}

@@ -1,0 +1,107 @@
+"""What a baseline works with: training rows, networks, the schedule of step 1, features, beliefs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from capro.bench.baselines import selection
+from capro.nets.backbones import FeatureBackbone
+from capro.nets.siamese import Siamese
+from capro.run.artefacts import BELIEFS, STEP1
+from capro.run.stage import Job
+from capro.stages.training import fit_once
+from capro.train.batches import FeatureInputs, forward_plain
+from capro.train.classifier_only import ClassifierOnly
+from capro.train.objective import Objective
+from capro.train.setup import TrainingSet, inputs_of, load_net, new_heads, new_net
+
+FOLDS = 5  # of cross-validated beliefs
+UNKNOWN_NOISE = 0.2  # of several labels, where confident counting has no form
+NOISE_BOUNDS = (0.02, 0.5)  # an estimate outside is not believed
+
+Made = tuple[Siamese | None, dict[str, Any]]  # networks to score, and figures to keep
+
+
+@dataclass
+class Work:
+    """What a baseline works with."""
+
+    job: Job
+    training: TrainingSet
+
+    def __post_init__(self) -> None:
+        self.run, self.ranks = self.job.run, self.job.ranks
+        self.device: torch.device = self.ranks.accelerator.device
+
+    def net(self, name: str = "step1") -> Siamese:
+        """Fresh networks; another name is another start."""
+        net = new_net(self.run, self.training)
+        if name != "step1":
+            heads = new_heads(self.run.settings, net.encoder.dim, self.training, name=name)
+            net.heads.load_state_dict(heads.state_dict())
+            net.reset_key()
+        return net.to(self.device)
+
+    def step1(self) -> Siamese:
+        """The networks that step 1 made."""
+        net = self.net()
+        load_net(self.run, STEP1, net)
+        return net
+
+    def fit(self, objective: Objective, name: str, rows: NDArray[np.int64] | None = None) -> None:
+        """Train with step 1's schedule, on all training rows or on some."""
+        settings = self.run.settings
+        positions = self.training.positions if rows is None else self.training.positions[rows]
+        inputs, ids = inputs_of(self.run, objective.net.encoder), self.training.ids
+        fit_once(
+            self.job, objective, inputs, positions, settings.pretrain, name=name, seed=settings.seed, ids=ids
+        )
+
+    def features(self, positions: NDArray[np.int64], net: Siamese | None = None) -> NDArray[np.float32]:
+        """Unaugmented features v of samples: cached ones, or of step 1's encoder (or another)."""
+        encoder = (net or self.step1()).eval().encoder
+        inputs = inputs_of(self.run, encoder)
+        v = forward_plain(encoder, inputs, positions, width=encoder.dim, device=self.device)
+        return v.cpu().numpy()
+
+    def beliefs(self) -> NDArray[np.float32]:
+        """What the stage ``beliefs`` left, (n, C)."""
+        return np.array(self.run.read(BELIEFS))
+
+    def cross_validate(self) -> NDArray[np.float32]:
+        """Cross-validated probabilities of a linear classifier on the features, (n, C)."""
+        settings, training = self.run.settings, self.training
+        v = self.features(training.positions)
+        task, labels = training.task(settings.net.tau), training.labels
+
+        def learn(seen: NDArray[np.int64], held: NDArray[np.int64]) -> NDArray[np.float32]:
+            classifier = self.probe(v, seen, "cross-validation")
+            with torch.no_grad():
+                x = torch.from_numpy(v[held]).to(self.device)
+                return task.probabilities(classifier(x)).cpu().numpy()
+
+        return selection.cross_validated(labels.cpu().numpy(), learn, count=FOLDS, seed=settings.seed)
+
+    def probe(self, v: NDArray[np.float32], rows: NDArray[np.int64], name: str) -> torch.nn.Module:
+        """A linear classifier on features v of all training rows, trained on some rows."""
+        settings, training = self.run.settings, self.training
+        heads = new_heads(settings, v.shape[1], training, name="probe")
+        net = Siamese(FeatureBackbone(v.shape[1]), heads).to(self.device)
+        labels = training.labels[torch.from_numpy(rows)]
+        objective = ClassifierOnly(net, training.task(settings.net.tau), labels, self.ranks)
+        inputs = FeatureInputs(v, v[None], v[None], np.arange(len(v)), seed=settings.seed)
+        ids, seed = training.row_ids, settings.seed
+        fit_once(self.job, objective, inputs, rows, settings.pretrain, name=name, seed=seed, ids=ids)
+        return heads.classifier
+
+    def noise(self) -> float:
+        """Share of wrong labels, estimated without any truth."""
+        if self.training.multi_label:
+            return UNKNOWN_NOISE
+        found = selection.estimate_noise(self.beliefs(), self.training.labels.cpu().numpy())
+        return float(np.clip(found, *NOISE_BOUNDS))
