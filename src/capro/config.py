@@ -65,6 +65,9 @@ class DataSettings(Section):
     )
     class_list: str | None = setting(None, "WebVision: file with one WordNet id, class or label per line")
     classes: str | None = setting(None, "classes.yaml with senses or definitions")
+    ambiguous_list: str | None = setting(
+        None, "file with a WordNet id or name per line: classes whose names have several meanings"
+    )
     image_root: str | None = setting(None, "folder of a table's paths; the table's own if unset")
     image_column: str | None = setting(None, "column with paths or image bytes; guessed if unset")
     label_column: str | None = setting(None, "column with the web label; guessed if unset")
@@ -225,13 +228,18 @@ class TrainSettings(Schedule):
 class ReferenceSettings(Section):
     """What each reference provider of train.reference has of its own."""
 
-    smoothing: Share = setting(0.1, "smoothing: mass that is spread evenly over the classes (released scripts)")
+    smoothing: Share = setting(
+        0.1, "smoothing: mass that is spread evenly over the classes (released scripts)"
+    )
     bootstrap_beta: Share = setting(
         0.9, "bootstrap: weight of the label (released scripts; Reed: 0.95 soft, 0.8 hard)"
     )
     bootstrap_hard: bool = setting(False, "bootstrap: the decision instead of the belief")
     scc_weight: Share = setting(1.0, "scc: weight of its loss, L_cls has the rest (released scripts)")
-    neighbours: Positive = setting(10, "ncr: nearest others in the batch; its weight is train.lambda_bts")
+    neighbours: Positive = setting(10, "ncr: nearest others in the batch")
+    ncr_weight: Share | None = setting(
+        None, "ncr: weight of its loss; unset: train.lambda_bts, as in the released scripts"
+    )
     ncr_temperature: Rate = setting(2.0, "ncr: temperature of the predictions that are compared")
     mixup_alpha: Rate = setting(
         0.8, "mixup and cb+mixup: shares are drawn from Beta(a, a) (released scripts)"

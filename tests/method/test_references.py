@@ -355,6 +355,7 @@ def test_weights_are_settings():
     assert provider("mixup", mixup_weight=0.3).weights(0.1) == {"bts": 0.3}
     assert provider("cb+mixup", mixup_weight=0.3).weights(0.2) == {"bts": 0.2, "mix": 0.3}
     assert provider("scc", scc_weight=0.4).weights(0.1) == {"bts": 0.4}
+    assert provider("ncr", ncr_weight=0.3).weights(0.1) == {"bts": 0.3}
     assert provider("ncr").weights(0.2) == provider("cb").weights(0.2) == {"bts": 0.2}
     assert provider("smoothing").weights(0.2) == provider("bootstrap").weights(0.2) == {"bts": 1.0}
 

@@ -4,8 +4,8 @@ One interface: from the batch's outputs and the dictionary to a target distribut
 L_ref, which takes the place of L_bts in the total, (1 - weight) L_cls + weight L_ref. Every provider
 has the weight of its own publication (method.md, Reference providers): `smoothing` and `bootstrap`
 carry their coefficient in the target, so their weight is 1; so is that of `scc` and `mixup` unless it
-is set otherwise; lambda_bts belongs to `cb` and `ncr` alone. The form follows the labels: (b,) one
-class each, (b, C) multi-label.
+is set otherwise; lambda_bts belongs to `cb`, and to `ncr` where that has no weight of its own. The
+form follows the labels: (b,) one class each, (b, C) multi-label.
 
 `mixup` needs a forward of its own, so that prototypes, dictionary and label rule never see a mixed
 image: the step mixes the inputs with `Provider.mix`, runs encoder and classifier on them, and hands
@@ -121,11 +121,10 @@ class Provider:
 
     mixes: ClassVar[bool] = False  # the step must call mix and run the mixed inputs
     uses_dictionary: ClassVar[bool] = False  # the step must compute q' and r' of the keys
-    shares_lambda: ClassVar[bool] = False  # its weight is lambda_bts
 
-    def weights(self, lambda_bts: float) -> dict[str, float]:
+    def weights(self, lambda_bts: float) -> dict[str, float]:  # noqa: ARG002
         """Weight of L_ref, as `bts`, and of a mix-up loss beside it, as `mix`."""
-        return {"bts": lambda_bts if self.shares_lambda else 1.0}
+        return {"bts": 1.0}
 
     def mix(self, batch_size: int, generator: torch.Generator) -> Mixture | None:  # noqa: ARG002
         """Draw how to mix a batch; None if the provider does not mix."""
@@ -157,9 +156,9 @@ class Smoothing(Provider):
 class Bootstrap(Provider):
     """Reed et al. 2015: beta y + (1 - beta) p, where p is the model's own belief.
 
-    The default is the released scripts' (Reed: 0.95 soft, 0.8 hard). Soft by default. Its gradient must flow through the target as well: with p fixed, the second
-    half would have no gradient and leave a scaled cross-entropy. `bootstrap_hard` takes the
-    decision instead of the belief.
+    The default is the released scripts' (Reed: 0.95 soft, 0.8 hard). Soft by default. Its gradient
+    must flow through the target as well: with p fixed, the second half would have no gradient and leave
+    a scaled cross-entropy. `bootstrap_hard` takes the decision instead of the belief.
     """
 
     bootstrap_beta: float = 0.9
@@ -185,8 +184,7 @@ class SelfContainedConfidence(Provider):
 
     scc_weight: float = 1.0
 
-    def weights(self, lambda_bts: float) -> dict[str, float]:
-        del lambda_bts
+    def weights(self, lambda_bts: float) -> dict[str, float]:  # noqa: ARG002
         return {"bts": self.scc_weight}
 
     def target(self, out: Outputs) -> Tensor:
@@ -207,10 +205,12 @@ class NeighbourConsistency(Provider):
     sample without any similar other.
     """
 
-    shares_lambda: ClassVar[bool] = True
-
     neighbours: int = 10
     ncr_temperature: float = 2.0
+    ncr_weight: float | None = None  # None: lambda_bts
+
+    def weights(self, lambda_bts: float) -> dict[str, float]:
+        return {"bts": lambda_bts if self.ncr_weight is None else self.ncr_weight}
 
     def target(self, out: Outputs) -> Tensor:
         return self._mean(out)[0]
@@ -240,11 +240,13 @@ class CollectiveBootstrap(Provider):
     """
 
     uses_dictionary: ClassVar[bool] = True
-    shares_lambda: ClassVar[bool] = True
 
     tau: float = 0.1
     alpha: float = 0.5
     to_classifier: bool = False
+
+    def weights(self, lambda_bts: float) -> dict[str, float]:
+        return {"bts": lambda_bts}
 
     def target(self, out: Outputs) -> Tensor:
         if out.keys is None or out.q_keys is None or out.r_keys is None:
@@ -276,8 +278,7 @@ class Mixup(Provider):
     mixup_alpha: float = 0.8
     mixup_weight: float = 1.0
 
-    def weights(self, lambda_bts: float) -> dict[str, float]:
-        del lambda_bts
+    def weights(self, lambda_bts: float) -> dict[str, float]:  # noqa: ARG002
         return {"bts": self.mixup_weight}
 
     def mix(self, batch_size: int, generator: torch.Generator) -> Mixture:

@@ -50,6 +50,12 @@ def _given(run: Run) -> list[ClassSpec]:
     return class_texts.load_classes(local_path(path, "data.classes")) if path else []
 
 
+def _ambiguous(run: Run) -> list[str]:
+    """What data.ambiguous_list names."""
+    path = run.settings.data.ambiguous_list
+    return class_texts.ambiguous_names(local_path(path, "data.ambiguous_list")) if path else []
+
+
 def _work(job: Job) -> dict[str, Any]:
     specs, manifest = _given(job.run), manifest_of(job.run)
     if not specs and job.settings.data.unlabelled:
@@ -63,6 +69,8 @@ def _work(job: Job) -> dict[str, Any]:
             suggestions = suggest(job.run, watch=job.watch)
             specs = [class_texts.draft(suggestion) for suggestion in suggestions]
         class_texts.save_classes(job.file(CLASSES_DRAFT), specs, suggestions=suggestions)
+    if names := _ambiguous(job.run):
+        specs = class_texts.marked_ambiguous(specs, names)
     job.write(CLASSES, [asdict(spec) for spec in specs])
     texts = training_texts(manifest)
     by_class = {name: len(found) for name, found in _by_class(manifest, texts).items()}
@@ -72,7 +80,9 @@ def _work(job: Job) -> dict[str, Any]:
 def _settings(run: Run) -> dict[str, Any]:
     given, embed = _given(run), run.settings.embed
     known = bool(given) or bool(run.find(PUBLISHED_CLASSES))
+    ambiguous = _ambiguous(run)
     return {
+        **({"ambiguous": ambiguous} if ambiguous else {}),
         "classes": [asdict(spec) for spec in given] or None,
         "encoder": None if known else [embed.text_encoder, embed.max_tokens],
     }

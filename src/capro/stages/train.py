@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from capro.config import Settings
-from capro.method.references import PROVIDERS, own_settings, provider
+from capro.method.references import own_settings, provider
 from capro.method.text_evidence import TextEvidence
 from capro.run.artefacts import CLASS_TEXTS, ENHANCED_TEXTS, HISTORIES, POSTERIOR, STEP1, STEP2
 from capro.run.directory import Run
@@ -25,6 +25,8 @@ from capro.train.prototype_learning import PrototypeLearning
 from capro.train.setup import TrainingSet, anchored_of, load_net, net_state, new_heads
 from capro.train.tasks import Task
 from capro.train.web_labels import WebLabels
+
+OWN_WEIGHT = ("smoothing", "bootstrap")  # runs of 0.1.0 multiplied theirs by lambda_bts: no longer fresh
 
 
 def has_step2(settings: Settings) -> bool:
@@ -110,8 +112,10 @@ def _train_on_anchors(job: Job, parts: Parts, anchored: Tensor) -> None:
 def _settings(run: Run) -> Mapping[str, Any]:
     name = run.settings.train.reference
     chosen = own_settings(name, run.settings.reference.model_dump())
-    if chosen and not PROVIDERS[name].shares_lambda:
-        chosen["own_weight"] = True  # runs of 0.1.0 multiplied it by lambda_bts
+    if chosen.get("ncr_weight", 0) is None:
+        del chosen["ncr_weight"]
+    if name in OWN_WEIGHT:
+        chosen["own_weight"] = True
     doubt = {"ask_below": run.settings.plus.ask_below} if run.settings.method == "plus" else {}
     return {**deciding("train")(run), **({"reference": chosen} if chosen else {}), **doubt}
 

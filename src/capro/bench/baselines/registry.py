@@ -11,7 +11,7 @@ from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
 from capro.method.references import own_settings
 
-NCR_WEIGHT = 0.5  # alpha of NCR: half consistency, half labels
+NCR_WEIGHT = 0.3  # its authors' public settings for labels from the web, at every share of noise
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Baseline:
     version: int = 1
 
 
-def _referenced(name: str, weight: float = 1.0) -> Baseline:
+def _referenced(name: str, unset: float = 1.0) -> Baseline:
     def own(settings: Settings) -> dict[str, Any]:
         found = own_settings(name, settings.reference.model_dump())
         return {"reference": found} if found else {}
 
-    return Baseline(simple.referenced(name, weight), settings=own)
+    return Baseline(simple.referenced(name, unset), settings=own)
 
 
 def _one_label(several: bool) -> bool:

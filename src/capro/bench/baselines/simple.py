@@ -30,15 +30,22 @@ def linear(work: Work) -> Made:
     return net, {}
 
 
-def referenced(name: str, weight: float = 1.0) -> Callable[[Work], Made]:
-    """Step 1 with a reference provider in its loss."""
+def referenced(name: str, unset: float = 1.0) -> Callable[[Work], Made]:
+    """Step 1 with a reference provider in its loss.
+
+    Args:
+        name: Of the provider.
+        unset: Its weight where its settings give none.
+    """
 
     def make(work: Work) -> Made:
         settings, net = work.run.settings, work.net()
+        reference = provider(name, **settings.reference.model_dump())
+        weight = reference.weights(unset)["bts"]
         objective = Referenced(
             net, work.training.task(settings.net.tau), work.training.labels, work.ranks,
             lambda_prj=settings.pretrain.lambda_prj, weight=weight, seed=settings.seed,
-            reference=provider(name, **settings.reference.model_dump()),
+            reference=reference,
             teacher=work.step1() if name == "scc" else None,
         )  # fmt: skip
         work.fit(objective, name)
