@@ -249,6 +249,14 @@ class ReferenceSettings(Section):
     )
 
 
+class BaselineSettings(Section):
+    """What baselines of the bench have of their own."""
+
+    verified: str | None = setting(
+        None, "table with true labels of some training samples (as train_truth): cleannet, mentornet"
+    )
+
+
 class PlusSettings(Section):
     """The method plus: the posterior of the true label from web label, texts and picture."""
 
@@ -302,6 +310,7 @@ class Settings(Section):
     match: MatchSettings = MatchSettings()
     train: TrainSettings = TrainSettings()
     reference: ReferenceSettings = ReferenceSettings()
+    baselines: BaselineSettings = BaselineSettings()
     plus: PlusSettings = PlusSettings()
     finetune: FinetuneSettings = FinetuneSettings()
     log: LogSettings = LogSettings()

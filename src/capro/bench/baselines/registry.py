@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from capro.bench.baselines import simple
 from capro.bench.baselines.work import Made, Work
@@ -24,6 +24,7 @@ class Baseline:
         settings: The settings that decide it beside those of step 1.
         reads: Stages of the plan that it reads beside scan, classes and pretrain; done where missing.
         several: Whether it has a form for several labels.
+        verified: Whether it learns from verified samples (``baselines.verified``).
         version: Raise it when the baseline changes: stored results of the old one are then not fresh.
     """
 
@@ -32,6 +33,7 @@ class Baseline:
     settings: Callable[[Settings], dict[str, Any]] = lambda _: {}
     reads: tuple[str, ...] = ()
     several: bool = True
+    verified: Literal["never", "if given", "always"] = "never"
     version: int = 1
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from capro.bench.baselines import selection
 from capro.bench.baselines.registry import BASELINES
 from capro.bench.baselines.simple import VOTERS
-from capro.bench.baselines.work import FOLDS, Work
+from capro.bench.baselines.work import FOLDS, Work, verified_labels
 from capro.data.labels import known_labels
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, did_you_mean
@@ -20,6 +20,7 @@ from capro.nets.siamese import Siamese
 from capro.run import processes
 from capro.run.artefacts import BASELINE_FIGURES, BELIEFS, STEP1, TEST_SCORES, VAL_SCORES
 from capro.run.directory import Run
+from capro.run.fingerprints import fingerprint
 from capro.run.plan import Plan
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Job, Stage, perform
@@ -76,9 +77,13 @@ def baseline_stage(name: str, *, several: bool) -> Stage:
     def settings(run: Run) -> dict[str, Any]:
         return {**_settings(run, chosen.version), "name": name, **chosen.settings(run.settings)}
 
+    def files(run: Run) -> dict[str, Any]:
+        given = chosen.verified != "never" and run.settings.baselines.verified
+        return {"verified": fingerprint(verified_labels(run))} if given else {}
+
     beliefs = [BELIEFS_STAGE.name] if chosen.believes(several) else []
     reads = ["scan", "classes", "pretrain", *beliefs, *chosen.reads]
-    return Stage(stage, work, settings=settings, reads=reads)
+    return Stage(stage, work, settings=settings, files=files, reads=reads)
 
 
 def baseline(run: Run, name: str, *, watch: Watch = SILENT, plan: Plan = PLAN) -> dict[str, float]:
@@ -101,6 +106,11 @@ def baseline(run: Run, name: str, *, watch: Watch = SILENT, plan: Plan = PLAN) -
     if several and not chosen.several:
         raise ConfigError(
             f"the baseline {name} has no form for several labels", hint="leave its row out with --row"
+        )
+    if chosen.verified == "always" and not run.settings.baselines.verified:
+        raise ConfigError(
+            f"the baseline {name} needs verified samples, and baselines.verified is not set",
+            hint="--set baselines.verified=FILE, a table with file_name and true_labels (docs/bench.md)",
         )
     if chosen.believes(several):
         perform(run, BELIEFS_STAGE, watch=watch)

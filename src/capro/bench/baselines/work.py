@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from capro.bench.baselines import selection
+from capro.config import Schedule
+from capro.data.manifest import manifest_of
+from capro.evaluate.truth import read_truth
 from capro.nets.backbones import FeatureBackbone
 from capro.nets.siamese import Siamese
+from capro.places import local_path
 from capro.run.artefacts import BELIEFS, STEP1
+from capro.run.directory import Run
 from capro.run.stage import Job
 from capro.stages.training import fit_once
-from capro.train.batches import FeatureInputs, forward_plain
+from capro.train.batches import FeatureInputs, Inputs, forward_plain
 from capro.train.classifier_only import ClassifierOnly
 from capro.train.objective import Objective
 from capro.train.setup import TrainingSet, inputs_of, load_net, new_heads, new_net
+from capro.train.tasks import Task
 
 FOLDS = 5  # of cross-validated beliefs
 UNKNOWN_NOISE = 0.2  # of several labels, where confident counting has no form
 NOISE_BOUNDS = (0.02, 0.5)  # an estimate outside is not believed
 
 Made = tuple[Siamese | None, dict[str, Any]]  # networks to score, and figures to keep
+
+
+class Verified(NamedTuple):
+    """Training rows that a person has looked at."""
+
+    rows: NDArray[np.int64]  # (m,), ascending
+    right: NDArray[np.bool_]  # (m,), whether the web label is true
+
+
+def verified_labels(run: Run) -> list[tuple[str, ...] | None]:
+    """True labels of the training rows by ``baselines.verified``; None where nobody has looked."""
+    path = local_path(run.settings.baselines.verified or "", "baselines.verified")
+    return read_truth(path, manifest_of(run)).labels
 
 
 @dataclass
@@ -53,14 +72,29 @@ class Work:
         load_net(self.run, STEP1, net)
         return net
 
-    def fit(self, objective: Objective, name: str, rows: NDArray[np.int64] | None = None) -> None:
-        """Train with step 1's schedule, on all training rows or on some."""
-        settings = self.run.settings
+    @property
+    def task(self) -> Task:
+        """Losses that fit the labels."""
+        return self.training.task(self.run.settings.net.tau)
+
+    def inputs(self, net: Siamese) -> Inputs:
+        """Where the input of networks comes from."""
+        return inputs_of(self.run, net.encoder)
+
+    def fit(
+        self,
+        objective: Objective,
+        name: str,
+        rows: NDArray[np.int64] | None = None,
+        *,
+        inputs: Inputs | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        """Train with step 1's schedule and inputs, or with others, on all training rows or on some."""
+        settings, ids = self.run.settings, self.training.ids
         positions = self.training.positions if rows is None else self.training.positions[rows]
-        inputs, ids = inputs_of(self.run, objective.net.encoder), self.training.ids
-        fit_once(
-            self.job, objective, inputs, positions, settings.pretrain, name=name, seed=settings.seed, ids=ids
-        )
+        source, plan = inputs or self.inputs(objective.net), schedule or settings.pretrain
+        fit_once(self.job, objective, source, positions, plan, name=name, seed=settings.seed, ids=ids)
 
     def features(self, positions: NDArray[np.int64], net: Siamese | None = None) -> NDArray[np.float32]:
         """Unaugmented features v of samples: cached ones, or of step 1's encoder (or another)."""
@@ -98,6 +132,14 @@ class Work:
         ids, seed = training.row_ids, settings.seed
         fit_once(self.job, objective, inputs, rows, settings.pretrain, name=name, seed=seed, ids=ids)
         return heads.classifier
+
+    def verified(self) -> Verified:
+        """The verified training rows, one label."""
+        known, training = verified_labels(self.run), self.training
+        rows = np.array([row for row, names in enumerate(known) if names is not None], dtype=np.int64)
+        web = [training.classes[label] for label in training.labels[torch.from_numpy(rows)].tolist()]
+        right = [name in (known[row] or ()) for row, name in zip(rows.tolist(), web, strict=True)]
+        return Verified(rows, np.array(right, dtype=bool))
 
     def noise(self) -> float:
         """Share of wrong labels, estimated without any truth."""
