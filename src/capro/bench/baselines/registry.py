@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from capro.bench.baselines import simple
+from capro.bench.baselines import mopro, simple
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
 from capro.method.references import own_settings
@@ -61,4 +61,5 @@ BASELINES: dict[str, Baseline] = {
     "smallloss": Baseline(simple.small_loss(1), believes=_one_label),
     "cleanlab": Baseline(simple.cleanlab, believes=lambda _: True),
     "knn": Baseline(simple.knn),
+    "mopro": Baseline(mopro.learn, settings=mopro.own_settings),
 }

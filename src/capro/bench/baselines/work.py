@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from capro.bench.baselines import selection
 from capro.config import Schedule
 from capro.data.manifest import manifest_of
+from capro.errors import ConfigError
 from capro.evaluate.truth import read_truth
 from capro.nets.backbones import FeatureBackbone
 from capro.nets.siamese import Siamese
 from capro.places import local_path
-from capro.run.artefacts import BELIEFS, STEP1
+from capro.run.artefacts import BELIEFS, KEY_FEATURES, STEP1
 from capro.run.directory import Run
 from capro.run.stage import Job
 from capro.stages.training import fit_once
@@ -80,6 +81,15 @@ class Work:
     def inputs(self, net: Siamese) -> Inputs:
         """Where the input of networks comes from."""
         return inputs_of(self.run, net.encoder)
+
+    def need_key_views(self, name: str) -> None:
+        """Refuse a run whose cached features have no key views: the method plus does without them."""
+        frozen = self.run.settings.net.mode == "frozen"
+        if frozen and not len(self.run.read(KEY_FEATURES)):
+            raise ConfigError(
+                f"the baseline {name} compares two views of a picture, and no key views are cached",
+                hint="--set method=paper",
+            )
 
     def fit(
         self,
