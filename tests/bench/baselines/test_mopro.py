@@ -79,13 +79,12 @@ def test_the_losses_of_a_late_epoch_are_those_of_the_paper() -> None:
     with torch.no_grad():
         out, z_key = made.net(now.query, now.key)
     cls, pro, ins = [], [], []
-    for i, y in enumerate(work.training.labels[:40].tolist()):
+    for i, web in enumerate(work.training.labels[:40].tolist()):
         p, r = out.p[i].softmax(dim=0), (prototypes @ out.z[i] / TAU).softmax(dim=0)
         o = ALPHA * p + (1 - ALPHA) * r
+        y = web if o[web] > 1 / CLASSES else -1
         if o.max() > made._settings.gamma:
             y = int(o.argmax())
-        elif o[y] <= 1 / CLASSES:
-            y = -1
         if y >= 0:
             cls.append(-p[y].log())
             pro.append(-r[y].log())

@@ -14,6 +14,7 @@ from capro.bench.baselines.work import Made, Verified, Work
 from capro.nets.backbones import FeatureBackbone
 from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
+from capro.run import progress
 from capro.run.artefacts import KEY_FEATURES
 from capro.train.batches import FeatureInputs
 from capro.train.loop import fit
@@ -101,6 +102,9 @@ class ToyWork(Work):
 
     def features(self, positions: NDArray[np.int64], net: Siamese | None = None) -> NDArray[np.float32]:
         return self.v[positions]
+
+    def bar(self, label, total):  # type: ignore[no-untyped-def]
+        return progress.silent(label, total)
 
     def verified(self) -> Verified:
         return Verified(self._verified, self.right[self._verified])

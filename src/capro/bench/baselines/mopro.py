@@ -1,6 +1,7 @@
-"""MoPro: momentum prototypes (Li, Xiong and Hoi, "MoPro: Webly Supervised Learning with Momentum Prototypes", ICLR 2021).
+"""MoPro: momentum prototypes (Li, Xiong and Hoi, "MoPro: Webly Supervised Learning with Momentum
+Prototypes", ICLR 2021).
 
-The paper's own words could not be looked up here; this follows the authors' released training code.
+Of the paper only the abstract could be found here; this follows the authors' released training code.
 
 - One training from the backbone as it was loaded, without step 1. L = L_cls + w_pro L_pro + w_ins L_ins;
   there is no projection loss, no text, no anchor and no reference.

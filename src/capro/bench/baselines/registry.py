@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from capro.bench.baselines import mopro, simple
+from capro.bench.baselines import cleannet, curriculumnet, mopro, simple
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
 from capro.method.references import own_settings
@@ -61,5 +61,7 @@ BASELINES: dict[str, Baseline] = {
     "smallloss": Baseline(simple.small_loss(1), believes=_one_label),
     "cleanlab": Baseline(simple.cleanlab, believes=lambda _: True),
     "knn": Baseline(simple.knn),
+    "cleannet": Baseline(cleannet.learn, several=False, verified="always"),
+    "curriculumnet": Baseline(curriculumnet.learn, several=False),
     "mopro": Baseline(mopro.learn, settings=mopro.own_settings),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from capro.nets.siamese import Siamese
 from capro.places import local_path
 from capro.run.artefacts import BELIEFS, KEY_FEATURES, STEP1
 from capro.run.directory import Run
+from capro.run.progress import Step
 from capro.run.stage import Job
 from capro.stages.training import fit_once
 from capro.train.batches import FeatureInputs, Inputs, forward_plain
@@ -81,6 +83,10 @@ class Work:
     def inputs(self, net: Siamese) -> Inputs:
         """Where the input of networks comes from."""
         return inputs_of(self.run, net.encoder)
+
+    def bar(self, label: str, total: int | None) -> AbstractContextManager[Step]:
+        """Progress of a part of the work."""
+        return self.job.bar(label, total)
 
     def need_key_views(self, name: str) -> None:
         """Refuse a run whose cached features have no key views: the method plus does without them."""
