@@ -63,7 +63,8 @@ class ToyWork(Work):
                 f"seed={seed}", "net.mode=frozen", "net.embedding_dim=8", "net.tau=0.2",
                 "pretrain.epochs=16", "pretrain.batch_size=48", "pretrain.lr=0.05",
                 "pretrain.warmup_epochs=0", "train.queue=128", "train.key_momentum=0.9",
-                "train.prototype_momentum=0.9", *overrides,
+                "train.prototype_momentum=0.9", *(["baselines.verified=made-up.csv"] if verified else []),
+                *overrides,
             ]
         )  # fmt: skip
         self.artefacts: dict[str, Any] = {KEY_FEATURES.file: self._views()}
