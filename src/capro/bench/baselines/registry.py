@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from capro.bench.baselines import cleannet, curriculumnet, mentornet, mopro, simple
+from capro.bench.baselines import cleannet, curriculumnet, mentornet, mopro, simple, vsgraph
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
 from capro.method.references import own_settings
@@ -65,4 +65,5 @@ BASELINES: dict[str, Baseline] = {
     "curriculumnet": Baseline(curriculumnet.learn, several=False),
     "mentornet": Baseline(mentornet.learn, believes=_one_label, several=False, verified="if given"),
     "mopro": Baseline(mopro.learn, settings=mopro.own_settings),
+    "vsgraph": Baseline(vsgraph.learn, settings=vsgraph.own_settings, reads=("embed",)),
 }
