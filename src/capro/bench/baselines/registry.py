@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from capro.bench.baselines import cleannet, curriculumnet, mentornet, mopro, simple, vsgraph
+from capro.bench.baselines import cleannet, curriculumnet, mentornet, mopro, simple, somnet, vsgraph
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
 from capro.method.references import own_settings
@@ -65,5 +65,6 @@ BASELINES: dict[str, Baseline] = {
     "curriculumnet": Baseline(curriculumnet.learn, several=False),
     "mentornet": Baseline(mentornet.learn, believes=_one_label, several=False, verified="if given"),
     "mopro": Baseline(mopro.learn, settings=mopro.own_settings),
+    "somnet": Baseline(somnet.learn, several=False),
     "vsgraph": Baseline(vsgraph.learn, settings=vsgraph.own_settings, reads=("embed",)),
 }
