@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from capro.bench.baselines import curriculumnet as curriculum
-from capro.bench.baselines.objectives import WeightedLabels
 from tests.bench.baselines.toy_work import CLASSES, ToyWork, separation
 
 
@@ -70,23 +68,3 @@ def test_weights_give_the_loss_of_batches_with_the_papers_shares(stage: int, siz
             weight = 1.0 if s == 0 else 0.5
             drawn.append(share / sum(shares) * weight * losses[subset == s].mean())
     assert (curriculum.sample_weights(subset, stage) * losses).mean() == pytest.approx(sum(drawn), rel=1e-5)
-
-
-def test_weighted_labels_are_a_mean_of_weighted_losses() -> None:
-    from tests.bench.baselines.test_objectives import batch
-
-    work, weights = ToyWork(n=20), torch.linspace(0, 2, 20)
-    net, y = work.net(), work.training.labels
-    seen: list[torch.Tensor] = []
-
-    def weigh(now: object, losses: torch.Tensor) -> torch.Tensor:
-        seen.append(losses)
-        return weights
-
-    made = WeightedLabels(net, work.task, y, work.ranks, weigh=weigh)
-    found = made.terms(batch(work.v, 0))["cls"]
-    p = net(torch.from_numpy(work.v)).query.p.log_softmax(dim=1)
-    slow = [-p[i, label] for i, label in enumerate(y.tolist())]
-    torch.testing.assert_close(found, sum(w * one for w, one in zip(weights, slow, strict=True)) / 20)
-    torch.testing.assert_close(seen[0], torch.stack(slow).detach())
-    assert not seen[0].requires_grad

@@ -16,7 +16,7 @@ from capro.nets.heads import Heads
 from capro.nets.siamese import Siamese
 from capro.run import progress
 from capro.run.artefacts import KEY_FEATURES
-from capro.train.batches import FeatureInputs
+from capro.train.batches import Batch, FeatureInputs
 from capro.train.loop import fit
 from capro.train.setup import TrainingSet
 from capro.train.web_labels import WebLabels
@@ -122,6 +122,12 @@ class ToyWork(Work):
         with torch.no_grad():
             said = net.eval()(torch.from_numpy(features(truth, rng))).query.p.argmax(dim=1).numpy()
         return float((said == truth).mean())
+
+
+def batch(v: NDArray[np.float32], epoch: int) -> Batch:
+    """All samples in one batch, without keys."""
+    everyone = np.arange(len(v))
+    return Batch(epoch, 0, everyone, slice(0, len(v)), torch.from_numpy(v), None, everyone)
 
 
 def separation(scores: NDArray[Any], right: NDArray[np.bool_]) -> float:
