@@ -1,0 +1,145 @@
+"""Multimodal: context inferred from pixels (Shah et al., "Inferring Context from Pixels for Multimodal Image
+Classification", CIKM 2019).
+
+Of the paper only the abstract could be found here: a phrase generator maps pixels to a contextual phrase, trained on
+pictures with their queries and with a large output space; a multimodal model joins textual features of the phrase with
+visual features of the pixels. At test time there are pixels alone. The formulas are ours:
+
+- Phrases: up to 4,096 different texts of the training samples, as the run's text encoder has them.
+- Generator: two layers on step 1's features give a direction in the space of texts; phrases are scored by its cosine
+  over tau. It learns, by cross-entropy, how near each phrase is to a sample's own text (a softmax of the same form). Its
+  context is the mean of the ten best phrases, weighted by their scores' softmax, of unit norm.
+- Classifier: linear on [v; context], the context scaled to the mean norm of v; trained on web labels.
+
+Left out: training the image encoder together with the rest; it is step 1's and stays as it is, also where the encoder
+learns. Their phrase generator was trained on far more queries than a data set has.
+One label (WebVision in the paper) and several (OpenImages).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from capro.bench.baselines.small_nets import minimise
+from capro.bench.baselines.work import Made, Work
+from capro.errors import DataError
+from capro.graph.neighbors import unit_rows
+from capro.nets.heads import unit_norm
+from capro.run.artefacts import TEXTS
+from capro.run.fingerprints import seed_for
+from capro.train.batches import BatchPlan
+from capro.train.classifier_only import ClassifierOnly
+
+Floats = NDArray[np.float32]
+
+PHRASES = 4096  # at most
+BEST = 10  # phrases that make a context
+WIDTH = 512  # of the generator's hidden layer
+RATE, DECAY = 1e-3, 1e-4  # of the generator's training by Adam
+FEWEST_STEPS = 200
+
+
+def phrase_bank(texts: Floats, *, seed: int) -> Floats:
+    """Different texts that are not empty, unit rows, (m, d_t), m <= 4,096."""
+    different = np.unique(texts[texts.any(axis=1)], axis=0)
+    if len(different) < 2:
+        raise DataError(
+            "the baseline multimodal learns from texts, and the training samples have fewer than two different ones",
+            hint="leave its row out with --row",
+        )
+    rng = np.random.default_rng(seed_for(seed, "phrases"))
+    chosen = np.sort(rng.permutation(len(different))[:PHRASES])
+    return unit_rows(different[chosen])
+
+
+class PhraseGenerator(nn.Module):
+    """From features to a context in the space of texts.
+
+    Args:
+        v: Features of the training samples, (n, d_v): their mean and spread scale the input.
+        phrases: Unit rows, (m, d_t).
+        tau: Temperature of the phrases' scores.
+    """
+
+    def __init__(self, v: Tensor, phrases: Tensor, *, tau: float) -> None:
+        super().__init__()
+        self.tau = tau
+        self.mean: Tensor
+        self.spread: Tensor
+        self.phrases: Tensor
+        self.register_buffer("mean", v.mean(dim=0))
+        self.register_buffer("spread", v.std().clamp(min=1e-6))
+        self.register_buffer("phrases", phrases)
+        self.layers = nn.Sequential(nn.Linear(v.shape[1], WIDTH), nn.ReLU(), nn.Linear(WIDTH, phrases.shape[1]))
+
+    def scores(self, v: Tensor) -> Tensor:
+        """Logits of the phrases, (b, d_v) -> (b, m)."""
+        direction = unit_norm(self.layers((v - self.mean) / self.spread))
+        return direction @ self.phrases.T / self.tau
+
+    def forward(self, v: Tensor) -> Tensor:
+        """The context, (b, d_v) -> (b, d_t), unit norm."""
+        best, where = self.scores(v).topk(min(BEST, len(self.phrases)), dim=1)
+        weights = best.softmax(dim=1)  # (b, 10)
+        return unit_norm((weights[:, :, None] * self.phrases[where]).sum(dim=1))
+
+
+class Joined(nn.Module):
+    """A linear classifier on features and the context that they give, (b, d_v) -> (b, C).
+
+    Args:
+        generator: Fixed.
+        scale: Norm of the context beside v.
+        width: d_v.
+        classes: C.
+    """
+
+    def __init__(self, generator: PhraseGenerator, *, scale: float, width: int, classes: int) -> None:
+        super().__init__()
+        self.generator, self.scale = generator, scale
+        self.linear = nn.Linear(width + generator.phrases.shape[1], classes)
+
+    def forward(self, v: Tensor) -> Tensor:
+        context = self.scale * self.generator(v)
+        logits: Tensor = self.linear(torch.cat([v, context], dim=1))
+        return logits
+
+
+def _trained_generator(work: Work, v: Tensor, texts: Floats) -> PhraseGenerator:
+    """A generator that has learnt the phrases of the samples with a text."""
+    settings = work.run.settings
+    phrases = torch.from_numpy(phrase_bank(texts, seed=settings.seed)).to(work.device)
+    rows = torch.from_numpy(np.flatnonzero(texts.any(axis=1))).to(work.device)
+    s = torch.from_numpy(unit_rows(texts)).to(work.device)
+    torch.manual_seed(seed_for(settings.seed, "phrase generator") % 2**63)
+    generator = PhraseGenerator(v, phrases, tau=settings.net.tau).to(work.device)
+    plan = BatchPlan(len(rows), settings.pretrain.batch_size, settings.seed)
+    epochs = [plan.batches(epoch) for epoch in range(-(-FEWEST_STEPS // plan.steps) + settings.pretrain.epochs)]
+    batches = [torch.from_numpy(batch).to(work.device) for epoch in epochs for batch in epoch]
+
+    def loss(step: int) -> Tensor:
+        chosen = rows[batches[step]]
+        near = (s[chosen] @ phrases.T / generator.tau).softmax(dim=1)  # (b, m)
+        return functional.cross_entropy(generator.scores(v[chosen]), near)
+
+    minimise(
+        generator, loss, name="phrase generator", steps=len(batches), lr=RATE, decay=DECAY, bar=work.bar
+    )
+    return generator
+
+
+def learn(work: Work) -> Made:
+    """The generator, then the joined classifier on web labels; the encoder is step 1's."""
+    settings, training, net = work.run.settings, work.training, work.step1()
+    features = torch.from_numpy(work.features(training.positions, net)).to(work.device)
+    generator = _trained_generator(work, features, np.asarray(work.run.read(TEXTS), dtype=np.float32))
+    torch.manual_seed(seed_for(settings.seed, "joined classifier") % 2**63)
+    scale = float(features.norm(dim=1).mean())
+    joined = Joined(generator, scale=scale, width=features.shape[1], classes=len(training.classes))
+    net.heads.classifier = joined.to(work.device)  # type: ignore[assignment]
+    work.fit(ClassifierOnly(net, work.task, training.labels, work.ranks), "Multimodal")
+    return net, {"phrases": len(generator.phrases)}
