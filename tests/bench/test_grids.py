@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 import pytest
 
 from capro import config
+from capro.bench import published
 from capro.bench.baselines import BASELINES
 from capro.bench.grids import TABLES, GridRow, Table, table_of
 from capro.bench.pinned import PRESETS_DECIDE, pinned
@@ -91,6 +92,14 @@ def test_rows_carry_no_other_systems_name() -> None:
             assert row.baseline is not None, row.label
         if table.name == "text":
             assert not row.label.endswith("VSGraph"), row.label
+
+
+def test_every_system_of_the_papers_tables_is_a_row() -> None:
+    assert set(published.MAIN) <= {row.label for row in TABLES["main"].rows}
+    assert set(published.OPENSET) <= {row.label for row in TABLES["openset"].rows}
+    for name in ("main", "openset"):
+        shown = {row.label: row.paper for row in TABLES[name].rows if row.paper}
+        assert shown == (published.MAIN if name == "main" else published.OPENSET)
 
 
 def test_weights_are_set_to_zero_one_by_one() -> None:

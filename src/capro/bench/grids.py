@@ -71,7 +71,8 @@ SYSTEMS = {
     "Mix-up": "mixup", "Bootstrap": "bootstrap", "SCC": "scc", "NCR": "ncr", "Small-loss selection": "smallloss",
     "Co-teaching": "coteaching", "Confident learning (cleanlab)": "cleanlab",
     "MentorNet": "mentornet", "CurriculumNet": "curriculumnet", "CleanNet": "cleannet", "SOMNet": "somnet",
-    "MoPro": "mopro", "VSGraph": "vsgraph",
+    "MoPro": "mopro", "VSGraph": "vsgraph", "SINet": "sinet", "MILe": "mile", "Multimodal": "multimodal",
+    "MCPL": "mcpl",
 }  # fmt: skip
 
 

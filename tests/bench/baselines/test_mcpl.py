@@ -12,16 +12,14 @@ from capro.bench.baselines import mcpl
 from capro.bench.baselines.mcpl import PartialLabels, partial_loss, unknown_labels
 from capro.bench.baselines.selection import cross_validated
 from capro.nets.siamese import Siamese
-from tests.bench.baselines.toy_work import CLASSES, WIDTH, ToyWork
+from tests.bench.baselines.toy_work import CLASSES, ToyWork, f1_of, showing
 
 
 def pictures(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Features and membership: any number of classes each, (n, WIDTH) and (n, CLASSES)."""
     rng = np.random.default_rng(seed)
     member = rng.random((n, CLASSES)) < 0.4
-    v = rng.normal(size=(n, WIDTH))
-    v[:, :CLASSES] += 4 * member
-    return v.astype(np.float32), member
+    return showing(member, rng), member
 
 
 class Missing(ToyWork):
@@ -45,10 +43,7 @@ class Missing(ToyWork):
 
 
 def f1(net: Siamese) -> float:
-    v, member = pictures(400, 9)
-    with torch.no_grad():
-        said = net.eval()(torch.from_numpy(v)).query.p.sigmoid().numpy() > 0.5
-    return float(2 * (said & member).sum() / (said.sum() + member.sum()))
+    return f1_of(net, *pictures(400, 9))
 
 
 def test_it_finds_what_the_labels_miss() -> None:

@@ -12,7 +12,7 @@ from capro.bench.baselines import mile
 from capro.bench.baselines.mile import IteratedLearning, pseudo_labels
 from capro.nets.siamese import Siamese
 from capro.train.batches import Batch
-from tests.bench.baselines.toy_work import CLASSES, WIDTH, ToyWork
+from tests.bench.baselines.toy_work import CLASSES, ToyWork, f1_of, showing
 
 STEPS = 5  # of an epoch of the toy
 
@@ -23,17 +23,12 @@ def two_classes(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     shown = np.zeros((n, CLASSES), dtype=bool)
     for row in shown:
         row[rng.permutation(CLASSES)[:2]] = True
-    v = rng.normal(size=(n, WIDTH))
-    v[:, :CLASSES] += 4 * shown
-    return v.astype(np.float32), shown
+    return showing(shown, rng), shown
 
 
 def found(net: Siamese) -> float:
-    """F1 of the classes above one half on new pictures with two classes."""
-    v, shown = two_classes(300, 77)
-    with torch.no_grad():
-        said = net.eval()(torch.from_numpy(v)).query.p.sigmoid().numpy() > 0.5
-    return float(2 * (said & shown).sum() / (said.sum() + shown.sum()))
+    """F1 on new pictures with two classes."""
+    return f1_of(net, *two_classes(300, 77))
 
 
 def ambiguous() -> ToyWork:

@@ -55,7 +55,9 @@ def test_it_beats_vanilla_where_a_name_has_two_meanings() -> None:
 def test_the_texts_tell_which_meaning_is_meant() -> None:
     with_texts, without = TwoMeanings(), TwoMeanings(texts=False)
     assert separation(weights(with_texts), with_texts.right) > 0.9
-    assert separation(weights(with_texts), with_texts.right) > separation(weights(without), without.right) + 0.1
+    assert (
+        separation(weights(with_texts), with_texts.right) > separation(weights(without), without.right) + 0.1
+    )
 
 
 @given(st.integers(2, 8), st.integers(0, 99))

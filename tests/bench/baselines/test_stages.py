@@ -52,7 +52,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return prepare(tmp_path_factory.mktemp("full"), *small)
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", [name for name, each in BASELINES.items() if each.one])
 def test_one_label(single: Run, name: str) -> None:
     if name == "cleanlab":
         pytest.importorskip("cleanlab")
@@ -85,7 +85,7 @@ def test_baselines_differ(single: Run) -> None:
             assert np.abs(a - b).max() > 1e-4
 
 
-PUBLISHED = ("cleannet", "curriculumnet", "mentornet", "mopro", "somnet", "vsgraph")
+PUBLISHED = ("cleannet", "curriculumnet", "mentornet", "mile", "mopro", "sinet", "somnet", "vsgraph")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -102,6 +102,29 @@ def test_the_encoder_learns_too(full: Run, name: str) -> None:
 def test_several_labels_are_refused_where_a_system_has_no_form_for_them(several: Run, name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} has no form for several labels") as error:
         baseline(several, name)
+    assert "--row" in error.value.hint
+
+
+def test_the_encoder_learns_from_partial_labels_too(tmp_path: Path) -> None:
+    small = ("net.mode=full", "views.size=16", "pretrain.epochs=2")
+    run = prepare(tmp_path, *small, multi=True)
+    baseline(run, "mcpl")
+    before = net_state(new_net(run, training_set(run)))
+    after = run.read(STEP1.of("baselines/mcpl"))
+    assert any(key.startswith("encoder.") and not torch.equal(after[key], before[key]) for key in after)
+
+
+def test_multimodal_works_where_the_encoder_learns(full: Run) -> None:
+    """With step 1's encoder, which stays; the joined classifier is kept with the model."""
+    baseline(full, "multimodal")
+    before, after = full.read(STEP1), full.read(STEP1.of("baselines/multimodal"))
+    assert all(torch.equal(after[key], before[key]) for key in after if key.startswith("encoder."))
+    assert "heads.classifier.generator.phrases" in after
+
+
+def test_one_label_is_refused_where_a_system_has_no_form_for_it(single: Run) -> None:
+    with pytest.raises(ConfigError, match="mcpl has no form for one label") as error:
+        baseline(single, "mcpl")
     assert "--row" in error.value.hint
 
 

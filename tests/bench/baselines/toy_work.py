@@ -130,6 +130,20 @@ def batch(v: NDArray[np.float32], epoch: int) -> Batch:
     return Batch(epoch, 0, everyone, slice(0, len(v)), torch.from_numpy(v), None, everyone)
 
 
+def showing(shown: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Features of pictures that show several classes, (n, CLASSES) -> (n, WIDTH)."""
+    v = rng.normal(size=(len(shown), WIDTH))
+    v[:, :CLASSES] += 4 * shown
+    return v.astype(np.float32)
+
+
+def f1_of(net: Siamese, v: NDArray[np.float32], shown: NDArray[np.bool_]) -> float:
+    """F1 of all classes above one half against those that are shown."""
+    with torch.no_grad():
+        said = net.eval()(torch.from_numpy(v)).query.p.sigmoid().numpy() > 0.5
+    return float(2 * (said & shown).sum() / (said.sum() + shown.sum()))
+
+
 def separation(scores: NDArray[Any], right: NDArray[np.bool_]) -> float:
     """Share of pairs of a right and a wrong label in which the right one has the higher score; 0.5 is chance."""
     a, b = scores[right][:, None], scores[~right][None]

@@ -4,7 +4,7 @@
 `ncr` change the loss (references.py), `smallloss` and `coteaching` choose samples by their loss,
 `cleanlab` filters by confident learning before training, `knn` votes. Systems of other papers have a
 module each, which says what it follows, what it leaves out and why: `mentornet`, `curriculumnet`,
-`cleannet`, `somnet`, `mopro`, `vsgraph`.
+`cleannet`, `somnet`, `mopro`, `vsgraph`, `sinet`, `mile`, `mcpl`, `multimodal`.
 """
 
 from __future__ import annotations

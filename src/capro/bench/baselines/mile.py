@@ -16,8 +16,8 @@ generation to generation. k_t and k_s are ours: a generation is one epoch, half 
 together take as many steps as vanilla, so each takes half of them. Different: the pseudo-labels of a sample without any
 class above rho are its web label, so that no sample is labelled as nothing. Losses are summed over classes, so
 that the rate of step 1 fits.
-One label only: the paper treats pictures with one label. What is reported are the classifier's softmax scores, in the order
-of its sigmoids.
+One label only: the paper treats pictures with one label. What is reported are softmax scores, which are in the order of
+the sigmoids.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ visual features of the pixels. At test time there are pixels alone. The formulas
 
 - Phrases: up to 4,096 different texts of the training samples, as the run's text encoder has them.
 - Generator: two layers on step 1's features give a direction in the space of texts; phrases are scored by its cosine
-  over tau. It learns, by cross-entropy, how near each phrase is to a sample's own text (a softmax of the same form). Its
-  context is the mean of the ten best phrases, weighted by their scores' softmax, of unit norm.
+  over tau. It learns, by cross-entropy, how near each phrase is to a sample's own text (a softmax of the same form).
+  Its context is the mean of the ten best phrases, weighted by their scores' softmax, of unit norm.
 - Classifier: linear on [v; context], the context scaled to the mean norm of v; trained on web labels.
 
 Left out: training the image encoder together with the rest; it is step 1's and stays as it is, also where the encoder
@@ -74,7 +74,9 @@ class PhraseGenerator(nn.Module):
         self.register_buffer("mean", v.mean(dim=0))
         self.register_buffer("spread", v.std().clamp(min=1e-6))
         self.register_buffer("phrases", phrases)
-        self.layers = nn.Sequential(nn.Linear(v.shape[1], WIDTH), nn.ReLU(), nn.Linear(WIDTH, phrases.shape[1]))
+        self.layers = nn.Sequential(
+            nn.Linear(v.shape[1], WIDTH), nn.ReLU(), nn.Linear(WIDTH, phrases.shape[1])
+        )
 
     def scores(self, v: Tensor) -> Tensor:
         """Logits of the phrases, (b, d_v) -> (b, m)."""
@@ -118,7 +120,9 @@ def _trained_generator(work: Work, v: Tensor, texts: Floats) -> PhraseGenerator:
     torch.manual_seed(seed_for(settings.seed, "phrase generator") % 2**63)
     generator = PhraseGenerator(v, phrases, tau=settings.net.tau).to(work.device)
     plan = BatchPlan(len(rows), settings.pretrain.batch_size, settings.seed)
-    epochs = [plan.batches(epoch) for epoch in range(-(-FEWEST_STEPS // plan.steps) + settings.pretrain.epochs)]
+    epochs = [
+        plan.batches(epoch) for epoch in range(-(-FEWEST_STEPS // plan.steps) + settings.pretrain.epochs)
+    ]
     batches = [torch.from_numpy(batch).to(work.device) for epoch in epochs for batch in epoch]
 
     def loss(step: int) -> Tensor:
@@ -126,9 +130,7 @@ def _trained_generator(work: Work, v: Tensor, texts: Floats) -> PhraseGenerator:
         near = (s[chosen] @ phrases.T / generator.tau).softmax(dim=1)  # (b, m)
         return functional.cross_entropy(generator.scores(v[chosen]), near)
 
-    minimise(
-        generator, loss, name="phrase generator", steps=len(batches), lr=RATE, decay=DECAY, bar=work.bar
-    )
+    minimise(generator, loss, name="phrase generator", steps=len(batches), lr=RATE, decay=DECAY, bar=work.bar)
     return generator
 
 

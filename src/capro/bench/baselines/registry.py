@@ -6,7 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from capro.bench.baselines import cleannet, curriculumnet, mentornet, mopro, simple, somnet, vsgraph
+from capro.bench.baselines import (
+    cleannet,
+    curriculumnet,
+    mcpl,
+    mentornet,
+    mile,
+    mopro,
+    multimodal,
+    simple,
+    sinet,
+    somnet,
+    vsgraph,
+)
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
 from capro.method.references import own_settings
@@ -23,6 +35,7 @@ class Baseline:
         believes: Whether it reads cross-validated beliefs, from whether samples carry several labels.
         settings: The settings that decide it beside those of step 1.
         reads: Stages of the plan that it reads beside scan, classes and pretrain; done where missing.
+        one: Whether it has a form for one label.
         several: Whether it has a form for several labels.
         verified: Whether it learns from verified samples (``baselines.verified``).
         version: Raise it when the baseline changes: stored results of the old one are then not fresh.
@@ -32,6 +45,7 @@ class Baseline:
     believes: Callable[[bool], bool] = lambda _: False
     settings: Callable[[Settings], dict[str, Any]] = lambda _: {}
     reads: tuple[str, ...] = ()
+    one: bool = True
     several: bool = True
     verified: Literal["never", "if given", "always"] = "never"
     version: int = 1
@@ -67,4 +81,8 @@ BASELINES: dict[str, Baseline] = {
     "mopro": Baseline(mopro.learn, settings=mopro.own_settings),
     "somnet": Baseline(somnet.learn, several=False),
     "vsgraph": Baseline(vsgraph.learn, settings=vsgraph.own_settings, reads=("embed",)),
+    "sinet": Baseline(sinet.learn, reads=("embed",), several=False),
+    "mile": Baseline(mile.learn, several=False),
+    "mcpl": Baseline(mcpl.learn, believes=lambda _: True, one=False),
+    "multimodal": Baseline(multimodal.learn, reads=("embed",)),
 }

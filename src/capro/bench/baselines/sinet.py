@@ -76,7 +76,7 @@ def prototypes(v: Floats, s: Floats, labels: Ints, n_classes: int) -> Floats:
     for c in np.unique(labels):
         rows = np.flatnonzero(labels == c)
         rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), LARGEST)).astype(np.int64)]
-        graph = (relations(v[rows]) + relations(s[rows])) / 2
+        graph = relations(v[rows]) + relations(s[rows])  # twice A: the eigenvector is the same
         found[c] = agreement(graph) @ v[rows]
     return unit_rows(found)
 

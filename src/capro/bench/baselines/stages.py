@@ -103,10 +103,9 @@ def baseline(run: Run, name: str, *, watch: Watch = SILENT, plan: Plan = PLAN) -
             hint="start the command without torchrun or accelerate",
         )
     chosen, several = BASELINES[name], manifest_of(run).task != "single"
-    if several and not chosen.several:
-        raise ConfigError(
-            f"the baseline {name} has no form for several labels", hint="leave its row out with --row"
-        )
+    if not (chosen.several if several else chosen.one):
+        kind = "several labels" if several else "one label"
+        raise ConfigError(f"the baseline {name} has no form for {kind}", hint="leave its row out with --row")
     if chosen.verified == "always" and not run.settings.baselines.verified:
         raise ConfigError(
             f"the baseline {name} needs verified samples, and baselines.verified is not set",
