@@ -37,6 +37,7 @@ from capro.train.classifier_only import ClassifierOnly
 Floats = NDArray[np.float32]
 
 PHRASES = 4096  # at most
+DRAWN = 8  # texts that are looked at for each phrase: a million is not sorted for 4,096
 BEST = 10  # phrases that make a context
 WIDTH = 512  # of the generator's hidden layer
 RATE, DECAY = 1e-3, 1e-4  # of the generator's training by Adam
@@ -45,13 +46,14 @@ FEWEST_STEPS = 200
 
 def phrase_bank(texts: Floats, *, seed: int) -> Floats:
     """Different texts that are not empty, unit rows, (m, d_t), m <= 4,096."""
-    different = np.unique(texts[texts.any(axis=1)], axis=0)
+    rng = np.random.default_rng(seed_for(seed, "phrases"))
+    rows = rng.permutation(np.flatnonzero(texts.any(axis=1)))[: DRAWN * PHRASES]
+    different = np.unique(texts[rows], axis=0)
     if len(different) < 2:
         raise DataError(
             "the baseline multimodal learns from texts, and the training samples have fewer than two different ones",
             hint="leave its row out with --row",
         )
-    rng = np.random.default_rng(seed_for(seed, "phrases"))
     chosen = np.sort(rng.permutation(len(different))[:PHRASES])
     return unit_rows(different[chosen])
 
