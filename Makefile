@@ -22,7 +22,7 @@ $(BIN)/python:
 
 # One pip call each: a second call without torch's range could pull another torch. -qq: errors only.
 .venv/.run: pyproject.toml | $(BIN)/python
-	@echo "installing capro into .venv: about 480 MB are downloaded, 190 of them PyTorch for CPUs (a build for CUDA has gigabytes)"
+	@echo "installing capro into .venv: about 510 MB are downloaded, 190 of them PyTorch for CPUs (a build for CUDA has gigabytes)"
 	@$(BIN)/python -m pip install -qq -e ".[review]"
 	@$(BIN)/python -c "import capro, torch, faiss, typer"
 	@touch $@

@@ -71,7 +71,7 @@ def machine(run_path: Path) -> dict[str, float]:
     threads = ThreadPoolExecutor(torch.get_num_threads())
     backbone = pretrained(run.settings).eval()
     size = run.settings.views.size or backbone.size
-    encoder = for_inference(backbone, (3, size, size)).to(memory_format=torch.channels_last)
+    encoder = for_inference(backbone.to(memory_format=torch.channels_last), (3, size, size), onnx=True)
     x = torch.rand(CPU_BATCH, 3, size, size).contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
         return {

@@ -1,6 +1,6 @@
 """Checks that what README.md, CONTRIBUTING.md and docs/ name exists: `make docs`.
 
-Commands with their options, settings with their values, presets, make targets, files, imports and
+Commands with their options, settings with their values, presets, make targets, files, functions, imports and
 links. A page may show a mistake on purpose in a ``text`` block, which is not read.
 
     python scripts/check_docs.py           prints problems, exits with 1 if there are any
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import pkgutil
 import re
 import shlex
 import sys
@@ -27,6 +28,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import reference  # noqa: E402
 from capro import config  # noqa: E402
+from capro.bench.grids import TABLES  # noqa: E402
 from capro.data.images import REASONS  # noqa: E402
 from capro.data.manifest import ROW_REASONS  # noqa: E402
 from capro.errors import CaproError, did_you_mean  # noqa: E402
@@ -164,9 +166,12 @@ def check_block(language: str, content: str) -> Iterator[str]:
 
 
 def check_inline(content: str) -> Iterator[str]:
-    """Inline code: a command, a setting, or a file."""
+    """Inline code: a command, a setting, something of the package, or a file."""
     if content.split()[:1] in (["capro"], ["make"], ["python"]):
         yield from check_line(content)
+        return
+    if re.fullmatch(r"capro(\.\w+)+", content):
+        yield from check_object(content)
         return
     name, equals, _ = content.partition("=")
     stage, dot, key = name.partition(".")
@@ -181,6 +186,14 @@ def check_inline(content: str) -> Iterator[str]:
         return
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", content):
         yield from check_file(content)
+
+
+def check_object(name: str) -> Iterator[str]:
+    """A module, function or class by its dotted name must be there."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError) as error:
+        yield f"no '{name}': {error}"
 
 
 def check_file(name: str) -> Iterator[str]:
@@ -265,6 +278,8 @@ def check_capro(words: list[str]) -> Iterator[str]:
             continue
         if not word.startswith("-"):
             arguments -= 1
+            if name == "capro bench" and word not in {*TABLES, "all"} and not word.isupper():
+                yield f"`{shown}`: no table '{word}': {did_you_mean(word, TABLES)}"
         elif option not in flags:
             yield f"`{shown}`: no option '{option}': {did_you_mean(option, flags)}"
             return

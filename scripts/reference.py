@@ -62,7 +62,10 @@ def _parameter(parameter: Any) -> list[str]:
 
 def _settings() -> Iterator[str]:
     yield "## Settings\n"
-    yield ("Later wins: default, preset, settings file, `--set stage.name=value`.\n")
+    yield (
+        "Later wins: default, preset, settings file, `--set stage.name=value`. The defaults are those of "
+        "the preset `paper`.\n"
+    )
     yield f"`seed` (default {config.Settings().seed}): {_meaning(config.Settings, 'seed')}.\n"
     for stage, kind in config.sections().items():
         yield f"### {stage}\n"

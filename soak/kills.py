@@ -61,4 +61,4 @@ def _disturbed(step: Step, run: Path, way: str, at: int, rng: random.Random) -> 
     return command.wait()
 
 
-ATTACK = Attack("kills", goal=2000, share=8, ready=_ready)
+ATTACK = Attack("kills", goal=2000, share=16, ready=_ready)

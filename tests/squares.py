@@ -87,7 +87,7 @@ def settings(data: Path, *overrides: str, multi: bool = False) -> Settings:
             "views.size=32", "match.k=3", "match.top_k=4",
             "pretrain.epochs=4", "pretrain.batch_size=16", "pretrain.warmup_epochs=0",
             "train.epochs=2", "train.batch_size=16", "train.queue=32", "train.warmup_epochs=0",
-            "train.frozen_epochs=0", "train.correct_after=1", "train.prototype_momentum=0.9",
+            "train.frozen_epochs=0", "train.correct_after=1", "train.prototype_momentum=0.9", "match.contrast=1",
             "finetune.epochs=2", "finetune.batch_size=16", "finetune.lr=0.05",
             *overrides,
         ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,66 @@ def test_presets_are_the_papers_table(name: str, webvision: float, google: float
         assert getattr(getattr(config.load(preset_name=preset), stage), key) == value
 
 
+# What the paper leaves out and the released scripts have.
+SCRIPTS = [
+    ("train.correct_after", 10, 20, 40),
+    ("train.key_momentum", 0.999, 0.999, 0.999),
+    ("net.weights", None, None, "timm/resnet50.tv_in1k"),
+    ("views.grey", 0.2, 0.2, 0.2),
+]
+
+
+@pytest.mark.parametrize(("name", "webvision", "google", "nuswide"), SCRIPTS)
+def test_what_the_paper_leaves_out_is_the_scripts(
+    name: str, webvision: object, google: object, nuswide: object
+) -> None:
+    for preset, value in (("webvision1k", webvision), ("google500", google), ("nuswide", nuswide)):
+        assert config.value_of(config.load(preset_name=preset), name) == value, preset
+
+
+def preset_lines(name: str) -> list[str]:
+    """The lines of a preset file that hold a value."""
+    text = (Path(config.__file__).parent / "presets" / f"{name}.yaml").read_text()
+    return [line for line in text.splitlines() if re.match(r" *\w+: *[^# ]", line) and "base:" not in line]
+
+
 @pytest.mark.parametrize("name", config.preset_names())
 def test_every_preset_value_has_a_comment_and_loads(name: str) -> None:
-    text = (Path(config.__file__).parent / "presets" / f"{name}.yaml").read_text()
-    values = [line for line in text.splitlines() if line.startswith("  ") and ":" in line]
-    bare = [line for line in values if "#" not in line and "mode: full" not in line]
-    assert bare == []
+    assert [line for line in preset_lines(name) if "#" not in line] == []
     assert isinstance(config.load(preset_name=name), Settings)
+
+
+PUBLISHED = ["webvision1k", "google500", "nuswide"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_value_of_a_published_preset_has_its_origin(name: str) -> None:
+    lines = preset_lines(name)
+    assert [line for line in lines if not re.search(r" # (paper|scripts|ours): [\w\"]", line)] == []
+    values = config.preset(name)
+    assert len(lines) == sum(len(part) if isinstance(part, dict) else 1 for part in values.values())
+    # a value that the paper's table has is said to be the paper's, one of the scripts' the scripts'
+    origin = dict(re.match(r" *(\w+): .*? # (\w+):", line).groups() for line in lines)  # type: ignore[union-attr]
+    assert {origin[setting.split(".")[1]] for setting, *_ in PAPER} == {"paper"}
+    scripts = {setting.split(".")[1] for setting, *values in SCRIPTS}
+    assert {key for key, word in origin.items() if word == "scripts"} == scripts
+
+
+def test_a_published_preset_names_every_setting_of_the_method() -> None:
+    given = config.preset("webvision1k")
+    left_out = {
+        stage: set(config.sections()[stage].model_fields) - set(given[stage])
+        for stage in ("pretrain", "match", "train")
+    }
+    assert left_out == {  # how a search is done, and what only start: anchors needs
+        "pretrain": set(),
+        "match": {"exact_below", "memory_gb", "index", "recall"},
+        "train": {"anchor_epochs"},
+    }
+
+
+def test_without_a_preset_every_setting_is_the_papers() -> None:
+    assert config.differences(config.load(), config.load(preset_name="paper")) == []
 
 
 @pytest.mark.parametrize("name", [None, *config.preset_names()])

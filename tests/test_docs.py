@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -35,6 +36,9 @@ def problems(text: str, tmp_path: Path) -> list[str]:
         ("`capro run --set train.gamma=7`", "train.gamma: input should be less"),
         ("`train.gama`", "no setting 'train.gama': did you mean 'gamma'?"),
         ("`train.start=anchor`", "input should be 'web' or 'anchors'"),
+        ("`capro bench mian`", "no table 'mian': did you mean 'main'?"),
+        ("`capro.method.losses.totl`", "no 'capro.method.losses.totl'"),
+        ("`capro.methd.losses`", "no 'capro.methd.losses'"),
         ("`make tset`", "no make target 'tset'"),
         ("`python scripts/none.py`", "no file 'scripts/none.py'"),
         ("`src/capro/none.py`", "no file 'src/capro/none.py'"),
@@ -77,3 +81,50 @@ capro rum
 ```
 """
     assert problems(text, tmp_path) == []
+
+
+# --- docs/paper.md --------------------------------------------------------------------------------
+
+PAPER = Path("/work/shared/paper/capro.tex")
+COUNTS = {"Eq.": 9, "Tab.": 12, "Fig.": 8, "Algo.": 1}
+WORDS = {"equal", "reading", "extension", "not here"}
+
+
+def paper_rows() -> list[list[str]]:
+    """The rows of the page's tables of four columns: what, made by, what to know, one word."""
+    text = (ROOT / "docs" / "paper.md").read_text("utf-8").partition("## Readings")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line[:1] == "|"]
+    return [row for row in rows if row[0] not in ("in the paper", "what") and set(row[0]) != {"-"}]
+
+
+def test_the_page_of_the_paper_has_every_numbered_piece_once_in_order() -> None:
+    named = [found for row in paper_rows() if (found := re.match(r"(Eq\.|Tab\.|Fig\.|Algo\.) (\d+)", row[0]))]
+    for kind, count in COUNTS.items():
+        numbers = [int(found[2]) for found in named if found[1] == kind]
+        assert sorted(set(numbers)) == [*range(1, count + 1)], kind
+        assert numbers == sorted(numbers), kind
+
+
+def test_each_piece_has_what_makes_it_and_one_word() -> None:
+    for row in paper_rows():
+        assert len(row) == 4, row
+        assert row[3] in WORDS, row
+        made_by = re.findall(r"`(capro[. ][^`]+|python [^`]+)`|\]\((\w+\.md)\)", row[1])
+        assert made_by, row  # check_docs looks each of them up
+        assert not re.sub(r"`[^`]+`|\[[^]]*\]\([^)]*\)|[, ]", "", row[1]), row
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not part of the repository")
+def test_the_counts_are_the_papers() -> None:
+    tex = PAPER.read_text("utf-8")
+    tables = "".join(re.findall(r"\\begin{table}.*?\\end{table}", tex, re.DOTALL))
+    figures = "".join(re.findall(r"\\begin{figure}.*?\\end{figure}", tex, re.DOTALL))
+    algorithms = len(re.findall(r"\\begin{algorithm}", tex))
+    counted = {
+        "Eq.": len(re.findall(r"\\begin{equation}", tex)),
+        "Tab.": len(re.findall(r"\\caption(?:box)?{", tables)) - algorithms,
+        "Fig.": len(re.findall(r"\\caption{", figures)),
+        "Algo.": algorithms,
+    }
+    assert counted == COUNTS

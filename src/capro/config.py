@@ -1,8 +1,8 @@
 """Settings: one frozen class per stage, presets, and overrides by dotted name.
 
-Resolution order, later wins: defaults, preset, file, ``--set stage.name=value``. A field's
-description is the comment that ``capro config show`` prints beside the value; it names the paper's
-symbol and where the default comes from.
+Resolution order, later wins: defaults, preset, file, ``--set stage.name=value``. The defaults are those of the preset
+``paper``; a test compares them. A field's description is the comment that ``capro config show`` prints beside the
+value; it names the paper's symbol and where the default comes from.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ class NetSettings(Section):
     backbone: str = setting(
         "resnet50", "small, resnet18, resnet50, lite0, lite1, lite2, or a Hugging Face model or folder"
     )
-    weights: str | None = setting(None, "safetensors file with the backbone's weights")
+    weights: str | None = setting(
+        None, "safetensors file with the backbone's weights, ours or torchvision's, or a Hugging Face name"
+    )
     mode: Literal["full", "frozen"] = setting("full", "full: the encoder learns; frozen: heads only")
     frozen_views: Count | None = setting(
         None, "augmented views per sample whose features are cached; unset: 3, or none with method plus"
@@ -142,6 +144,9 @@ class NetSettings(Section):
     centred: bool = setting(False, "frozen mode: heads see features less their mean, in all steps")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto", "auto: half precision only where the hardware is fast at it"
+    )
+    runtime: Literal["auto", "torch"] = setting(
+        "auto", "features on a CPU; auto: by ONNX Runtime where it gives the same to 1e-4, torch: never"
     )
     embedding_dim: Positive = setting(128, "d_p, Tab. hyper-parameters")
     tau: Rate = setting(0.1, "temperature, Tab. hyper-parameters")
@@ -181,6 +186,9 @@ class MatchSettings(Section):
 
     enhancer: Literal["none", "knn", "reciprocal"] = setting("reciprocal", "knn: VSGraph; reciprocal: ours")
     k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
+    own_neighbour: bool = setting(
+        False, "a sample is in its own R(x, k) of Eq. 3, as in the released scripts (docs/paper.md)"
+    )
     exact_below: Positive = setting(200_000, "more samples are searched by IVF")
     memory_gb: Weight = setting(0.0, "memory limit of the graph in GB, the rest goes to disk; 0: no limit")
     index: Literal["auto", "exact", "ivf", "pq"] = setting(
@@ -190,7 +198,7 @@ class MatchSettings(Section):
     anchors: Literal["text", "random"] = setting("text", "random: the ablation's baseline")
     top_k: Positive = setting(50, "K, anchors per class, Tab. hyper-parameters")
     contrast: Weight = setting(
-        1.0, "weight of being nearer to another class's text (one label only); 0: Eq. 4"
+        0.0, "weight of being nearer to another class's text (one label only); 0: Eq. 4"
     )
     random_share: Share = setting(0.0, "share of the K drawn at random, for diversity (Conclusion)")
 
@@ -202,7 +210,7 @@ class TrainSettings(Schedule):
     start: Literal["web", "anchors"] = setting("web", "heads of step 1, or trained on anchors first")
     anchor_epochs: Count = setting(20, "passes over the anchors where start is anchors")
     frozen_epochs: Count = setting(5, "epochs with the encoder frozen, Tab. hyper-parameters")
-    correct_after: Count = setting(5, "epochs before labels are corrected")
+    correct_after: Count = setting(10, "epochs before labels are corrected (released scripts)")
     policy: Literal["capro", "mopro"] = setting("capro", "capro: anchors keep their label (Eq. 7)")
     gamma: Share = setting(0.6, "threshold of the label rule, Tab. hyper-parameters")
     alpha: Share = setting(0.5, "classifier against prototypes, Tab. hyper-parameters")

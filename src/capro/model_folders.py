@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capro.config import Settings
-from capro.errors import ConfigError, did_you_mean
+from capro.errors import ConfigError, did_you_mean, first_line
 
 
 def looks_foreign(name: str) -> bool:
@@ -51,8 +51,40 @@ def model_folder(name: str, kind: str) -> Path | None:
     )
 
 
-def check_models(settings: Settings) -> None:
-    """Refuse a mistyped folder of an encoder before any work is done."""
+def weights_file(name: str) -> Path:
+    """The safetensors file that ``net.weights`` names: itself, or that of a folder or of the hub's org/model.
+
+    >>> weights_file("runs/a/step1.safetensors").as_posix()
+    'runs/a/step1.safetensors'
+    """
+    path = Path(name).expanduser()
+    if path.is_file() or path.suffix == ".safetensors" or "/" not in name:
+        return path  # one that is not there is refused by its reader
+    folder = model_folder(name, "weights")
+    if folder is not None:
+        return folder / "model.safetensors"
+    from huggingface_hub import hf_hub_download
+
+    try:
+        with quiet():
+            return Path(hf_hub_download(name, "model.safetensors"))
+    except Exception as error:  # the hub's own, and those of whatever lies between
+        raise ConfigError(
+            f"weights '{name}': no model.safetensors from the Hugging Face hub: {first_line(error)}",
+            hint="fetch it where there is a network and name the file, --set net.weights=FILE.safetensors; "
+            "--set net.weights=null starts from random weights",
+        ) from error
+
+
+def check_models(settings: Settings, *, begun: bool = False) -> None:
+    """Refuse a mistyped folder of an encoder before any work is done, and weights that cannot be had.
+
+    Args:
+        settings: Of the run.
+        begun: Step 1 has finished: its weights are not needed any more.
+    """
+    if settings.net.weights and not begun and not (path := weights_file(settings.net.weights)).is_file():
+        raise ConfigError(f"net.weights: {path}: no such file", hint="check the path")
     net, embed = settings.net, settings.embed
     named = {net.backbone: "backbone", embed.visual: "backbone", embed.text_encoder: "text encoder"}
     for name, kind in named.items():
@@ -62,22 +94,26 @@ def check_models(settings: Settings) -> None:
 
 @contextmanager
 def quiet(*, offline: bool = False) -> Iterator[None]:
-    """No bars and reports of transformers while it loads: ours is the one progress display.
+    """No bars and reports of transformers and the hub's client while they load: ours is the one progress display.
 
     Args:
         offline: Nor does it ask the hub, whatever a folder names; some names reach other libraries than transformers.
     """
     from huggingface_hub import constants
+    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
     before, level, bars = constants.HF_HUB_OFFLINE, logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub_level = hub.get_verbosity()
     constants.HF_HUB_OFFLINE = before or offline
     logging.set_verbosity_error()
+    hub.set_verbosity(logging.ERROR)  # each retry is a line
     logging.disable_progress_bar()
     try:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
         logging.set_verbosity(level)
+        hub.set_verbosity(hub_level)
         if bars:
             logging.enable_progress_bar()

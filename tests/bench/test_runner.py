@@ -17,7 +17,7 @@ from capro.errors import ConfigError, DataError, RunError
 from capro.run.directory import Run
 from capro.run.lock import LOCK
 from capro.run.progress import Lines
-from capro.stages import PLAN, clean
+from capro.stages import PLAN
 from tests import squares as tiny
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,9 @@ def done(data: Path) -> Bench:
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clean, "STAGE", replace(clean.STAGE, check=check))  # between clean and finetune
+        patch.setitem(
+            PLAN._stages, "clean", replace(PLAN["clean"], check=check)
+        )  # between clean and finetune
         with pytest.raises(KeyboardInterrupt):
             bench(work, "policy")
     bench(work, "policy")

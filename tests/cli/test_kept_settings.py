@@ -146,8 +146,6 @@ def test_what_a_setting_has_not_reached_is_not_taken_out(run: Path, capro: Any, 
 def test_a_stage_that_fails_keeps_the_settings_of_those_before_it(
     run: Path, capro: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
     from capro.errors import DataError
     from capro.stages import finetune
 
@@ -155,7 +153,7 @@ def test_a_stage_that_fails_keeps_the_settings_of_those_before_it(
         raise DataError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetune, "STAGE", replace(finetune.STAGE, work=broken))
+        patch.setattr(finetune, "work", broken)
         words = ["--set", "plus.ask_below=0.2", "--set", "finetune.lr=0.04"]
         code, _, err = capro("run", "--run", run, *words)
     assert (code, "the disk is full" in err) == (2, True)

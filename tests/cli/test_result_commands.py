@@ -6,6 +6,8 @@ import csv
 import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def capro(*words: object) -> None:
     app(list(map(str, words)), standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["export RUN --out NEW", "report RUN", "doctor RUN", "review RUN --export NEW.csv", "scan --run RUN"],
+)
+def test_a_command_that_needs_no_torch_does_not_import_it(run: Path, tmp_path: Path, words: str) -> None:
+    named = words.replace("RUN", str(run)).replace("NEW", str(tmp_path / "new")).split()
+    code = (
+        f"import sys; sys.argv = ['capro', *{named}]\n"
+        "from capro.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: code = end.code\n"
+        "else: code = 0\n"
+        "print('LOADED', code or 0, sorted({'torch', 'transformers', 'sklearn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED 0 []", done.stderr
 
 
 def test_export_prints_how_to_read_it_back(run: Path, tmp_path: Path, capsys: Any) -> None:

@@ -78,19 +78,23 @@ def webvision(root: Path, *, per_query: int = 2, val: int = 2) -> Path:
 
 
 def nuswide(
-    root: Path, train: list[list[str]], test: list[tuple[list[str], list[str]]], *, whole: bool = False
+    root: Path,
+    train: list[tuple[list[str], list[str]]],
+    test: list[tuple[list[str], list[str]]],
+    *,
+    whole: bool = False,
 ) -> Path:
-    """A tree of NUS-WIDE: web labels of training images, web and true labels of test images.
+    """A tree of NUS-WIDE.
 
     Args:
         root: Where.
-        train: Concepts among the tags of each training image.
-        test: The same of each test image, and its true concepts.
+        train: Concepts among the tags of each training image, and its verified concepts.
+        test: The same of each test image.
         whole: Labels in AllLabels alone, without TrainTestLabels.
     """
     put(root / "ConceptsList" / "Concepts81.txt", "".join(f"{name}\r\n" for name in CONCEPTS))
     everyone, tags, truths = [], [], []
-    splits = {"Train": [(web, web) for web in train], "Test": test}
+    splits = {"Train": train, "Test": test}
     for part, images in splits.items():
         listed, rows = [], []
         for number, (web, truth) in enumerate(images):

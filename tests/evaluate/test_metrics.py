@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from scipy.stats import binomtest
 from sklearn import metrics as theirs
 from sklearn.calibration import calibration_curve
 
-from capro.errors import DataError
+from capro.errors import DataError, RunError
+from capro.evaluate import comparison, open_set
 from capro.evaluate import metrics as ours
 
 
@@ -158,6 +160,31 @@ def test_no_positive_and_no_sample_are_no_warning() -> None:
         assert np.isnan(empty["mAP"])
         assert empty["C-F1"] == 0
         assert np.isnan(ours.top_k_accuracy(np.zeros((0, 3)), np.zeros(0, dtype=np.int64)))
+
+
+@pytest.mark.parametrize("figure", [
+    ours.headline, ours.summary, ours.top_k_accuracy, ours.class_accuracy, ours.confusion, ours.reliability,
+    ours.by_class, open_set.curve, open_set.answer_curve, lambda s, y: comparison.paired_interval(s, s, y),
+])  # fmt: skip
+def test_nan_is_an_error_and_not_class_0(figure: Callable[..., object]) -> None:
+    scores, y = draw(0, 9, 4, coarse=False), np.arange(9) % 4
+    figure(scores, y)
+    scores[6, 2] = np.nan
+    with pytest.raises(RunError, match=r"sample number 6 has nan as a score"):
+        figure(scores, y)
+
+
+@pytest.mark.parametrize("figure", [
+    ours.headline, ours.summary, ours.reliability, ours.at_threshold, ours.released_variants,
+    ours.average_precision, ours.confusion_multi, open_set.label_curve,
+])  # fmt: skip
+def test_nan_is_an_error_with_several_labels(figure: Callable[..., object]) -> None:
+    scores = draw(0, 9, 4, coarse=False)
+    y = (scores > 0.5).astype(np.int64)
+    figure(scores, y)
+    scores[6, 2] = np.nan
+    with pytest.raises(RunError, match=r"has nan as a score"):
+        figure(scores, y)
 
 
 def test_bins_must_be_positive() -> None:

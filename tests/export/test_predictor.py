@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from capro.errors import CaproError
+from capro.errors import CaproError, RunError
 from capro.export.model_config import FORMAT
 from capro.export.predictor import Item, Predictor, find_images, save_rows, stream_rows
 from capro.nets.backbones import load_backbone
@@ -80,6 +81,22 @@ def test_rows_are_the_networks_probabilities() -> None:
         listed = dict(row["top"])
         np.testing.assert_allclose([listed[name] for name in found.classes], values, atol=1e-5)
     assert [len(r["top"]) for r in found.rows([Item("x", png(1))], top=2)] == [2]
+
+
+def test_a_picture_without_probabilities_is_an_error_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = predictor()
+    whole = found.net.probabilities
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        p = whole(x)
+        p[1] = torch.nan
+        return p
+
+    monkeypatch.setattr(found.net, "probabilities", broken)
+    with pytest.raises(RunError, match=r"the model: sample b\.png has nan as a score"):
+        list(found.rows([Item("x.png", b"junk"), Item("a.png", png(1)), Item("b.png", png(2))]))
+    with pytest.raises(RunError, match="sample number 1 has nan"):
+        found.probabilities([found.open_image(png(seed)) for seed in (1, 2)])
 
 
 def test_open_set_rejects_below_the_threshold() -> None:

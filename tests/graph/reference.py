@@ -36,10 +36,10 @@ def reciprocal(index, k):
     return [{j for j in near[i] if i in near[j]} for i in range(len(near))]
 
 
-def encoding(index, similarity, k):
-    """V of Eq. 3, dense."""
+def encoding(index, similarity, k, *, own=False):
+    """V of Eq. 3, dense; own: a sample is in its own R(i, k)."""
     n = len(index)
-    V = np.zeros((n, n))
+    V = np.eye(n) if own else np.zeros((n, n))
     for i, mutual in enumerate(reciprocal(index, k)):
         for place, j in enumerate(index[i, :k].tolist()):
             if j in mutual:
@@ -56,9 +56,9 @@ def jaccard(V, i, j):
     return 1.0 if high == 0 else 1 - low / high
 
 
-def refined(index, similarity, k):
+def refined(index, similarity, k, *, own=False):
     """{j: d*(i, j)} for the pool of each i."""
-    V = encoding(index, similarity, k)
+    V = encoding(index, similarity, k, own=own)
     return [
         {j: (1 - float(similarity[i, place]) + jaccard(V, i, j)) / 2 for place, j in enumerate(row) if j >= 0}
         for i, row in enumerate(index.tolist())

@@ -47,11 +47,22 @@ def test_jaccard_equals_a_loop(x, k):
     np.testing.assert_allclose(jaccard_distance(V, rows, cols), loops, atol=1e-5)
 
 
-@given(vectors(), st.integers(1, 6))
-def test_rerank_equals_a_loop(x, k):
+def test_with_itself_a_sample_has_one_entry_more():
+    near = Neighbors(np.array([[1], [0], [1]]), np.array([[0.8], [0.8], [0.6]], np.float32))
+    V = encoding(near, 1, own=True)
+    e = np.exp(-0.2)
+    np.testing.assert_allclose(V.toarray(), [[1, e, 0], [e, 1, 0], [0, 0, 1]], atol=1e-6)
+    # 0 and 1 share both entries: minima e and e, maxima 1 and 1. Without themselves they share nothing.
+    pair = np.array([0]), np.array([1])
+    np.testing.assert_allclose(jaccard_distance(V, *pair), [1 - e], atol=1e-6)
+    assert jaccard_distance(encoding(near, 1), *pair).tolist() == [1.0]
+
+
+@given(vectors(), st.integers(1, 6), st.booleans())
+def test_rerank_equals_a_loop(x, k, own):
     pool = nearest(x, 4 * k)
-    result = rerank(pool, k)
-    for i, d_star in enumerate(reference.refined(pool.index, pool.similarity, k)):
+    result = rerank(pool, k, own=own)
+    for i, d_star in enumerate(reference.refined(pool.index, pool.similarity, k, own=own)):
         best = sorted(d_star.values())[:k]
         named = [j for j in result.index[i].tolist() if j >= 0]
         assert len(set(named)) == len(named) == len(best)

@@ -18,10 +18,10 @@ def names(n, seed=0):
     return [f"s{i:03d}" for i in np.random.default_rng(seed).permutation(n)]
 
 
-def loop_distances(texts, prototype, k):
+def loop_distances(texts, prototype, k, *, own=False):
     """d* and d of a gallery in loops; the lists of neighbours are tested elsewhere."""
     near = nearest(np.vstack([prototype, texts]), k)
-    V = reference.encoding(near.index, near.similarity, k)
+    V = reference.encoding(near.index, near.similarity, k, own=own)
     d = [1 - cosine(text, prototype) for text in texts]
     return [(d_i + reference.jaccard(V, 0, i + 1)) / 2 for i, d_i in enumerate(d)], d
 
@@ -57,12 +57,12 @@ def test_a_hand_value():
     np.testing.assert_allclose(found.gallery.cosine, 1 - np.cos(angle), atol=1e-6)
 
 
-@given(vectors(min_rows=1, max_rows=14), st.integers(1, 6))
-def test_distances_equal_a_loop(x, k):
+@given(vectors(min_rows=1, max_rows=14), st.integers(1, 6), st.booleans())
+def test_distances_equal_a_loop(x, k, own):
     x = unit_rows(x)
     texts, prototype = x[1:], x[0]
-    d_star, d = text_distances(texts, prototype, k=k)
-    slow_star, slow = loop_distances(texts, prototype, k)
+    d_star, d = text_distances(texts, prototype, k=k, own_neighbour=own)
+    slow_star, slow = loop_distances(texts, prototype, k, own=own)
     np.testing.assert_allclose(d_star, slow_star, atol=1e-5)
     np.testing.assert_allclose(d, slow, atol=1e-5)
 

@@ -19,6 +19,7 @@ from capro.method.losses import (
     collective_target,
     total,
 )
+from capro.method.own_settings import OWN
 from capro.method.references import PROVIDERS, Mixture, Outputs, provider
 
 B, C, D, Q = 6, 4, 3, 7
@@ -80,6 +81,12 @@ CLEAN = [1.0, 0.0] + [1.0] * (B - 2)
 
 
 # ---------------------------------------------------------------------------- each provider
+
+
+def test_the_settings_of_each_provider_are_its_fields():
+    assert {name: {each.name for each in dataclasses.fields(kind)} for name, kind in PROVIDERS.items()} == {
+        name: set(names) for name, names in OWN.items()
+    }
 
 
 @both

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from capro.errors import ConfigError
-from capro.nets.backbones import Backbone, cost, load_backbone, load_weights
-from capro.nets.heads import Heads
-from capro.nets.siamese import Siamese
+from capro.nets.backbones import Backbone, cost, load_backbone
 
 needs_lite = pytest.mark.skipif(
     not all(
@@ -224,40 +221,6 @@ def test_unknown_name_gets_a_suggestion() -> None:
 def test_size_is_checked() -> None:
     with pytest.raises(ConfigError, match="image size 0"):
         load_backbone("small", image_size=0)
-
-
-def test_weights_of_a_backbone_and_of_a_siamese(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    source = load_backbone("small", image_size=32)
-    save_file(source.state_dict(), tmp_path / "backbone.safetensors")
-    pair = Siamese(source, Heads(256, 8, 3, tau=0.1))
-    save_file(pair.state_dict(), tmp_path / "siamese.safetensors")
-    for file in ("backbone", "siamese"):
-        again = load_backbone("small", image_size=32, weights=tmp_path / f"{file}.safetensors")
-        state = again.state_dict()
-        assert all(torch.equal(value, state[key]) for key, value in source.state_dict().items())
-
-
-def test_wrong_weights_are_named(tmp_path: Path) -> None:
-    backbone = load_backbone("small", image_size=32)
-    path = tmp_path / "w.safetensors"
-
-    state = {**backbone.state_dict(), "body.stem.weight": torch.zeros(4, 3, 3, 3)}
-    save_file(state, path)
-    with pytest.raises(ConfigError, match=r"body\.stem\.weight is \(4, 3, 3, 3\), expected \(32, 3"):
-        load_weights(backbone, path)
-
-    state = backbone.state_dict()
-    del state["body.stem.weight"]
-    save_file({**state, "surplus": torch.zeros(1)}, path)
-    with pytest.raises(ConfigError, match=r"body\.stem\.weight is missing \(and 1 more\)"):
-        load_weights(backbone, path)
-
-    path.write_bytes(b"not weights")
-    with pytest.raises(ConfigError, match="no weights can be read"):
-        load_weights(backbone, path)
-    with pytest.raises(ConfigError, match="no weights can be read"):
-        load_weights(backbone, tmp_path / "absent.safetensors")
 
 
 # ---- cost ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from capro.nets.backbones import load_backbone
-from capro.nets.inference import for_inference
+from capro.nets.inference import OnnxEncoder, for_inference
 
 
 def trained(net: nn.Module) -> nn.Module:
@@ -71,3 +71,45 @@ class Reused(nn.Module):
 def test_an_activation_that_would_overwrite_what_is_used_again_is_noticed() -> None:
     encoder = Reused().eval()
     assert for_inference(encoder, (3, 8, 8)) is encoder
+
+
+@pytest.mark.parametrize("name", ["small", "resnet18", "lite0"])
+def test_onnx_runtime_gives_the_same_features_whatever_the_threads(name: str) -> None:
+    encoder = trained(load_backbone(name, image_size=48))
+    quick = for_inference(encoder, (3, 48, 48), onnx=True)
+    assert isinstance(quick, OnnxEncoder)
+    images = torch.rand(5, 3, 48, 48).contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        wanted, found = encoder(images), quick(images)
+    torch.testing.assert_close(found, wanted, atol=1e-4 * float(wanted.abs().max()), rtol=0)
+    assert torch.equal(quick(images[:2]), found[:2])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert torch.equal(for_inference(encoder, (3, 48, 48), onnx=True)(images), found)
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Unknown(nn.Module):
+    """Has an operation that ONNX has not, or looks at its input's values, which the converter does not."""
+
+    def __init__(self, *, by_value: bool) -> None:
+        super().__init__()
+        self.layer, self.by_value = nn.Linear(3, 4), by_value
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        pooled = images.mean((2, 3))
+        if self.by_value:
+            return self.layer(pooled if float(images.min()) >= 0 else -pooled)
+        return self.layer(torch.special.bessel_j0(pooled))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("by_value", [False, True])
+def test_an_encoder_that_cannot_be_converted_is_run_by_torch(by_value: bool) -> None:
+    encoder = Unknown(by_value=by_value).eval()
+    quick = for_inference(encoder, (3, 8, 8), onnx=True)
+    assert not isinstance(quick, OnnxEncoder)
+    images = torch.rand(2, 3, 8, 8)
+    assert torch.equal(quick(images), encoder(images))

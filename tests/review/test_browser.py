@@ -353,6 +353,7 @@ def test_a_killed_server_loses_none_of_200_decisions(browser: Any, tmp_path: Pat
     seen.until("document.querySelectorAll('.tile[data-kind=out]').length === 200", seconds=60)
     log = Log(log_file(run))
     assert len(log.replay.decided()) == 200
+    assert len(log.replay.actions) == 200  # what was sent again is no second action
     log.close()
     seen.context.close()
     again.terminate()

@@ -46,6 +46,20 @@ def test_the_last_decision_counts_and_undo_goes_step_by_step(log: Log) -> None:
     assert log.undo("nobody") == []
 
 
+def test_what_is_sent_again_after_a_lost_answer_is_one_action(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    first = Log(file)
+    first.decide([label("a", "cat")], who="me", shown={"sent": "1"})
+    first.decide([label("a", "dog")], who="me", shown={"sent": "2"})
+    first.close()  # killed before it answered
+    log = Log(file)
+    again = log.decide([label("a", "dog")], who="me", shown={"sent": "2"})
+    assert [action.number for action in again] == [2]  # whoever asks hears what became of it
+    assert log.undo("me", "3")[-1].number == log.undo("me", "3")[-1].number == 3
+    assert log.replay.current("a") == label("a", "cat")
+    assert len(log.replay.actions) == 3
+
+
 def test_everybody_undoes_their_own(log: Log) -> None:
     log.decide([label("a", "cat")], who="ann")
     log.decide([label("b", "dog")], who="ben")

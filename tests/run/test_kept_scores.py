@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capro.errors import RunError
 from capro.run import kept_scores
-from capro.run.kept_scores import CLASS, KeptScores, given_classes, keep
+from capro.run.kept_scores import CLASS, KeptScores, given_classes, keep, numbers_only
 
 
 @given(n=st.integers(0, 6), classes=st.integers(1, 8), seed=st.integers(0, 1000))
@@ -45,3 +46,16 @@ def test_several_labels_keep_what_was_given(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(kept_scores, "MOST", 2)
     entries = keep({"a": np.array([[0.9, 0.1, 0.8]])}, given_classes(np.array([[0, 1, 0]]), 3))
     assert entries[CLASS][0].tolist() == [0, 1]
+
+
+def test_nan_is_refused_with_the_sample_and_how_many_there_are() -> None:
+    scores = np.array([[0.5, 0.5], [0.1, np.nan], [np.nan, np.nan]], np.float32)
+    with pytest.raises(
+        RunError, match=r"model: sample cat-1 has nan as a score \(2 of 3 samples have\)"
+    ) as caught:
+        numbers_only(scores, place="model", name=["cat-0", "cat-1", "cat-2"].__getitem__)
+    assert "lower learning rate" in caught.value.hint
+    with pytest.raises(RunError, match="score 'fused': sample number 1 has nan"):
+        keep({"fused": scores})
+    for there in (scores[:1], scores[:0], scores[:1, 0], np.array([[-np.inf, 1.0]])):
+        assert numbers_only(there) is there

@@ -20,7 +20,7 @@ def test_every_stage_is_checked_once_however_many_read_it(
     """Each stage reads all before it: by the paths between them there would be 2 ** 11 checks."""
     names = [f"s{number:02d}" for number in range(STAGES)]
     stages = {name: stage(name, reads=names[:at]) for at, name in enumerate(names)}
-    made = Plan(names, stages.__getitem__)
+    made = Plan(stages.values())
     run = make(tmp_path)
     made.do(run, *names)
     checked = []

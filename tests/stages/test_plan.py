@@ -373,7 +373,7 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
     kept = keep(dict.fromkeys(("fused", "classifier", "similarity", "text"), scores))
     judged = Judged(np.full(27, 1), np.full(27, 2), kept)
     anchored = setup.anchored_of(run, training_set)
-    job = Job(run, clean.STAGE, "key", run.folder("clean"))
+    job = Job(run, PLAN["clean"], "key", run.folder("clean"))
     (block,) = clean._known(job, training_set, anchored, judged, None).blocks()
     frame = frame_of(verdicts.single_label, block)
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]

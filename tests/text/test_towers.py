@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from capro.errors import ConfigError
 from capro.nets.backbones import load_backbone
 from capro.text.encoders import load_text_encoder
-from capro.text.towers import has_text_tower
+from capro.text.tower_names import has_text_tower
 from tests import towers
 
 TEXTS = ["a photo of deep red fruit", "sky", "Blue CLEAR sky", "", "nothing that it knows", "a " * 40]

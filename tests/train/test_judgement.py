@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from capro.errors import RunError
 from capro.method.label_rule import NULL, Decision
 from capro.method.text_evidence import TextEvidence
 from capro.run.kept_scores import KeptScores
@@ -110,6 +111,14 @@ def test_the_pass_changes_nothing_and_needs_no_luck():
     assert np.array_equal(first.labels, second.labels)
     after = objective.net.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_a_score_that_is_nan_is_an_error_with_the_sample():
+    toy = Toy(n=12)
+    objective = toy.objective()
+    toy.plain[7] = np.nan
+    with pytest.raises(RunError, match=r"fused score \(Eq. 6\): sample row 7 has nan as a score"):
+        judged(toy, objective)
 
 
 def test_blocks_keep_the_order():

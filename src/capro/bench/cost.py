@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from capro.bench.summary import markdown_table
+from capro.config import Settings
 from capro.nets.backbones import cost
 from capro.run.directory import Run
 from capro.stages import PLAN
@@ -33,28 +34,30 @@ def costs_of(run: Run, providers: Mapping[str, Run]) -> list[Part]:
         providers: Finished runs by name of their reference provider.
     """
     settings = run.settings
-    backbone = pretrained(settings).eval()
-    size = settings.views.size or backbone.size
-    image = cost(backbone, torch.zeros(1, 3, size, size))
-    encoder = load_text_encoder(settings.embed.text_encoder, max_tokens=settings.embed.max_tokens)
-    tokens = settings.embed.max_tokens
-    found = [
-        Part(f"image encoder {settings.net.backbone}, {size} px", image.parameters, image.gflops),
-        Part(
-            f"text encoder {settings.embed.text_encoder}, {tokens} tokens",
-            encoder.parameters,
-            encoder.gflops(tokens) / 2,  # it counts both operations of a multiply-add
-        ),
-    ]
+    found = encoder_costs(settings)
+    dim = pretrained(settings).dim
     training = training_set(run)
-    heads = new_heads(settings, backbone.dim, training, name="cost").eval()
-    paid = cost(heads, torch.zeros(1, backbone.dim))
+    heads = new_heads(settings, dim, training, name="cost").eval()
+    paid = cost(heads, torch.zeros(1, dim))
     found.append(Part("heads", paid.parameters, paid.gflops))
     for stage in PLAN:
         found += _timed(f"{stage.name}: {stage.summary}", run.finished(stage.name))
     for name, other in providers.items():
         found += _timed(f"step 2 with {name}", other.finished("train"))
     return found
+
+
+def encoder_costs(settings: Settings) -> list[Part]:
+    """The encoders of image and text; GFLOPs of one input, a multiply-add counts once."""
+    backbone = pretrained(settings).eval()
+    size = settings.views.size or backbone.size
+    image = cost(backbone, torch.zeros(1, 3, size, size))
+    name, tokens = settings.embed.text_encoder, settings.embed.max_tokens
+    text = load_text_encoder(name, max_tokens=tokens)
+    return [
+        Part(f"image encoder {settings.net.backbone}, {size} px", image.parameters, image.gflops),
+        Part(f"text encoder {name}, {tokens} tokens", text.parameters, text.gflops(tokens)),
+    ]
 
 
 def _timed(name: str, done: Mapping[str, Any] | None) -> list[Part]:

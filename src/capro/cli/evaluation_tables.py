@@ -218,6 +218,16 @@ def _truth_notes(found: Mapping[str, Any]) -> None:
         print_line(f"true labels that are no class of the run, so that no label is true there: {names}")
 
 
+def environment(found: Mapping[str, Any]) -> None:
+    """`capro doctor --environment`, in lines that can be pasted."""
+    for name, value in found.items():
+        if not isinstance(value, Mapping):
+            print(f"{name}: {'unknown' if value is None else value}")
+            continue
+        shown = [f"{key} {'missing' if each is None else each}" for key, each in value.items()]
+        print(f"{name}: {', '.join(shown) or 'none set'}")
+
+
 def findings(found: Mapping[str, Any]) -> None:
     """What `capro doctor` found: warnings, advice, and what is fine."""
     facts = found["facts"]

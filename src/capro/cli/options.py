@@ -44,7 +44,7 @@ Preset = Annotated[
     Text,
     typer.Option(
         "--preset",
-        help="small, good, clip, small-multi, good-multi, clip-multi, paper, webvision1k, google500, nuswide, demo.",
+        help="small, good, clip, small-multi, good-multi, clip-multi, paper, webvision1k, google500, nuswide, scratch.",
     ),
 ]
 Memory = Annotated[

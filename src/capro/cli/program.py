@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from capro import __version__
 from capro.errors import CaproError, RankError
 from capro.run import processes
 from capro.run.disk_errors import explained
@@ -176,14 +175,19 @@ def live(title: str) -> Watch:
 def show_version(value: bool) -> None:
     """Print the version and leave."""
     if value:
-        print(f"capro {__version__}")
+        from capro.environment import version_line
+
+        print(version_line())
         raise typer.Exit()
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version", callback=show_version, is_eager=True, help="Show the version, and what it stands on."
+        ),
     ] = False,
 ) -> None:
     """From noisy web images and texts to a classifier, a cleaned data set and a report."""

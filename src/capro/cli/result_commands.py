@@ -120,6 +120,7 @@ def export(
 
     The given labels stay in it, dropped samples are listed.
     """
+    from capro.data.manifest import manifest_of
     from capro.data.readers import load_writer
     from capro.export.cleaned import export_data, scan_command
     from capro.run.engine import check_engine, engine_of
@@ -127,7 +128,10 @@ def export(
     check_engine(engine, address)
     opened = open_run(run)
     PLAN.require(opened, "clean")
-    with engine_of(engine, address) as workers, plain_lines().bar("writing images", None) as step:
+    single = manifest_of(opened).task == "single"  # else decisions are counted by label
+    decisions = opened.result("clean").items()
+    kept = sum(count for name, count in decisions if name != "drop") if single else None
+    with engine_of(engine, address) as workers, plain_lines().bar("writing images", kept) as step:
         found = export_data(
             opened, place(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas, progress=step,
             engine=workers,

@@ -224,9 +224,12 @@ def _is_run(text: str) -> bool:
 @app.command()
 @with_data_options
 def doctor(
-    path: Annotated[str, typer.Argument(metavar="RUN|DATA", help="Run directory or source.")],
+    path: Annotated[str | None, typer.Argument(metavar="RUN|DATA", help="Run directory or source.")] = None,
     preset: Preset = None,
     set_: Overrides = None,
+    machine: Annotated[
+        bool, typer.Option("--environment", help="Versions, processors and devices, for a bug report.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what looks wrong and which settings fit.
@@ -236,6 +239,19 @@ def doctor(
     import tempfile
 
     from capro.cli import evaluation_tables
+
+    if machine:
+        if path is not None:
+            raise ConfigError(f"{path}: --environment is about this machine", hint="leave the path out")
+        from capro.environment import environment
+
+        print_result(environment(), as_json, evaluation_tables.environment)
+        return
+    if path is None:
+        raise ConfigError(
+            "doctor needs a run directory or a source",
+            hint="`capro doctor RUN`, or `capro doctor --environment` for a bug report",
+        )
     from capro.evaluate.doctor import advice
     from capro.stages import PLAN
 

@@ -152,7 +152,7 @@ def paired_interval(vanilla: Scores, capro: Scores, y: Labels) -> tuple[float, f
         capro: (n, C).
         y: true classes, (n,), no open sample: the difference leaves those out as well.
     """
-    one, two = ((scores.argmax(axis=1) == y).astype(np.float64) for scores in (vanilla, capro))
+    one, two = ((metrics.best_class(scores) == y).astype(np.float64) for scores in (vanilla, capro))
     each = two - one
     error = float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else float("nan")
     return float(each.mean() - Z95 * error), float(each.mean() + Z95 * error)

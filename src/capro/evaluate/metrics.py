@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from capro.data.labels import Labels
 from capro.errors import DataError
+from capro.run.kept_scores import numbers_only
 
 Scores = NDArray[np.floating]
 NORMAL_95 = 1.959964  # of a normal distribution 95 % lie within so many standard deviations
@@ -44,14 +45,23 @@ def top_k_accuracy(scores: Scores, y: Labels, k: int = 1) -> float:
 
 
 def best_classes(scores: Scores, k: int) -> NDArray[np.int64]:
-    """The k best classes of each sample, best first, (n, min(k, C)); ties go to the lower class."""
-    order: NDArray[np.int64] = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    """The k best classes of each sample, best first, (n, min(k, C)); ties go to the lower class, nan is an error."""
+    order: NDArray[np.int64] = np.argsort(-numbers_only(scores), axis=1, kind="stable")[:, :k]
     return order
+
+
+def best_class(scores: Scores) -> NDArray[np.int64]:
+    """The best class of each sample, (n,); ties go to the lower class, nan is an error.
+
+    >>> best_class(np.array([[0.1, 0.9], [0.5, 0.5]])).tolist()
+    [1, 0]
+    """
+    return np.asarray(numbers_only(scores).argmax(axis=1))
 
 
 def class_accuracy(scores: Scores, y: Labels) -> NDArray[np.float64]:
     """Top-1 accuracy of each class, (C,); nan for a class without test samples."""
-    return shares_by_class(y, scores.argmax(axis=1) == y, scores.shape[1])
+    return shares_by_class(y, best_class(scores) == y, scores.shape[1])
 
 
 def shares_by_class(y: NDArray[np.integer], right: NDArray[np.bool_], n_classes: int) -> NDArray[np.float64]:
@@ -63,7 +73,7 @@ def shares_by_class(y: NDArray[np.integer], right: NDArray[np.bool_], n_classes:
 def confusion(scores: Scores, y: Labels) -> NDArray[np.int64]:
     """How often true class i (row) was taken for class j (column), (C, C)."""
     n_classes = scores.shape[1]
-    cells = y * n_classes + scores.argmax(axis=1)
+    cells = y * n_classes + best_class(scores)
     return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
@@ -152,9 +162,9 @@ def reliability(scores: Scores, y: Labels, bins: int = 15) -> Reliability:
     if bins < 1:
         raise DataError(f"{bins} bins of confidence", hint="give 1 bin or more")
     if y.ndim == 1:
-        sure, right = scores.max(axis=1), scores.argmax(axis=1) == y
+        sure, right = scores.max(axis=1), best_class(scores) == y
     else:
-        sure = np.maximum(scores, 1 - scores).ravel()
+        sure = np.maximum(numbers_only(scores), 1 - scores).ravel()
         right = ((scores > 0.5) == (y > 0)).ravel()
     return binned(sure, right, bins)
 
@@ -187,7 +197,7 @@ def _precision_of(scores: Scores, y: Labels) -> float:
     """Average precision of one ranking, (n,) x (n,)."""
     if not (y > 0).any():
         return float("nan")
-    order = np.argsort(-scores, kind="stable")
+    order = np.argsort(-numbers_only(scores), kind="stable")
     ranked = scores[order]
     hits = np.cumsum(y[order] > 0)
     ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)  # last of equals
@@ -227,7 +237,7 @@ def multi_label(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, float]:
 
 def at_threshold(scores: Scores, y: Labels, *, threshold: float = 0.5) -> dict[str, float]:
     """The decisions of ``scores > threshold``, under names such as ``C-F1@0.5``."""
-    found = decisions(scores > threshold, y)
+    found = decisions(numbers_only(scores) > threshold, y)
     return {f"{name}@{threshold:g}": value for name, value in found.items()}
 
 

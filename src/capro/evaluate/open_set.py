@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import DataError, did_you_mean
-from capro.evaluate.metrics import class_sizes, harmonic, mean
+from capro.evaluate.metrics import best_class, class_sizes, harmonic, mean
 from capro.regular_files import read_regular
 from capro.run.fingerprints import seed_for
+from capro.run.kept_scores import numbers_only
 
 OPEN = -1  # the label of a sample of no known class
 THRESHOLDS = np.arange(101) / 100  # 0, 0.01 ... 1
@@ -80,7 +81,7 @@ def curve(
     n_classes, steps = scores.shape[1], len(thresholds)
     if not len(scores):
         raise DataError("no sample for open-set recognition", hint="give data with --on")
-    sure, taken = scores.max(axis=1), scores.argmax(axis=1)
+    sure, taken = scores.max(axis=1), best_class(scores)
     # sample i is known at threshold number t while t < lasts[i]: open when sure < threshold
     lasts = np.searchsorted(thresholds, sure, side="right")
     right, is_open = taken == y, y < 0
@@ -120,7 +121,7 @@ def answer_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str
         of wrong answers that are held back, C-F1 over the known classes (and the open one, if
         there is a sample of it), share of open samples that are held back.
     """
-    best, right, unknown = scores.max(axis=1), scores.argmax(axis=1) == y, y < 0
+    best, right, unknown = scores.max(axis=1), best_class(scores) == y, y < 0
     rows = []
     for threshold, f1 in zip(THRESHOLDS, curve(scores, y).f1.tolist(), strict=True):
         kept = best >= threshold
@@ -136,7 +137,7 @@ def label_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str,
     """
     rows, there = [], y > 0
     for threshold in THRESHOLDS:
-        named = scores >= threshold
+        named = numbers_only(scores) >= threshold
         precision, recall = mean(there[named]), mean(named[there])
         f1 = harmonic(float(np.nan_to_num(precision)), float(np.nan_to_num(recall)))
         rows.append((precision, recall, f1, float(named.sum() / max(1, len(named)))))

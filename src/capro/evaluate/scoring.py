@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from capro.run.directory import Run
+from capro.run.kept_scores import numbers_only
 from capro.run.ranks import ranks_of
 from capro.train.batches import Inputs, plain_batches
 from capro.train.setup import TrainingSet, Weights, inputs_of, load_net, new_net
@@ -36,9 +37,11 @@ def scores_of(
     load_net(run, model, net)
     net.eval()
     task = training.task(run.settings.net.tau)
-    inputs = inputs or inputs_of(run, net.encoder)
+    source = inputs or inputs_of(run, net.encoder)
     parts = [
         task.probabilities(net(x).query.p).cpu().numpy()
-        for _, x in plain_batches(inputs, positions, size=BLOCK, device=device)
+        for _, x in plain_batches(source, positions, size=BLOCK, device=device)
     ]
-    return np.concatenate(parts) if parts else np.zeros((0, len(training.classes)), np.float32)
+    scores = np.concatenate(parts) if parts else np.zeros((0, len(training.classes)), np.float32)
+    name = "number {}".format if inputs else (lambda row: training.ids[positions[row]])
+    return numbers_only(scores, place=f"{run.path}: {model.stage}/{model.file}", name=name)

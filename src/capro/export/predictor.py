@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from capro.nets.deployed import Deployed, load_deployed
 from capro.places import Place, place
 from capro.run.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
 from capro.run.fingerprints import fingerprint
+from capro.run.kept_scores import numbers_only
 from capro.run.working_copy import cache_folder
 
 BATCH = 32
@@ -105,14 +106,16 @@ class Predictor:
         return decode(data, self.limits, min_side=2 * self._size)[0]
 
     @torch.no_grad()
-    def probabilities(self, images: Sequence[Image.Image]) -> NDArray[np.float32]:
-        """(n, C), for RGB images of any size."""
+    def probabilities(
+        self, images: Sequence[Image.Image], name: Callable[[int], str] = "number {}".format
+    ) -> NDArray[np.float32]:
+        """(n, C), for RGB images of any size; where a probability is nan, an error names the image."""
         parts = [np.zeros((0, len(self.classes)), np.float32)]
         for at in range(0, len(images), BATCH):
             pixels = np.stack([center(image, self._size) for image in images[at : at + BATCH]])
             x = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().to(self._device)
             parts.append(self.net.probabilities(x.float() / 255).float().cpu().numpy())
-        return np.concatenate(parts)
+        return numbers_only(np.concatenate(parts), place="the model", name=name)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -131,9 +134,11 @@ class Predictor:
         with ThreadPoolExecutor(4) as pool:
             for batch in _batches(items):
                 decoded = list(pool.map(self._decode, batch))
-                good = [image for image in decoded if isinstance(image, Image.Image)]
-                scores = iter(self.probabilities(good))
-                for item, image in zip(batch, decoded, strict=True):
+                pairs = [*zip(batch, decoded, strict=True)]
+                good = [(item.name, image) for item, image in pairs if isinstance(image, Image.Image)]
+                names = [name for name, _ in good]
+                scores = iter(self.probabilities([image for _, image in good], names.__getitem__))
+                for item, image in pairs:
                     if isinstance(image, str):
                         yield _row(item.name, error=image)
                     else:

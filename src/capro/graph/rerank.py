@@ -1,7 +1,7 @@
 """Reciprocal neighbours and re-ranking by Jaccard distance (Eq. 3; method.md, Text enhancement).
 
 All of it is linear in N: O(N k) entries in the sparse matrices, O(k) for each of the 4k N pairs in
-the pools. A row of V has at most k entries in sorted order: scipy merges two rows in one pass. With
+the pools. A row of V has at most k + 1 entries in sorted order: scipy merges two rows in one pass. With
 max(a, b) = a + b - min(a, b), only the sum of the minima is needed.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 
 from capro.errors import ConfigError
 from capro.graph.neighbors import Neighbors
@@ -29,15 +29,16 @@ def sparse_rows(index: Ints, values: NDArray[Any], columns: int) -> csr_array:
     return matrix
 
 
-def encoding(neighbors: Neighbors, k: int) -> csr_array:
+def encoding(neighbors: Neighbors, k: int, *, own: bool = False) -> csr_array:
     """Encode each sample by its reciprocal neighbours, V_ij = exp(-d(i, j)) on R(i, k), Eq. 3.
 
     Args:
         neighbors: of all n samples; the first k columns are N(i, k).
         k: neighbourhood size.
+        own: a sample is in its own R(i, k) beside k others, V_ii = exp(-0) = 1 (docs/paper.md, Readings).
 
     Returns:
-        V, (n, n), exactly symmetric. The row of a sample without reciprocal neighbours is empty.
+        V, (n, n), exactly symmetric. The row of a sample without reciprocal neighbours is empty (but for V_ii).
     """
     width = neighbors.index.shape[1]
     if not 1 <= k <= width:
@@ -47,7 +48,8 @@ def encoding(neighbors: Neighbors, k: int) -> csr_array:
     index = neighbors.index[:, :k]
     lists = sparse_rows(index, np.exp(neighbors.similarity[:, :k] - 1), len(index))
     # the minimum with the transpose keeps what is in both, and that is R
-    return lists.minimum(lists.T.tocsr()).tocsr()
+    mutual: csr_array = lists.minimum(lists.T.tocsr()).tocsr()
+    return (mutual + eye_array(len(index), dtype=mutual.dtype)).tocsr() if own else mutual
 
 
 def jaccard_distance(V: csr_array, rows: NDArray[Any], cols: NDArray[Any]) -> Floats:
@@ -73,18 +75,19 @@ def jaccard_distance(V: csr_array, rows: NDArray[Any], cols: NDArray[Any]) -> Fl
     return np.clip(distance, 0, 1, out=distance)  # sums in another order may leave -1e-8
 
 
-def rerank(neighbors: Neighbors, k: int) -> Neighbors:
+def rerank(neighbors: Neighbors, k: int, *, own: bool = False) -> Neighbors:
     """Re-rank each pool by d* = (d + d_J) / 2 and keep the k best, N*(i, k), Eq. 3.
 
     Args:
         neighbors: the pools of all n samples, 4k wide (any width from k on works).
         k: neighbourhood size, of V and of the result.
+        own: see `encoding`; no list of the result names its own sample either way.
 
     Returns:
         N*(i, k), best first, with cosines; ties keep the order of the pool.
     """
     n = len(neighbors.index)
-    V = encoding(neighbors, k)
+    V = encoding(neighbors, k, own=own)
     index = np.empty((n, k), np.int32)
     similarity = np.empty((n, k), np.float32)
     step = max(1, 4 * PAIRS // neighbors.index.shape[1])

@@ -132,6 +132,7 @@ def enhance(
     *,
     enhancer: Enhancer,
     k: int,
+    own_neighbour: bool = False,
     budget: Budget | None = None,
     **search: Unpack[SearchOptions],
 ) -> Enhanced:
@@ -142,6 +143,7 @@ def enhance(
         texts: S, (n, d_t), text features, normalised here; zero rows are missing texts.
         enhancer: `none`, `knn` or `reciprocal`.
         k: neighbours of a sample in the graph.
+        own_neighbour: in re-ranking a sample is in its own R(x, k), see `capro.graph.rerank.encoding`.
         budget: memory to keep to, see `nearest`; the texts that come out are a mapped file too.
         search: options of `nearest`.
 
@@ -163,7 +165,10 @@ def enhance(
             f"{len(neighbors.index)} samples have features, {len(norm)} have texts",
             hint="embed both from the same manifest",
         )
-    graph = adjacency(neighbors, mutual=False) if enhancer == "knn" else adjacency(rerank(neighbors, k))
+    if enhancer == "knn":
+        graph = adjacency(neighbors, mutual=False)
+    else:
+        graph = adjacency(rerank(neighbors, k, own=own_neighbour))
     # unit texts without a copy of them: their lengths go into the operator's columns
     scale = diags_array(1 / np.where(norm > 0, norm, 1), dtype=np.float32)
     operator = (smoothing_operator(graph) @ scale).tocsr()

@@ -93,6 +93,7 @@ def match(
     mode: Mode = "text",
     seed: int = 0,
     rerank: bool = True,
+    own_neighbour: bool = False,
     contrast: float = 0.0,
     exact_below: int = 200_000,
 ) -> Anchors:
@@ -110,6 +111,7 @@ def match(
         mode: `text`, or `random` for the ablation's baseline.
         seed: of the random draws; each class has its own stream.
         rerank: d* of Eq. 3; False orders by cosine alone.
+        own_neighbour: a text is in its own R(x, k), see `capro.graph.rerank.encoding`.
         contrast: weight of `rivalry`; 0 is Eq. 4. Not with several labels: a text may be near to all.
         exact_below: see `capro.graph.neighbors.nearest`.
 
@@ -128,7 +130,8 @@ def match(
             hint="encode both with the same text encoder",
         )
     members = galleries(labels, ids, len(s), len(s_c))
-    whole = _measured(s, s_c, members, k=k, rerank=rerank, contrast=contrast, exact_below=exact_below)
+    how = {"k": k, "rerank": rerank, "own_neighbour": own_neighbour, "exact_below": exact_below}
+    whole = _measured(s, s_c, members, contrast=contrast, **how)
     ends = np.searchsorted(whole.label, np.arange(len(s_c) + 1))
     chosen = []
     for c, (a, b) in enumerate(pairwise(ends)):
@@ -199,7 +202,13 @@ def rivalry(texts: Floats, prototypes: Floats, c: int) -> Floats:
 
 
 def text_distances(
-    texts: Floats, prototype: Floats, *, k: int, rerank: bool = True, exact_below: int = 200_000
+    texts: Floats,
+    prototype: Floats,
+    *,
+    k: int,
+    rerank: bool = True,
+    own_neighbour: bool = False,
+    exact_below: int = 200_000,
 ) -> tuple[Floats, Floats]:
     """Measure a gallery against its prototype, d* = (d + d_J) / 2, Eq. 3.
 
@@ -208,6 +217,7 @@ def text_distances(
         prototype: (d_t,), unit or zero.
         k: neighbourhood size.
         rerank: False gives d for d* too.
+        own_neighbour: see `capro.graph.rerank.encoding`.
         exact_below: see `capro.graph.neighbors.nearest`.
 
     Returns:
@@ -224,7 +234,7 @@ def text_distances(
         return d, d
     # the prototype goes first: among equal neighbours it is taken, or its neighbourhood is lost
     near = nearest(np.vstack([prototype, texts]), k, exact_below=exact_below)
-    V = encoding(near, k)
+    V = encoding(near, k, own=own_neighbour)
     d_J = jaccard_distance(V, np.zeros(m, np.int64), np.arange(1, m + 1))
     return (d + d_J) * np.float32(0.5), d
 

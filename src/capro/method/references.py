@@ -16,9 +16,8 @@ Costs: `cb` O(b Q (d + C)), `ncr` O(b^2 (d_v + C)), the others O(b C) plus mix-u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from scipy.special import betaincinv
@@ -34,6 +33,7 @@ from capro.method.losses import (
     classification_loss_binary,
     collective_target,
 )
+from capro.method.own_settings import OWN, own_settings
 
 
 class Reference(NamedTuple):
@@ -344,20 +344,10 @@ def provider(name: str, **settings: float) -> Provider:
     """
     if name not in PROVIDERS:
         raise ConfigError(f"no reference provider '{name}'", hint=did_you_mean(name, PROVIDERS))
-    known = {field.name for kind in PROVIDERS.values() for field in fields(kind)}
+    known = {setting for names in OWN.values() for setting in names}
     for setting in settings:
         if setting not in known:
             raise ConfigError(
                 f"no reference provider has a setting '{setting}'", hint=did_you_mean(setting, known)
             )
     return PROVIDERS[name](**own_settings(name, settings))
-
-
-def own_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a flat set of settings, those that decide this provider.
-
-    >>> own_settings("smoothing", {"smoothing": 0.2, "mixup_alpha": 0.8})
-    {'smoothing': 0.2}
-    """
-    known = {field.name for field in fields(PROVIDERS[name])}
-    return {key: value for key, value in settings.items() if key in known}

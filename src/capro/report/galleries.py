@@ -183,8 +183,8 @@ def _texts(found: Loaded, enhancer: Enhancer) -> NDArray[np.float32] | None:
     large = found.texts is not None and len(found.texts) > GRAPH_LIMIT
     if found.texts is None or found.visual is None or large:
         return None
-    enhanced = enhance(found.visual, found.texts, enhancer=enhancer, k=settings.match.k, seed=settings.seed)
-    return enhanced.texts
+    options = settings.match.model_dump(include={"k", "own_neighbour"})
+    return enhance(found.visual, found.texts, enhancer=enhancer, seed=settings.seed, **options).texts
 
 
 def embedding(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from capro.errors import ConfigError
 from capro.review.log import Action, Decision, Log, log_file
 from capro.review.pictures import Pictures
-from capro.review.progress import agreement_by_class, estimate, random_part
+from capro.review.progress import findings
 from capro.review.table import load_table
 from capro.review.views import View, Views
 from capro.run import durable
@@ -91,9 +91,10 @@ class Desk:
     # --- deciding ---------------------------------------------------------------------------------
 
     def decide(
-        self, rows: Sequence[int], verb: str, label: str | None, *, who: str, view: View, reason: str = ""
-    ) -> list[int]:
-        """Append one action for some rows; returns the rows that changed."""
+        self, rows: Sequence[int], verb: str, label: str | None, *, who: str, view: View, reason: str = "",
+        sent: str = "",
+    ) -> list[int]:  # fmt: skip
+        """Append one action for some rows, once however often it is sent; returns the rows that changed."""
         if not rows or len(rows) > MOST or not all(0 <= row < len(self.table) for row in rows):
             raise ConfigError(f"{len(rows)} rows", hint=f"1 to {MOST:,} rows of this run")
         if verb in ("label", "add", "remove") and label not in self.table.names:
@@ -106,6 +107,7 @@ class Desk:
             made = [self._decision(row, verb, label, view) for row in dict.fromkeys(rows)]
             self._row_of |= {each.sample: row for each, row in zip(made, dict.fromkeys(rows), strict=True)}
             shown = {"view": view.query(), "verb": verb, "label": label, "reason": reason, "count": len(made)}
+            shown |= {"sent": sent} if sent else {}
             return self._took(self.log.decide(made, who=who, shown=shown)) if made else []
 
     def _decision(self, row: int, verb: str, label: str | None, view: View) -> Decision:
@@ -153,16 +155,16 @@ class Desk:
     def _quality(self, row: int) -> tuple[int, float, int]:
         return int(self.table.pixels[row]), -float(self.table.error[row]), -row
 
-    def undo(self, who: str) -> tuple[str, list[int]]:
+    def undo(self, who: str, sent: str = "") -> tuple[str, list[int]]:
         """Take the person's last action back; what it was, and the rows that changed."""
         with self._lock:
-            actions = self.log.undo(who)
+            actions = self.log.undo(who, sent)
             return self._turned(actions, "undo", "undone"), self._took(actions)
 
-    def redo(self, who: str) -> tuple[str, list[int]]:
+    def redo(self, who: str, sent: str = "") -> tuple[str, list[int]]:
         """Bring the action back that was taken back last."""
         with self._lock:
-            actions = self.log.redo(who)
+            actions = self.log.redo(who, sent)
             return self._turned(actions, "redo", "done again"), self._took(actions)
 
     def _turned(self, actions: Sequence[Action], kind: str, word: str) -> str:
@@ -234,14 +236,8 @@ class Desk:
             said = {each.sample: each for each in self.said.values()}
             answers = {name: sum(each.answer == name for each in said.values()) for name in
                        ("labels", "out", "copy", "unsure")}  # fmt: skip
-            drawn = self._drawn(max(1000, 10 * len(said)))
-            return {
-                "decided": len(said),
-                "left": len(self.table) - len(said),
-                "answers": answers,
-                "agreement": {n: s.as_dict() for n, s in agreement_by_class(said.values()).items()},
-                "estimate": estimate(random_part(drawn, said), said),
-            }
+            found = findings(said, self._drawn(max(1000, 10 * len(said))))
+            return {**found, "left": len(self.table) - len(said), "answers": answers}
 
     def _drawn(self, most: int) -> list[str]:
         return [str(i) for i in self.table.ids.take(self.table.queue.drawn[:most]).to_pylist()]

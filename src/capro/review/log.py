@@ -133,6 +133,7 @@ class Replay:
         self.last = 0
         self.actions: dict[int, Action] = {}
         self.undone: set[int] = set()
+        self.sent: dict[str, int] = {}  # action by what its sender calls it
         self.of_sample: dict[str, list[tuple[int, Decision]]] = {}
         self._done: dict[str, list[int]] = {}  # by person: what an undo takes back next
         self._redo: dict[str, list[int]] = {}
@@ -141,6 +142,8 @@ class Replay:
         """Take in the next action."""
         self.last = action.number
         self.actions[action.number] = action
+        if action.shown.get("sent"):
+            self.sent[action.shown["sent"]] = action.number
         done, redo = self._done.setdefault(action.who, []), self._redo.setdefault(action.who, [])
         if action.kind == "decide":
             done.append(action.number)
@@ -237,37 +240,46 @@ class Log:
     def decide(
         self, decisions: Sequence[Decision], *, who: str, shown: Mapping[str, Any] | None = None
     ) -> list[Action]:
-        """Append decisions as one action; returns what is new, others' actions included."""
-        return self._append("decide", who, None, shown or {}, decisions)
+        """Append decisions as one action; returns what is new, others' actions included.
 
-    def undo(self, who: str) -> list[Action]:
+        Under ``sent`` in ``shown`` a sender may give the action a name of its own: whoever did not hear the answer
+        sends it again, and what is in the log already is returned, not appended once more.
+        """
+        return self._append("decide", who, shown or {}, decisions)
+
+    def undo(self, who: str, sent: str = "") -> list[Action]:
         """Take this person's last action back; nothing is appended where there is none."""
-        return self._turn("undo", who)
+        return self._turn("undo", who, sent)
 
-    def redo(self, who: str) -> list[Action]:
+    def redo(self, who: str, sent: str = "") -> list[Action]:
         """Bring back what this person took back last."""
-        return self._turn("redo", who)
+        return self._turn("redo", who, sent)
 
     def note(self, kind: str, *, who: str, shown: Mapping[str, Any]) -> list[Action]:
         """Append something that is no decision on a sample, such as a class's new meaning."""
-        return self._append(kind, who, None, shown, ())
+        return self._append(kind, who, shown, ())
 
-    def _turn(self, kind: Literal["undo", "redo"], who: str) -> list[Action]:
+    def _turn(self, kind: Literal["undo", "redo"], who: str, sent: str) -> list[Action]:
         with self._lock, self._using(), self._writing():
             found = self._take_in()
+            if sent in self.replay.sent:
+                return [*found, self.replay.actions[self.replay.sent[sent]]]
             target = self.replay.next_undo(who) if kind == "undo" else self.replay.next_redo(who)
             if target is None:
                 return found
-            self._insert(kind, who, target.number, {}, ())
+            self._insert(kind, who, target.number, {"sent": sent} if sent else {}, ())
             return found + self._take_in()
 
     def _append(
-        self, kind: str, who: str, target: int | None, shown: Mapping[str, Any], decisions: Iterable[Decision]
+        self, kind: str, who: str, shown: Mapping[str, Any], decisions: Iterable[Decision]
     ) -> list[Action]:
         with self._lock, self._using():
             with self._writing():
-                self._insert(kind, who, target, shown, decisions)
-            return self._take_in()
+                found = self._take_in()
+                if shown.get("sent") in self.replay.sent:
+                    return [*found, self.replay.actions[self.replay.sent[shown["sent"]]]]
+                self._insert(kind, who, None, shown, decisions)
+            return found + self._take_in()
 
     def _insert(
         self, kind: str, who: str, target: int | None, shown: Mapping[str, Any], decisions: Iterable[Decision]

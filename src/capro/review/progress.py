@@ -81,6 +81,21 @@ def _was_random(decision: Decision | None) -> bool:
     return decision is not None and decision.random
 
 
+def findings(decisions: Mapping[str, Decision], drawn: Sequence[str]) -> dict[str, Any]:
+    """What the answers say: how many there are, agreement by class, and the estimate of the random part.
+
+    Args:
+        decisions: By sample.
+        drawn: Ids in the random order, at least up to the last random question that was answered.
+    """
+    agreement = agreement_by_class(decisions.values())
+    return {
+        "decided": len(decisions),
+        "estimate": estimate(random_part(drawn, decisions), decisions),
+        "agreement": {name: share.as_dict() for name, share in agreement.items()},
+    }
+
+
 def estimate(part: Sequence[str], decisions: Mapping[str, Decision]) -> dict[str, Any] | None:
     """Share of right labels before and after, from the random part; None where nothing of it was judged.
 

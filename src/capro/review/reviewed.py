@@ -6,7 +6,7 @@ from typing import Any
 
 from capro.data.manifest import manifest_of
 from capro.review.log import replayed
-from capro.review.progress import agreement_by_class, estimate, random_part
+from capro.review.progress import findings
 from capro.review.queue import random_order
 from capro.run.directory import Run
 from capro.run.fingerprints import seed_for
@@ -25,9 +25,4 @@ def reviewed(run: Run) -> dict[str, Any] | None:
     manifest = manifest_of(run)
     ids = manifest.samples["id"].to_numpy()[manifest.split("train")]
     drawn = ids[random_order(len(ids), review_seed(run))].tolist()
-    agreement = {name: share.as_dict() for name, share in agreement_by_class(said.values()).items()}
-    return {
-        "decided": len(said),
-        "estimate": estimate(random_part(drawn, said), said),
-        "agreement": agreement,
-    }
+    return findings(said, drawn)

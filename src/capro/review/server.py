@@ -173,18 +173,18 @@ class App:
         label = body.get("label")
         changed = desk.decide(
             rows, str(body.get("verb")), None if label is None else str(label), who=_who(body), view=view,
-            reason=str(body.get("reason") or "")[:400],
+            reason=str(body.get("reason") or "")[:400], sent=_sent(body),
         )  # fmt: skip
         return self._states(changed)
 
     def undo(self, _request: Request, body: Any) -> Response:
         """Take the last action back."""
-        text, rows = self.desk.undo(_who(body))
+        text, rows = self.desk.undo(_who(body), _sent(body))
         return self._states(rows, text)
 
     def redo(self, _request: Request, body: Any) -> Response:
         """Bring it back."""
-        text, rows = self.desk.redo(_who(body))
+        text, rows = self.desk.redo(_who(body), _sent(body))
         return self._states(rows, text)
 
     def _states(self, rows: list[int], text: str = "") -> Response:
@@ -253,6 +253,11 @@ async def _mistake(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": str(error), "hint": hint}, status_code=400)
     page = _pages.get_template("mistake.html.j2").render(error=str(error), hint=hint)
     return HTMLResponse(page, status_code=400)
+
+
+def _sent(body: dict[str, Any]) -> str:
+    """What the page calls this action: sent again, it is the same one."""
+    return str(body.get("sent") or "")[:80]
 
 
 def _who(body: dict[str, Any]) -> str:

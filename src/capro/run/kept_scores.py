@@ -7,12 +7,14 @@ every class, and labels of the same size: all of their scores are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from capro.errors import RunError
 
 DENSE = 64
 MOST = 16
@@ -31,6 +33,35 @@ def entries_type(names: list[str]) -> np.dtype[Any]:
     return np.dtype([(CLASS, "<i4"), *((name, "<f4") for name in names)])
 
 
+def numbers_only(
+    scores: NDArray[Any],
+    *,
+    place: str = "scores",
+    name: Callable[[int], str] = "number {}".format,
+    begin: int = 0,
+) -> NDArray[Any]:
+    """Scores as they are, (n, ...). Nan is an error: the highest of a row would be its first nan.
+
+    Args:
+        scores: Whose first axis is samples.
+        place: Where they come from, for the message.
+        name: From a sample's number to its id.
+        begin: Number of the first sample, where these are a block.
+
+    >>> numbers_only(np.array([[0.25, 0.75]])).tolist()
+    [[0.25, 0.75]]
+    """
+    wrong = np.isnan(scores).any(axis=tuple(range(1, scores.ndim)))
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise RunError(
+            f"{place}: sample {name(begin + first)} has nan as a score "
+            f"({wrong.sum():,} of {len(wrong):,} samples have)",
+            hint="look at the picture and its features; if many are wrong, train again with a lower learning rate",
+        )
+    return scores
+
+
 def keep(
     scores: Mapping[str, NDArray[Any]], also: NDArray[np.bool_] | None = None, *, several: bool = False
 ) -> Entries:
@@ -44,7 +75,7 @@ def keep(
     >>> keep({"a": np.array([[0.1, 0.9]], np.float32)})[0].tolist()
     [(1, 0.8999999761581421), (0, 0.10000000149011612)]
     """
-    first = np.asarray(next(iter(scores.values())))
+    first = numbers_only(np.asarray(next(iter(scores.values()))), place=f"score '{next(iter(scores))}'")
     n, classes = first.shape
     k = width_of(classes, several=several)
     if k < classes:

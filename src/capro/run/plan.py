@@ -8,7 +8,7 @@ stage is decided by it. A stage that would read what other settings have made is
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,33 +28,31 @@ class Plan:
     """The stages of a run, in order.
 
     Args:
-        names: Of the stages.
-        load: From a name to the stage's declaration; called when a stage is first needed.
+        stages: Their declarations.
         engine: Who does the stages' work that is split into parts.
     """
 
-    def __init__(self, names: Sequence[str], load: Callable[[str], Stage], engine: Engine = HERE) -> None:
-        self.names = [*names]
-        self._load = load
+    def __init__(self, stages: Iterable[Stage], engine: Engine = HERE) -> None:
+        self._stages = {stage.name: stage for stage in stages}
+        self.names = [*self._stages]
         self._engine = engine
 
     def __iter__(self) -> Iterator[Stage]:
-        return (self[name] for name in self.names)
+        return iter(self._stages.values())
 
     def __getitem__(self, name: str) -> Stage:
-        return self._load(name)
+        return self._stages[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
     def replacing(self, *stages: Stage) -> Plan:
         """The same plan with stages of these names done in another way."""
-        others = {stage.name: stage for stage in stages}
-        return Plan(self.names, lambda name: others[name] if name in others else self[name], self._engine)
+        return Plan((self._stages | {stage.name: stage for stage in stages}).values(), self._engine)
 
     def on(self, engine: Engine) -> Plan:
         """The same plan, whose work is done by another engine."""
-        return Plan(self.names, self._load, engine)
+        return Plan(self, engine)
 
     def of(self, settings: Settings) -> list[Stage]:
         """The stages that a run with these settings goes through."""

@@ -10,16 +10,17 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from capro.run import processes
 
 Step = Callable[..., None]  # step(advance, figures=Figures(...))
 Bar = Callable[[str, int | None], AbstractContextManager[Step]]
 Say = Callable[[str], None]
+B = TypeVar("B", bound=Sized)
 
 INTERVAL = 30.0  # seconds between two lines where there is no terminal
 
@@ -58,6 +59,13 @@ class Figures:
 def silent(_label: str, _total: int | None) -> Iterator[Step]:
     """No progress bar."""
     yield lambda *_args, **_fields: None
+
+
+def counted(blocks: Iterable[B], step: Step) -> Iterator[B]:
+    """Blocks of rows as they pass, counted once whoever takes them has done with them."""
+    for block in blocks:
+        yield block
+        step(len(block))
 
 
 def duration(seconds: float) -> str:

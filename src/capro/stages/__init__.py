@@ -1,52 +1,22 @@
-"""The plan of a run: every stage once, in order. Read this first.
+"""The stages of a run, and all of them in order.
 
-Stages meet only through artefacts in the run directory. A stage is a file of this folder whose ``STAGE``
-declares what it reads, the settings that decide it, its command and its work (`capro.run.stage.Stage`);
-adding one is one file and one line below. Freshness, hints, the order of `capro --help`, the report's list of
-stages and the cost table follow from the declarations.
-
-A stage's file is imported when it is needed: `capro --help` and `capro scan` do not wait for torch.
+`plan.py` declares every stage: read it first. A stage works in the file of its name; adding one is its file and
+its declaration. Freshness, hints, the order of `capro --help`, the report's list of stages and the cost table
+follow from the declarations (`capro.run.stage.Stage`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from capro.run.directory import Run
 from capro.run.engine import HERE, Engine
-from capro.run.plan import Plan
 from capro.run.progress import SILENT, Watch
-from capro.run.stage import Stage
+from capro.stages.plan import PLAN, STAGES
 
+__all__ = ["PLAN", "STAGES", "Choose", "run_all"]
 Choose = Callable[[Run, Watch], Run]  # chooses the settings of a run whose scan has finished
-
-
-def _load(name: str) -> Stage:
-    stage: Stage = import_module(f"capro.stages.{name}").STAGE
-    return stage
-
-
-PLAN = Plan(
-    [
-        "scan",
-        "classes",
-        "pixels",
-        "features",
-        "pretrain",
-        "embed",
-        "graph",
-        "match",
-        "joint",
-        "posterior",
-        "train",
-        "clean",
-        "finetune",
-        "evaluate",
-    ],
-    _load,
-)
 
 
 def run_all(
@@ -63,10 +33,10 @@ def run_all(
     from capro.model_folders import check_models
     from capro.run.ranks import check_tracker
     from capro.stages.start import slow
-    from capro.text.towers import has_text_tower
+    from capro.text.tower_names import has_text_tower
 
     check_tracker(run.settings)  # now, not hours later when the first training begins
-    check_models(run.settings)
+    check_models(run.settings, begun=run.finished("pretrain") is not None)
     plan = PLAN.on(engine)
     plan.announce(run, watch)
     done = set[str]()

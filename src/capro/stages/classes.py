@@ -9,17 +9,16 @@ from capro.data.labels import labels_of
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.summary import FEWEST_TEXTS
 from capro.errors import ConfigError, DataError
-from capro.places import local_path
 from capro.run.artefacts import CLASSES, CLASSES_DRAFT, PUBLISHED_CLASSES, SUMMARY
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 from capro.text import classes as class_texts
-from capro.text.classes import ClassSpec, classes_of, has_meaning
+from capro.text.classes import ClassSpec, classes_of, given_ambiguous, given_classes, has_meaning
 from capro.text.cleaning import training_texts
 from capro.text.encoders import load_text_encoder
 from capro.text.senses import Suggestion, rank_senses
-from capro.text.towers import has_text_tower
+from capro.text.tower_names import has_text_tower
 from capro.wording import many, some
 
 EAGER = 0.8  # with a lower gamma the rule per class adds labels that it half believes
@@ -44,20 +43,8 @@ def _by_class(manifest: Manifest, texts: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _given(run: Run) -> list[ClassSpec]:
-    """The classes of data.classes."""
-    path = run.settings.data.classes
-    return class_texts.load_classes(local_path(path, "data.classes")) if path else []
-
-
-def _ambiguous(run: Run) -> list[str]:
-    """What data.ambiguous_list names."""
-    path = run.settings.data.ambiguous_list
-    return class_texts.ambiguous_names(local_path(path, "data.ambiguous_list")) if path else []
-
-
-def _work(job: Job) -> dict[str, Any]:
-    specs, manifest = _given(job.run), manifest_of(job.run)
+def work(job: Job) -> dict[str, Any]:
+    specs, manifest = given_classes(job.run), manifest_of(job.run)
     if not specs and job.settings.data.unlabelled:
         raise ConfigError(
             "data.unlabelled: no label names the classes", hint="list them: --set data.classes=classes.yaml"
@@ -69,7 +56,7 @@ def _work(job: Job) -> dict[str, Any]:
             suggestions = suggest(job.run, watch=job.watch)
             specs = [class_texts.draft(suggestion) for suggestion in suggestions]
         class_texts.save_classes(job.file(CLASSES_DRAFT), specs, suggestions=suggestions)
-    if names := _ambiguous(job.run):
+    if names := given_ambiguous(job.run):
         specs = class_texts.marked_ambiguous(specs, names)
     job.write(CLASSES, [asdict(spec) for spec in specs])
     texts = training_texts(manifest)
@@ -77,18 +64,7 @@ def _work(job: Job) -> dict[str, Any]:
     return {"texts": {"samples": sum(map(bool, texts)), "by_class": by_class}}
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    given, embed = _given(run), run.settings.embed
-    known = bool(given) or bool(run.find(PUBLISHED_CLASSES))
-    ambiguous = _ambiguous(run)
-    return {
-        **({"ambiguous": ambiguous} if ambiguous else {}),
-        "classes": [asdict(spec) for spec in given] or None,
-        "encoder": None if known else [embed.text_encoder, embed.max_tokens],
-    }
-
-
-def _check(run: Run) -> list[str]:
+def check(run: Run) -> list[str]:
     """Refuse labels outside the list, and data without texts; warn of what decides badly."""
     settings, manifest, specs = run.settings, manifest_of(run), classes_of(run)
     if settings.data.unlabelled and settings.method != "plus":
@@ -183,15 +159,3 @@ def _meaning_problems(run: Run, specs: list[ClassSpec], texts: dict[str, int]) -
             f"compared with the bare name: {some(bare)}; {how}"
         )
     return found
-
-
-STAGE = Stage(
-    "classes",
-    _work,
-    summary="what each class means",
-    settings=_settings,
-    reads=["scan"],
-    implicit=True,
-    command="classes show",
-    check=_check,
-)

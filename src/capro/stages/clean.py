@@ -14,13 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from capro.config import Settings
 from capro.evaluate import verdicts
 from capro.evaluate.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
 from capro.graph.neighbors import nearest
 from capro.method import plus
 from capro.method.anchors import anchor_choice
-from capro.review.decisions import Fixed, deciding_person
+from capro.review.decisions import Fixed
 from capro.run.artefacts import (
     ADJACENCY,
     ANCHORS,
@@ -41,12 +40,13 @@ from capro.run.engine import Portable
 from capro.run.kept_scores import CLASS, Entries, KeptScores, given_classes, keep
 from capro.run.ranks import ranks_of
 from capro.run.shards import ALONE, write_rows
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 from capro.stages.decided import decided_of, with_decisions
 from capro.stages.graph import search_options
+from capro.stages.plan import has_step2
 from capro.stages.posterior import row_blocks, weigh
 from capro.stages.shared_search import SharedSearch
-from capro.stages.train import has_step2, judge_of
+from capro.stages.train import judge_of
 from capro.stages.training import Parts, parts_of
 from capro.stages.verdict_blocks import Known, frame_of
 from capro.train.batches import forward_plain
@@ -75,7 +75,10 @@ class _Rule(Portable):
     def __call__(self, rows: slice) -> Judged:
         parts, (judge, prototypes, anchored) = self.parts, self._judging
         labels, positions = parts.training.labels, parts.training.positions
-        return judge_all(judge, parts.net, prototypes, labels, anchored, parts.inputs, positions, rows)
+        name = parts.training.id_of
+        return judge_all(
+            judge, parts.net, prototypes, labels, anchored, parts.inputs, positions, rows, name=name
+        )
 
 
 def _by_rule(job: Job, rule: _Rule) -> Judged:
@@ -145,7 +148,7 @@ def _decide(part: _Part, *, several: bool, count: int, sure: float) -> tuple[NDA
     return decided.labels.numpy(), decided.decisions.numpy(), kept, none, decided.ask.numpy()
 
 
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     rule = _Rule(job.run)
     training = rule.parts.training
     anchored = anchored_of(job.run, training)
@@ -167,17 +170,25 @@ def _work(job: Job) -> dict[str, Any]:
             counts.update(frame["decision"])
             yield frame
 
-    known = _known(job, training, anchored, judged, fixed)
+    with job.bar("neighbours of pictures", None):
+        known = _known(job, training, anchored, judged, fixed)
+    with job.bar("verdicts", len(known.ids) * (2 if training.multi_label else 1)) as step:
 
-    def frames(make: Callable[[verdicts.Evidence], pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return job.engine.map(partial(frame_of, make), known.blocks())
+        def frames(make: Callable[[verdicts.Evidence], pd.DataFrame]) -> Iterator[pd.DataFrame]:
+            for rows, frame in zip(
+                row_blocks(len(known.ids)),
+                job.engine.map(partial(frame_of, make), known.blocks()),
+                strict=True,
+            ):
+                yield frame
+                step(rows.stop - rows.start)
 
-    if training.multi_label:  # labels as lists, beside the (sample, class) table
-        write_blocks(job.file(SAMPLE_VERDICTS), frames(verdicts.multi_label), verdicts.TYPES)
-        write_blocks(job.file(VERDICTS), counted(frames(verdicts.pairs)), verdicts.TYPES)
-    else:
-        job.remove(SAMPLE_VERDICTS)
-        write_blocks(job.file(VERDICTS), counted(frames(verdicts.single_label)), verdicts.TYPES)
+        if training.multi_label:  # labels as lists, beside the (sample, class) table
+            write_blocks(job.file(SAMPLE_VERDICTS), frames(verdicts.multi_label), verdicts.TYPES)
+            write_blocks(job.file(VERDICTS), counted(frames(verdicts.pairs)), verdicts.TYPES)
+        else:
+            job.remove(SAMPLE_VERDICTS)
+            write_blocks(job.file(VERDICTS), counted(frames(verdicts.single_label)), verdicts.TYPES)
     return dict(counts.most_common())
 
 
@@ -207,24 +218,3 @@ def _known(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fi
         gamma=job.settings.train.gamma,
         person=None if fixed is None else fixed.pairs if training.multi_label else fixed.rows,
     )
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    if run.settings.method == "plus":
-        return {
-            "plus": run.settings.plus.model_dump(),
-            "kept": "the highest",
-            "seed": run.settings.seed,
-            **deciding_person(run),
-        }
-    rule = run.settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"})
-    return {**rule, "kept": "the highest", **deciding_person(run)}
-
-
-def _reads(settings: Settings) -> list[str]:
-    posterior = ["posterior"] if settings.method == "plus" else []
-    step2 = ["train"] if has_step2(settings) else []
-    return ["scan", "classes", "embed", "match", *posterior, *step2]
-
-
-STAGE = Stage("clean", _work, summary="offline pass", settings=_settings, reads=_reads, keep=True)

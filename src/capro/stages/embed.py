@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.nets.backbones import Backbone, load_backbone
 from capro.run.artefacts import (
@@ -33,7 +32,7 @@ from capro.run.fingerprints import fingerprint, seed_for
 from capro.run.progress import Step
 from capro.run.ranks import ranks_of
 from capro.run.shards import Shards, chosen_rows, planned, sharded, write_rows
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 from capro.stages.features import ImageEncoder, ImageFeatures, embed_images, image_shards, say_encoder
 from capro.text.classes import ClassSpec, class_text, classes_of, other_senses
 from capro.text.cleaning import training_fields, training_texts
@@ -57,7 +56,7 @@ def _columns(run: Run) -> dict[str, list[str]]:
     return {"": training_texts(manifest), **fields}
 
 
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     source = DistinctTexts(job.run, _encoder, _columns)
     encoder, ranks = source.encoder, job.ranks
     cost = text_cost(encoder)
@@ -204,23 +203,3 @@ def _visual(job: Job) -> tuple[_Rows, dict[str, Any]]:
     with job.bar("visual features", shards.rows(ranks)) as step:
         embed_images(job, shards, ImageFeatures(source, "train", step=step))
     return _Rows((len(train), encoder.dim), shards.blocks), found
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    settings = run.settings
-    return {
-        **({"fields": True} if settings.method == "plus" else {}),
-        "embed": settings.embed.model_dump(exclude={"batch_size", "shard_size"}),
-        "net": settings.net.model_dump(include={"mode"}),
-        "views": settings.views.model_dump(include={"size"}),
-    }
-
-
-def _reads(settings: Settings) -> list[str]:
-    encoder = "features" if settings.net.mode == "frozen" else "pretrain"
-    return ["scan", "classes", *([encoder] if settings.embed.visual == "step1" else [])]
-
-
-STAGE = Stage(
-    "embed", _work, summary="text encoder: texts and classes", settings=_settings, reads=_reads, ranks="share"
-)

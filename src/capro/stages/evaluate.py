@@ -9,11 +9,11 @@ from capro.data.manifest import manifest_of
 from capro.evaluate import metrics
 from capro.evaluate.scoring import scores_of
 from capro.run.artefacts import MODELS, SCORES
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 from capro.train.setup import training_set
 
 
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     manifest = manifest_of(job.run)
     test = manifest.split("test")
     if not len(test):
@@ -26,11 +26,3 @@ def _work(job: Job) -> dict[str, Any]:
         job.write(SCORES[name], scores)
         results[name] = metrics.headline(scores, y)
     return results
-
-
-STAGE = Stage(
-    "evaluate",
-    _work,
-    summary="evaluation",
-    reads=["scan", "classes", *(model.stage for model in MODELS.values())],
-)

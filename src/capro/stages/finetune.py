@@ -15,8 +15,8 @@ from capro.run.directory import Run
 from capro.run.kept_scores import KeptScores
 from capro.run.stage import Job
 from capro.stages.held_out import held_out_logits
-from capro.stages.train import has_step2
-from capro.stages.training import deciding, fit_step, parts_of, training_stage
+from capro.stages.plan import classifier_steps, has_step2
+from capro.stages.training import fit_step, parts_of
 from capro.train.classifier_only import ClassifierOnly
 from capro.train.setup import TrainingSet, load_net, net_state
 
@@ -31,18 +31,13 @@ def targets_of(run: Run, training: TrainingSet) -> Tensor:
     return torch.from_numpy(np.array(run.read(CLEANED_WORDS if soft else CLEANED_LABELS)))
 
 
-def classifier_steps(settings: Settings) -> tuple[str, str]:
-    """The steps whose schedules made the last classifier."""
-    return ("train" if has_step2(settings) else "pretrain", "finetune")
-
-
 def calibration_of(run: Run) -> Calibration:
     """How step 3 calibrated its classifier."""
     found = run.result("finetune").get("calibration")
     return Calibration(**found) if found else NO_CALIBRATION
 
 
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
     extra = load_net(job.run, _before(settings), net)
@@ -80,15 +75,3 @@ def _calibration(job: Job, training: TrainingSet, labels: Tensor) -> Calibration
 def _before(settings: Settings) -> Any:
     """The model that step 3 starts from."""
     return STEP2 if has_step2(settings) else STEP1
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    calibrated = {"calibrated": True} if run.settings.method == "plus" else {}
-    return {**deciding("finetune")(run), **calibrated}
-
-
-def _reads(settings: Settings) -> list[str]:
-    return [classifier_steps(settings)[0], "clean"]
-
-
-STAGE = training_stage("finetune", _work, summary="step 3", reads=_reads, settings=_settings)

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from capro.graph.budget import Budget
 from capro.graph.smooth import enhance
 from capro.run.artefacts import ADJACENCY, ENHANCED_TEXTS, TEXTS, VISUAL
-from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 from capro.stages.shared_search import SharedSearch
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    chosen = run.settings.match
-    exact = chosen.enhancer == "none" or len(run.read(VISUAL)) < chosen.exact_below
-    return {
-        **chosen.model_dump(include={"enhancer", "k", "exact_below", "index", "recall"}),
-        "seed": None if exact else run.settings.seed,  # an exact search has nothing random
-    }
 
 
 def search_options(job: Job, scratch: Path) -> dict[str, Any]:
@@ -36,35 +27,23 @@ def search_options(job: Job, scratch: Path) -> dict[str, Any]:
     }
 
 
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     chosen, ranks = job.settings.match, job.ranks
     search = job.folder / "search"
     budget = Budget.of(chosen.memory_gb, job.folder / "scratch")
     shared = SharedSearch(ranks, search, fingerprint([job.key, chosen.memory_gb]), job.engine, budget)
+    visual = job.read(VISUAL)
     if not ranks.main:
         if chosen.enhancer != "none":
             shared.assist()
         return {}
-    with job.bar(f"graph ({chosen.enhancer})", None), job.scratch() as scratch:
-        options = search_options(job, scratch)
-        enhanced = enhance(
-            job.read(VISUAL), job.read(TEXTS), enhancer=chosen.enhancer, k=chosen.k, through=shared, **options
-        )
+    with job.bar(f"graph ({chosen.enhancer})", shared.own(len(visual))) as step, job.scratch() as scratch:
+        options = search_options(job, scratch) | {"through": replace(shared, progress=step)}
+        how = chosen.model_dump(include={"enhancer", "k", "own_neighbour"})
+        enhanced = enhance(visual, job.read(TEXTS), **how, **options)
     job.write(ENHANCED_TEXTS, enhanced.texts)
     job.remove(ADJACENCY)
     if enhanced.adjacency is not None:
         job.write(ADJACENCY, enhanced.adjacency)
     shutil.rmtree(search, ignore_errors=True)
     return {"recall": enhanced.recall}
-
-
-STAGE = Stage(
-    "graph",
-    _work,
-    summary="text enhancement",
-    settings=_settings,
-    reads=["embed"],
-    implicit=True,
-    command="match",
-    ranks="share",
-)

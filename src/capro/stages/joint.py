@@ -13,19 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.run.artefacts import JOINT_PICTURES, JOINT_PROMPTS, JOINT_TEXTS, PLAIN_FEATURES
 from capro.run.directory import Run
 from capro.run.ranks import ranks_of
 from capro.run.shards import chosen_rows, write_rows
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 from capro.stages.embed import SHARDS, DistinctTexts, embed_texts, text_cost, write_texts
 from capro.stages.features import ImageEncoder, ImageFeatures, embed_images, image_shards, with_images
 from capro.text.classes import class_prompts, classes_of
 from capro.text.cleaning import training_fields
 from capro.text.encoders import TextEncoder, load_text_encoder
-from capro.text.towers import has_text_tower
 from capro.train.setup import cost_line
 
 
@@ -37,7 +35,7 @@ def _columns(run: Run) -> dict[str, list[str]]:
     return {"": [""], **training_fields(manifest_of(run))}  # there may be no text at all
 
 
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     ranks = job.ranks
     source = DistinctTexts(job.run, _tower, _columns)
     encoder = source.encoder
@@ -72,35 +70,7 @@ def _features(job: Job) -> Callable[[], Iterable[NDArray[Any]]]:
     if settings.net.mode == "frozen":
         plain = run.read(PLAIN_FEATURES)
         return lambda: chosen_rows(plain, train)
-    shards = image_shards(job.folder / SHARDS[1], len(train), run, key=["joint", _settings(run)])
+    shards = image_shards(job.folder / SHARDS[1], len(train), run, key=["joint", job.stage.settings(run)])
     with job.bar("pictures in the joint space", shards.rows(job.ranks)) as step:
         embed_images(job, shards, ImageFeatures(ImageEncoder(run, with_images), "train", step=step))
     return shards.blocks
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    return {
-        "net": run.settings.net.model_dump(include={"backbone", "weights", "mode"}),
-        "views": run.settings.views.model_dump(include={"size"}),
-    }
-
-
-def _reads(settings: Settings) -> list[str]:
-    return ["scan", "classes", *(["features"] if settings.net.mode == "frozen" else [])]
-
-
-def _when(settings: Settings) -> bool:
-    return settings.method == "plus" and has_text_tower(settings.net.backbone, ask=False)
-
-
-STAGE = Stage(
-    "joint",
-    _work,
-    summary="text tower of the backbone: prompts and texts (method plus)",
-    settings=_settings,
-    reads=_reads,
-    implicit=True,
-    command="clean",
-    ranks="share",
-    when=_when,
-)

@@ -17,7 +17,7 @@ from capro.evaluate.truth import load_truth, membership, purity
 from capro.graph.smooth import enhance
 from capro.method.anchors import Anchors, match
 from capro.report.contact_sheet import contact_sheet
-from capro.review.decisions import Fixed, deciding_person
+from capro.review.decisions import Fixed
 from capro.run.artefacts import (
     ADJACENCY,
     ANCHOR_SHEET,
@@ -30,7 +30,7 @@ from capro.run.artefacts import (
     atomic_path,
 )
 from capro.run.directory import Run
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 from capro.stages.decided import decided_of
 from capro.text.cleaning import training_texts
 from capro.text.encoders import load_text_encoder
@@ -49,6 +49,7 @@ def _match(run: Run, training: TrainingSet, texts: NDArray[Any], **changed: Any)
         "random_share": chosen.random_share,
         "mode": chosen.anchors,
         "seed": run.settings.seed,
+        "own_neighbour": chosen.own_neighbour,
         "contrast": 0.0 if training.multi_label else chosen.contrast,
         "exact_below": chosen.exact_below,
     }
@@ -60,7 +61,7 @@ def _match(run: Run, training: TrainingSet, texts: NDArray[Any], **changed: Any)
     return match(texts, prototypes, labels, ids=training.row_ids, pictures=pictures, **(options | changed))
 
 
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     training = training_set(job.run)
     with job.bar("matching texts", None):
         anchors = _match(job.run, training, job.read(ENHANCED_TEXTS))
@@ -166,7 +167,7 @@ def _evidence(
     return best, [ids[others].tolist() for others in lenders]
 
 
-def _problems(run: Run) -> list[str]:
+def check(run: Run) -> list[str]:
     """Classes with few anchors or none."""
     found = run.result("match")
     texts = {
@@ -178,22 +179,6 @@ def _problems(run: Run) -> list[str]:
         for key, text in texts.items()
         if found[key]
     ]
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    # earlier versions took the first samples where there was no text: such anchors are chosen again
-    without = {"without_texts": True} if run.settings.data.without_texts else {}
-    return {"match": run.settings.match.model_dump(), "seed": run.settings.seed, **without}
-
-
-STAGE = Stage(
-    "match",
-    _work,
-    summary="text matching",
-    settings=lambda run: {**_settings(run), **deciding_person(run)},
-    reads=["scan", "classes", "embed", "graph"],
-    check=_problems,
-)
 
 
 # --- looking at anchors ---------------------------------------------------------------------------
@@ -212,7 +197,8 @@ def purity_by_enhancer(
         if name in ("knn", "reciprocal"):
             enhanced = enhance(
                 run.read(VISUAL), texts, enhancer=name, k=settings.match.k,  # type: ignore[arg-type]
-                exact_below=settings.match.exact_below, seed=settings.seed,
+                own_neighbour=settings.match.own_neighbour, exact_below=settings.match.exact_below,
+                seed=settings.seed,
             ).texts  # fmt: skip
         mode = "random" if name == "random" else "text"
         anchors = _match(run, training, enhanced, mode=mode, random_share=0.0)

@@ -120,7 +120,9 @@ def _inputs(job: Job, manifest: Manifest, name: str, key: str) -> Inputs:
         return images
     rows = np.arange(len(manifest.samples))
     folder = job.run.folder(name)
-    shards = image_shards(folder, len(rows), job.run, key=[key, settings.net.model_dump(), size])
+    shards = image_shards(
+        folder, len(rows), job.run, key=[key, settings.net.model_dump(exclude={"runtime"}), size]
+    )
     with job.bar("features", len(rows)) as step:
         encoder = ImageEncoder(job.run, lambda _: (backbone, images))
         embed_images(job, shards, ImageFeatures(encoder, step=step))

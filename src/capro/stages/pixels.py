@@ -6,35 +6,17 @@ from typing import Any
 
 from capro.data.manifest import manifest_of
 from capro.data.pixels import decoded_bytes, pixels_of
-from capro.nets.backbones import input_size
 from capro.run.artefacts import PIXEL_INDEX
-from capro.run.directory import Run
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    views = run.settings.views
-    return {"size": views.size or input_size(run.settings.net.backbone), "cache_gb": views.cache_gb}
-
-
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     job.remove(PIXEL_INDEX)
     manifest = manifest_of(job.run)
     needed = decoded_bytes(manifest)
     if needed > job.settings.views.cache_gb * 2**30:
         return {"cached": False, "bytes": needed}
     with job.bar("decoding images", len(manifest.samples)) as step:
-        pixels = pixels_of(job.run, _settings(job.run)["size"], cached=False)
+        pixels = pixels_of(job.run, job.stage.settings(job.run)["size"], cached=False)
         pixels.build(job.folder, needed=needed, progress=step)
     return {"cached": True, "bytes": needed}
-
-
-STAGE = Stage(
-    "pixels",
-    _work,
-    summary="decoding images once",
-    settings=_settings,
-    reads=["scan"],
-    implicit=True,
-    command="pretrain",
-)

@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from capro.config import Settings
 from capro.evaluate.class_findings import class_findings, finding_text
 from capro.method import plus
-from capro.review.decisions import Fixed, deciding_person
+from capro.review.decisions import Fixed
 from capro.run.artefacts import (
     CLASS_NAME_TEXTS,
     CLASS_TEXTS,
@@ -30,11 +29,12 @@ from capro.run.artefacts import (
 from capro.run.directory import Run
 from capro.run.engine import HERE, Engine, Portable
 from capro.run.fingerprints import seed_for
-from capro.run.kept_scores import Entries, entries_type, given_classes, keep, width_of
+from capro.run.kept_scores import Entries, entries_type, given_classes, keep, numbers_only, width_of
+from capro.run.progress import counted
 from capro.run.shards import write_rows
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 from capro.stages.decided import decided_of
-from capro.text.towers import has_text_tower
+from capro.text.tower_names import has_text_tower
 from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
 
 BLOCK = 8192  # rows that are judged at once
@@ -206,6 +206,7 @@ class _Judge:
         evidence = self.evidence.read if isinstance(self.evidence, _SentEvidence) else self.evidence
         rows, fit, own = block
         q, words, picture = (part.numpy() for part in self._beliefs(evidence, rows, fit, own))
+        numbers_only(q, place="posterior", name=evidence.training.id_of, begin=rows.start)
         also = given_classes(evidence.labels(rows).numpy(), q.shape[1])
         if not self.several:
             also[:, -1] = True
@@ -277,13 +278,20 @@ def _part(evidence: Evidence, seed: int) -> NDArray[np.int64]:
     return np.sort(order[:most])
 
 
-def _work(job: Job) -> dict[str, Any]:
+def check(run: Run) -> list[str]:
+    """What the posterior found of classes, in words."""
+    return [finding_text(each) for each in class_findings(run)]
+
+
+def work(job: Job) -> dict[str, Any]:
     training = training_set(job.run)
-    with job.bar("weighing evidence", None):
+    with job.bar("fitting the posterior", None):
         weighed = weigh(job.run, training, job.read(VISUAL))
     found = weighed.posterior
     shape = (len(training.positions), width_of(found.q.shape[1], several=found.several))
-    write_rows(job.file(POSTERIOR), shape, weighed.entries(job.engine), dtype=entries_type(SCORES))
+    with job.bar("posterior of samples", shape[0]) as step:
+        entries = counted(weighed.entries(job.engine), step)
+        write_rows(job.file(POSTERIOR), shape, entries, dtype=entries_type(SCORES))
     fields = job.run.result("embed")["fields"]
     weights = found.field_weights.reshape(len(fields), -1).mean(1).tolist() if fields else []
     return {
@@ -325,26 +333,3 @@ def _findings(run: Run, weighed: Weighed) -> list[dict[str, Any]]:
         }
         for each in listed
     ]
-
-
-def _reads(settings: Settings) -> list[str]:
-    joint = ["joint"] if has_text_tower(settings.net.backbone) else []
-    return ["scan", "classes", "embed", "match", *joint]
-
-
-STAGE = Stage(
-    "posterior",
-    _work,
-    summary="posterior of the true labels",
-    settings=lambda run: {
-        "plus": run.settings.plus.model_dump(include={"folds", "rounds", "memory_gb"}),
-        "kept": "the highest",
-        "seed": run.settings.seed,
-        **deciding_person(run),
-    },
-    reads=_reads,
-    command="clean",
-    implicit=True,
-    when=lambda settings: settings.method == "plus",
-    check=lambda run: [finding_text(each) for each in class_findings(run)],
-)

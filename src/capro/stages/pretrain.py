@@ -7,12 +7,12 @@ from typing import Any
 from capro.run.artefacts import HISTORIES, STEP1
 from capro.run.stage import Job
 from capro.stages.features import say_encoder
-from capro.stages.training import fit_step, parts_of, training_stage
+from capro.stages.training import fit_step, parts_of
 from capro.train.setup import encoder_cost, net_state
 from capro.train.web_labels import WebLabels
 
 
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
     found: dict[str, Any] = {}
@@ -29,12 +29,3 @@ def _work(job: Job) -> dict[str, Any]:
         job.write(STEP1, net_state(net))
         job.write(HISTORIES["pretrain"], history)
     return {"epochs": len(history), **found}
-
-
-STAGE = training_stage(
-    "pretrain",
-    _work,
-    summary="step 1 (vanilla)",
-    reads=lambda settings: ["features"] if settings.net.mode == "frozen" else [],
-    uses=["pixels"],
-)

@@ -17,7 +17,7 @@ from capro.places import state_of
 from capro.run.artefacts import MANIFEST, PUBLISHED_CLASSES, SUMMARY
 from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 
 
 def find_sources(settings: DataSettings) -> list[Reader]:
@@ -34,7 +34,7 @@ def listing_fingerprint(sources: Sequence[Reader]) -> str:
     """A hash over names, sizes and times of the source's files: a changed source is scanned again."""
     listing: list[list[Any]] = []
     for reader in sources:
-        listing.append([reader.source.kind, reader.source.root])
+        listing.append([reader.source.kind, reader.source.root, *filter(None, [reader.revision])])
         files: list[Any] = [*reader.listing()]  # all of one kind: they can be sorted
         for path in sorted(files):
             if path.is_file():
@@ -68,7 +68,17 @@ def limit_settings(settings: ScanSettings) -> dict[str, Any]:
     return found | settings.model_dump(include=newer, exclude_defaults=True)
 
 
-def _work(job: Job) -> dict[str, str]:
+def settings(run: Run) -> dict[str, Any]:
+    """What decides a scan."""
+    return {"data": reading_settings(run.settings.data), "scan": limit_settings(run.settings.scan)}
+
+
+def files(run: Run) -> dict[str, Any]:
+    """The state of the sources' files."""
+    return {"listing": listing_fingerprint(find_sources(run.settings.data))}
+
+
+def work(job: Job) -> dict[str, str]:
     sources = find_sources(job.settings.data)
     scan_into(job, sources)
     brought = next((hints for reader in sources if (hints := reader.classes())), [])
@@ -77,18 +87,5 @@ def _work(job: Job) -> dict[str, str]:
     return {"content": fingerprint([content, [asdict(hint) for hint in brought]])}
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    return {"data": reading_settings(run.settings.data), "scan": limit_settings(run.settings.scan)}
-
-
-def _files(run: Run) -> dict[str, Any]:
-    return {"listing": listing_fingerprint(find_sources(run.settings.data))}
-
-
-def _problems(run: Run) -> list[str]:
+def check(run: Run) -> list[str]:
     return scan_problems(run.read(SUMMARY), without_texts=run.settings.data.without_texts)
-
-
-STAGE = Stage(
-    "scan", _work, summary="reading and checking images", settings=_settings, files=_files, check=_problems
-)

@@ -16,7 +16,8 @@ from capro.graph.neighbors import QUERIES
 from capro.graph.ondisk import Floats, Lists, Search, Searcher, exact_search, lists_search
 from capro.run.artefacts import atomic_path, write_array
 from capro.run.engine import HERE, Engine, Portable
-from capro.run.shards import Compute, Team, planned, sharded
+from capro.run.progress import Step
+from capro.run.shards import Compute, Shards, Team, planned, sharded
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class SharedSearch:
         key: fingerprint of what decides the neighbours.
         engine: who searches this rank's blocks.
         budget: memory of each process that searches.
+        progress: called with the rows that this rank has searched for.
     """
 
     team: Team
@@ -75,17 +77,22 @@ class SharedSearch:
     key: str
     engine: Engine = HERE
     budget: Budget | None = None
+    progress: Step = lambda _: None
 
     def __call__(
         self, found: Searcher, base: RowReader, width: int
     ) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
         """All blocks, once every rank has searched its own."""
-        compute: Compute = lambda begin, end: _block(found.search, base[begin:end], width)  # noqa: E731
+
+        def compute(begin: int, end: int) -> NDArray[Any]:
+            block = _block(found.search, base[begin:end], width)
+            self.progress(end - begin)
+            return block
+
         if self.team.count > 1 or self.engine.remote:
             files = _FileSearch(self._vectors(base), self._lists(found), width, self.budget)
             self.team.meet(files)
-            compute = files if self.engine.remote else compute
-        for block in self._blocks(compute, len(base)):
+        for block in self._blocks(files if self.engine.remote else compute, len(base)):
             yield block["similarity"], block["hits"]
 
     def assist(self) -> None:
@@ -116,8 +123,15 @@ class SharedSearch:
             faiss.write_index(found.index, str(temporary))
         return Lists("ivf", (str(file),), found.index.nprobe)
 
+    def own(self, count: int) -> int:
+        """How many of so many rows this rank searches for."""
+        return self._planned(count).rows(self.team)
+
+    def _planned(self, count: int) -> Shards:
+        return planned(self.folder, count, key=self.key, size=QUERIES)
+
     def _blocks(self, compute: Compute, count: int) -> Iterator[NDArray[Any]]:
-        shards = planned(self.folder, count, key=self.key, size=QUERIES)
-        sharded(shards, compute, team=self.team, engine=self.engine)
+        shards = self._planned(count)
+        sharded(shards, compute, team=self.team, engine=self.engine, progress=self.progress)
         self.team.meet()
         return shards.blocks()

@@ -21,8 +21,9 @@ from capro.run.artefacts import CLEANED_LABELS, MODELS
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Job, Stage, perform
-from capro.stages.finetune import calibration_of, classifier_steps, targets_of
+from capro.stages.finetune import calibration_of, targets_of
 from capro.stages.held_out import held_out_logits
+from capro.stages.plan import classifier_steps, threshold_name
 from capro.train.setup import TrainingSet, training_set
 
 VERSION = 2  # raise it when the rule or the refits change
@@ -46,12 +47,11 @@ def threshold_stage(method: str) -> Stage:
 
     def settings(run: Run) -> dict[str, Any]:
         names = ("net", *_steps(method, run.settings))
-        parts = {name: getattr(run.settings, name).model_dump() for name in names}
+        parts = {name: getattr(run.settings, name).model_dump(exclude={"runtime"}) for name in names}
         return parts | {"version": VERSION, "seed": run.settings.seed}
 
     reads = ["scan", "classes", MODELS[method].stage, *(["clean"] if method == "capro" else [])]
-    name = f"threshold/{method}"
-    return Stage(name, work, settings=settings, reads=reads, ranks="share")
+    return Stage(threshold_name(method), work, settings=settings, reads=reads, ranks="share")
 
 
 def threshold(run: Run, method: str = "capro", *, watch: Watch = SILENT) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capro.config import Settings
-from capro.method.references import own_settings, provider
+from capro.method.references import provider
 from capro.method.text_evidence import TextEvidence
 from capro.run.artefacts import CLASS_TEXTS, ENHANCED_TEXTS, HISTORIES, POSTERIOR, STEP1, STEP2
 from capro.run.directory import Run
@@ -19,19 +17,12 @@ from capro.run.kept_scores import CLASS, Entries
 from capro.run.stage import Job
 from capro.stages.decided import settled_set
 from capro.stages.posterior import weigh
-from capro.stages.training import Parts, deciding, fit_step, parts_of, training_stage
+from capro.stages.training import Parts, fit_step, parts_of
 from capro.train.judgement import Judge, PosteriorJudge
 from capro.train.prototype_learning import PrototypeLearning
 from capro.train.setup import TrainingSet, anchored_of, load_net, net_state, new_heads
 from capro.train.tasks import Task
 from capro.train.web_labels import WebLabels
-
-OWN_WEIGHT = ("smoothing", "bootstrap")  # runs of 0.1.0 multiplied theirs by lambda_bts: no longer fresh
-
-
-def has_step2(settings: Settings) -> bool:
-    """Whether a run trains step 2: with a frozen encoder the method plus has nothing left to learn there."""
-    return settings.method == "paper" or settings.net.mode == "full"
 
 
 def judge_of(run: Run, training: TrainingSet, task: Task) -> Judge:
@@ -61,7 +52,7 @@ def _states(entries: Entries) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(states), torch.from_numpy(q)
 
 
-def _work(job: Job) -> dict[str, Any]:
+def work(job: Job) -> dict[str, Any]:
     settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
     anchored = anchored_of(job.run, training)
@@ -107,21 +98,3 @@ def _train_on_anchors(job: Job, parts: Parts, anchored: Tensor) -> None:
         job, objective, parts, training.positions[rows.cpu().numpy()], name="heads on anchors",
         seed=settings.seed, schedule=schedule, within="anchors",  # a resumed run has them at once
     )  # fmt: skip
-
-
-def _settings(run: Run) -> Mapping[str, Any]:
-    name = run.settings.train.reference
-    chosen = own_settings(name, run.settings.reference.model_dump())
-    if chosen.get("ncr_weight", 0) is None:
-        del chosen["ncr_weight"]
-    if name in OWN_WEIGHT:
-        chosen["own_weight"] = True
-    doubt = {"ask_below": run.settings.plus.ask_below} if run.settings.method == "plus" else {}
-    return {**deciding("train")(run), **({"reference": chosen} if chosen else {}), **doubt}
-
-
-def _reads(settings: Settings) -> list[str]:
-    return ["pretrain", "match", *(["posterior"] if settings.method == "plus" else [])]
-
-
-STAGE = training_stage("train", _work, summary="step 2", reads=_reads, settings=_settings, when=has_step2)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from capro.config import Schedule, Settings
+from capro.config import Schedule
 from capro.nets.siamese import Siamese
 from capro.run.artefacts import NOT_FINITE
 from capro.run.directory import Run
 from capro.run.ranks import tracked
-from capro.run.stage import Job, Stage
+from capro.run.stage import Job
 from capro.train.batches import Inputs
 from capro.train.checkpoints import Checkpoints
 from capro.train.loop import fit
 from capro.train.objective import Objective
 from capro.train.setup import TrainingSet, inputs_of, new_net, training_set
 from capro.train.tasks import Task
-
-StepName = Literal["pretrain", "train", "finetune"]
 
 
 @dataclass(frozen=True)
@@ -101,47 +97,7 @@ def fit_once(
     fit(objective, inputs, positions, schedule, name=name, seed=seed, ranks=ranks, ids=ids, bar=bar)
 
 
-def deciding(name: StepName) -> Callable[[Run], Mapping[str, Any]]:
-    """The settings that decide a training."""
-
-    def settings(run: Run) -> Mapping[str, Any]:
-        given = run.settings
-        net = given.net.model_dump()
-        if given.net.frozen_views is None:  # they decide the features; runs of 0.1.0 had three and stay fresh
-            net["frozen_views"] = 3
-        if not given.net.centred:
-            del net["centred"]
-        parts = {"net": net, name: getattr(given, name).model_dump()}
-        views = given.views.model_dump(exclude={"cache_gb"})
-        return {**parts, "views": views, "seed": given.seed}
-
-    return settings
-
-
-def training_stage(
-    name: StepName,
-    work: Callable[[Job], Mapping[str, Any]],
-    *,
-    summary: str,
-    reads: Callable[[Settings], Sequence[str]],
-    settings: Callable[[Run], Mapping[str, Any]] | None = None,
-    uses: Sequence[str] = (),
-    when: Callable[[Settings], bool] = lambda _: True,
-) -> Stage:
-    """A stage in which all ranks train; its checkpoints go when its result is there."""
-    return Stage(
-        name,
-        work,
-        summary=summary,
-        settings=settings or deciding(name),
-        reads=lambda given: ["scan", "classes", *reads(given)],
-        uses=uses,
-        when=when,
-        ranks="train",
-        after=_clear,
-    )
-
-
-def _clear(job: Job) -> None:
+def clear(job: Job) -> None:
+    """Remove what a training needed to go on, once its result is there."""
     Checkpoints(job.folder / "checkpoints", job.key).clear()
     (job.folder / NOT_FINITE).unlink(missing_ok=True)  # of an attempt that failed

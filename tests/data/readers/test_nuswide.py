@@ -12,11 +12,13 @@ from capro.data.manifest import Manifest
 from capro.data.readers.nuswide import FIRST, SENSES, NusWideReader
 from capro.data.scan import scan_sources
 from capro.errors import DataError
+from capro.stages.scan import listing_fingerprint
 from capro.text import wordnet
 from tests.data.published import CONCEPTS, nuswide
 
-TRAIN = [["sky", "clouds"], [], ["tiger"], ["zebra"]]
-TEST = [(["sky"], ["clouds", "water"]), (["sky"], []), ([], ["sky"])]
+# The four cases of each split: (web tags, verified labels).
+TRAIN = [(["sky", "clouds"], ["water"]), ([], ["sky"]), (["tiger"], []), ([], []), (["zebra"], ["zebra"])]
+TEST = [(["sky"], ["clouds", "water"]), (["sky"], []), ([], ["sky"]), ([], [])]
 
 
 @pytest.fixture
@@ -39,24 +41,37 @@ def test_train_has_web_labels_and_test_the_truth(tmp_path: Path, whole: bool) ->
     assert by_id["labels"].to_dict() == {
         "train/actor/0001_1000.jpg": ("clouds", "sky"),
         "train/actor/0003_1002.jpg": ("tiger",),
-        "train/actor/0004_1003.jpg": ("zebra",),
-        "test/actor/0001_1004.jpg": ("clouds", "water"),
-        "test/actor/0002_1005.jpg": (),
+        "train/actor/0005_1004.jpg": ("zebra",),
+        "test/actor/0001_1005.jpg": ("clouds", "water"),
+        "test/actor/0003_1007.jpg": ("sky",),
     }
     assert by_id.loc["train/actor/0001_1000.jpg"]["tags"] == "sky clouds goldengatebridge"
     assert summary["samples"] == 5
 
 
-def test_images_without_any_of_the_tags_are_quarantined_and_counted(root: Path, tmp_path: Path) -> None:
+def test_images_without_a_label_of_their_split_are_left_out_and_counted(root: Path, tmp_path: Path) -> None:
     manifest, summary = scanned(root, tmp_path / "out")
-    assert summary["quarantined_by"] == {"no-concept-tag": 2}
-    assert summary["notes"]["train_images_without_any_of_the_tags"] == 1
-    assert summary["notes"]["test_images_without_any_of_the_tags"] == 1
-    assert summary["rows"] == 7
+    assert summary["quarantined_by"] == {"no-concept-tag": 2, "no-verified-label": 2}
+    assert summary["notes"]["train_images_without_any_of_the_tags"] == 2
+    assert summary["notes"]["test_images_without_a_verified_label"] == 2
+    assert summary["rows"] == 9
     bad = manifest.frame[manifest.frame["status"] != "ok"]
-    assert bad["id"].tolist() == ["train/actor/0002_1001.jpg", "test/actor/0003_1006.jpg"]
+    assert dict(zip(bad["id"], bad["reason"], strict=True)) == {
+        "train/actor/0002_1001.jpg": "no-concept-tag",
+        "train/actor/0004_1003.jpg": "no-concept-tag",
+        "test/actor/0002_1006.jpg": "no-verified-label",
+        "test/actor/0004_1008.jpg": "no-verified-label",
+    }
     assert summary["notes"]["train_web_labels"] == 4
     assert summary["notes"]["train_web_labels_among_the_tags"] == 4
+
+
+def test_what_an_earlier_version_scanned_is_scanned_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = listing_fingerprint(readers.find(DataSettings(), source=str(root)))
+    monkeypatch.setattr(NusWideReader, "revision", "")
+    assert listing_fingerprint(readers.find(DataSettings(), source=str(root))) != now
 
 
 def test_classes_are_the_concepts_in_their_order_with_senses(root: Path) -> None:
@@ -80,10 +95,10 @@ BAD = {
     "columns": ("NUS_WID_Tags/Train_Tags81.txt", "0 0 ", "0 ", r"Train_Tags81.txt:1: got '80 columns'"),
     "cell": ("NUS_WID_Tags/Test_Tags81.txt", "0 0 ", "0 x ", r"Test_Tags81.txt:1: got 'x' in a row"),
     "label": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0", "2", r"Test.txt:1: label is '2'"),
-    "many": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0", "0\n0", r"Test.txt:4: label 4 of 3"),
-    "few": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0\r\n", "", "2 labels for 3 images"),
+    "many": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0", "0\n0", r"Test.txt:5: label 5 of 4"),
+    "few": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0\r\n", "", "3 labels for 4 images"),
     "tags": ("NUS_WID_Tags/All_Tags.txt", "1000 ", "x1000 ", r"All_Tags.txt:1: 'x1000' is no photo"),
-    "images": ("ImageList/TrainImagelist.txt", "actor\\0001_1000.jpg\r\n", "", r"81.txt:4: entry 4"),
+    "images": ("ImageList/TrainImagelist.txt", "actor\\0001_1000.jpg\r\n", "", r"81.txt:5: entry 5"),
     "concepts": ("ConceptsList/Concepts81.txt", "animal", "airport", r"Concepts81.txt:2: 'airport'"),
 }
 
@@ -120,5 +135,5 @@ def test_odd_rows_are_counted_or_quarantined(root: Path, tmp_path: Path) -> None
     tags = root / "NUS_WID_Tags" / "All_Tags.txt"
     tags.write_bytes(b"".join(tags.read_bytes().splitlines(keepends=True)[:-1]) + b"7 caf\xe9\n")
     _, summary = scanned(root, tmp_path / "out")
-    assert summary["quarantined_by"] == {"no-concept-tag": 2, "outside-folder": 1}
+    assert summary["quarantined_by"] == {"no-concept-tag": 2, "no-verified-label": 2, "outside-folder": 1}
     assert summary["notes"]["test_images_not_in_All_Tags"] == 1

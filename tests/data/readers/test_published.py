@@ -18,7 +18,7 @@ from tests.data.published import CONCEPTS, NAMES, nuswide, webvision
 @pytest.mark.parametrize("preset", ["webvision1k", "google500", "nuswide"])
 def test_the_preset_and_the_folder_are_enough(tmp_path: Path, preset: str) -> None:
     if preset == "nuswide":
-        root = nuswide(tmp_path / "data", [[name] for name in CONCEPTS], [(["sky"], ["sky"])])
+        root = nuswide(tmp_path / "data", [([name], [name]) for name in CONCEPTS], [(["sky"], ["sky"])])
     else:
         root = webvision(tmp_path / "data")
     settings = config.load(preset_name=preset, overrides=[f"data.source={root}"])

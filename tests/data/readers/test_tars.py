@@ -43,7 +43,9 @@ def test_tar_shards_are_read_in_place(tmp_path: Path) -> None:
 
 
 def test_a_label_of_our_export_that_looks_like_a_list_is_one_label(tmp_path: Path) -> None:
-    members = sample("0", 1, label='["cat"]', capro_id="train/a") + sample("1", 2, label="dog", capro_id="train/b")
+    members = sample("0", 1, label='["cat"]', capro_id="train/a") + sample(
+        "1", 2, label="dog", capro_id="train/b"
+    )
     write_tar(tmp_path / "s.tar", members)
     manifest, summary = scan_it(tmp_path / "s.tar", tmp_path / "out")
     assert [list(labels) for labels in manifest.samples["labels"]] == [['["cat"]'], ["dog"]]

@@ -21,7 +21,7 @@ from capro.bench.baselines import (
 )
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
-from capro.method.references import own_settings
+from capro.method.own_settings import own_settings
 
 NCR_WEIGHT = 0.3  # its authors' public settings for labels from the web, at every share of noise
 

@@ -32,7 +32,7 @@ def _settings(run: Run, version: int) -> dict[str, Any]:
     settings = run.settings
     return {
         "version": version,
-        "net": settings.net.model_dump(),
+        "net": settings.net.model_dump(exclude={"runtime"}),
         "pretrain": settings.pretrain.model_dump(),
         "views": settings.views.model_dump(exclude={"cache_gb"}),
         "seed": settings.seed,

@@ -7,8 +7,9 @@
     Groundtruth/TrainTestLabels/Labels_<concept>_Test.txt    0 or 1, a line per image
     Groundtruth/AllLabels/Labels_<concept>.txt           the same for ImageList/Imagelist.txt
 
-An image without any of the 81 tags has no web label; it is quarantined as ``no-concept-tag``, in
-both splits, as the paper's authors do. Memory: tags and labels of the lists, some 0.1 GB.
+Training images have their web labels alone: one without any of the 81 tags is quarantined as
+``no-concept-tag``. Test images have their verified labels alone: one without any is quarantined as
+``no-verified-label``; its tags decide nothing. Memory: tags and labels of the lists, some 0.1 GB.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ SENSES = {name: name for name in FIRST} | dict(entry.split("=") for entry in OTH
 class NusWideReader(Reader):
     """Reads one split, ``Train`` or ``Test``."""
 
+    revision = "test images by their verified labels"  # by their tags before 0.2.0
+
     def __init__(self, root: Path, part: str) -> None:
         self.root, self.part, self.split, self.notes = root, part, part.lower(), {}
         images = next((name for name in IMAGE_FOLDERS if (root / name).is_dir()), IMAGE_FOLDERS[0])
@@ -86,9 +89,14 @@ class NusWideReader(Reader):
         return [path for folder in folders for path in sorted((self.root / folder).rglob("*.txt"))]
 
     def rows(self) -> Iterator[Row]:
-        """Every image in the order of the list; those without any of the 81 tags with that problem."""
+        """Every image in the order of the list; those without a label of their split with that problem."""
         tags = self._tags()
         truth = self._truth() if self.part == "Test" else None
+        lacking, what = (
+            ("no-concept-tag", "any_of_the_tags")
+            if truth is None
+            else ("no-verified-label", "a_verified_label")
+        )
         without = unlisted = named = among = 0
         both = paired_lines(self._list, self._tags81, hint=HINT.format("ImageList.zip and NUS_WID_Tags.zip"))
         for number, (line, row) in enumerate(both):
@@ -102,12 +110,12 @@ class NusWideReader(Reader):
             labels = web
             if truth is not None:
                 labels = tuple(self.concepts[c] for c in np.flatnonzero(truth[:, number]))
-            if place["path"] and not web:
-                place["problem"], without = "no-concept-tag", without + 1
+            if place["path"] and not labels:
+                place["problem"], without = lacking, without + 1
             identity = f"{self.split}/{place['path'] or line.number}"
             yield Row(identity, split=self.split, tags=text, labels=labels, listed=True, **place)
         self.notes |= {
-            f"{self.split}_images_without_any_of_the_tags": without,
+            f"{self.split}_images_without_{what}": without,
             f"{self.split}_images_not_in_All_Tags": unlisted,
             f"{self.split}_web_labels": named,
             f"{self.split}_web_labels_among_the_tags": among,  # few: columns in another order

@@ -81,7 +81,9 @@ async function work() {
 
 export function send(path, body = {}) {
   return new Promise((done) => {
-    waiting.push({ path, body, done });
+    // named once: the server may have it already when it is sent again
+    const sent = `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
+    waiting.push({ path, body: { ...body, sent }, done });
     work();
   });
 }
