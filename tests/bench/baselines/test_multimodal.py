@@ -80,12 +80,44 @@ def test_a_context_is_the_weighted_mean_of_the_best_phrases() -> None:
             np.testing.assert_allclose(found[i], mean / np.linalg.norm(mean), atol=1e-4)
 
 
-def test_the_classifier_sees_features_and_context() -> None:
-    made, v = generator(), torch.randn(3, WIDTH)
-    joined = Joined(made, scale=2.5, width=WIDTH, classes=CLASSES)
+def test_the_classifier_sees_features_and_the_other_halfs_context() -> None:
+    made, v = [generator(), generator()], torch.randn(3, WIDTH)
     with torch.no_grad():
-        whole = torch.cat([v, 2.5 * made(v)], dim=1)
-        torch.testing.assert_close(joined(v), whole @ joined.linear.weight.T + joined.linear.bias)
+        made[1].layers[2].weight.neg_()
+        joined = Joined(made, scale=2.5, width=WIDTH, classes=CLASSES)
+        first, second = (one(v) for one in made)
+        mean = first + second
+        mean = mean / mean.norm(dim=1, keepdim=True)
+        taught = torch.stack([second[0], first[1], second[2]])
+        for context, given in ((mean, ()), (taught, (torch.tensor([0, 1, 0]),))):
+            whole = torch.cat([v, 2.5 * context], dim=1)
+            wanted = whole @ joined.linear.weight.T + joined.linear.bias
+            torch.testing.assert_close(joined(v, *given), wanted)
+
+
+def test_no_generator_has_seen_the_text_of_a_sample_whose_context_it_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work, taught = with_texts(right=True), {}
+    learn = multimodal._trained_generator
+
+    def spy(work, v, texts, phrases, half):  # type: ignore[no-untyped-def]
+        taught[half] = {tuple(row) for row in v.tolist()}
+        return learn(work, v, texts, phrases, half)
+
+    monkeypatch.setattr(multimodal, "_trained_generator", spy)
+    asked: list[tuple[int, bool]] = []
+    forward = Joined.forward
+
+    def watch(self, v, half=None):  # type: ignore[no-untyped-def]
+        for row, own in zip(v.tolist(), half.tolist() if half is not None else (), strict=False):
+            asked.append((own, tuple(row) in taught[1 - own]))
+        return forward(self, v, half)
+
+    monkeypatch.setattr(Joined, "forward", watch)
+    multimodal.learn(work)
+    assert {own for own, _ in asked} == {0, 1}
+    assert not any(seen for _, seen in asked)
 
 
 def test_phrases_are_different_and_not_empty(monkeypatch: pytest.MonkeyPatch) -> None:
