@@ -94,6 +94,12 @@ def test_outputs(done: Bench) -> None:
     assert len((folder / "policy.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
 
 
+def test_a_row_that_is_refused_says_what_to_do(done: Bench) -> None:
+    problem = bench(done, "main", rows=["CleanNet"])["rows"]["CleanNet"]["problem"]
+    assert "cleannet needs verified samples" in problem
+    assert "--set baselines.verified=FILE" in problem
+
+
 def test_row_that_cannot_run_is_told(done: Bench) -> None:
     found = bench(done, "text", rows=["xlnet, our enhancement"])
     assert found["rows"]["no text: random anchors"]["figures"]

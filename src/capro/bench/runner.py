@@ -127,7 +127,8 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, A
                     work.prepare(run)
                     figures = work.finish(run, row)
             except CaproError as error:
-                measured[row.label].problem = " ".join(str(error).split())
+                hint = f" ({error.hint})" if error.hint else ""
+                measured[row.label].problem = " ".join(f"{error}{hint}".split())
                 work.watch.say(f"  not run: {measured[row.label].problem}")
                 if row.label == table.against:
                     raise  # nothing to compare with

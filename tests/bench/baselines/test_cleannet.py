@@ -46,6 +46,16 @@ def test_the_loss_is_the_papers() -> None:
     torch.testing.assert_close(cleannet.verification_loss(cosine, right), torch.tensor(slow))
 
 
+def test_verified_samples_count_whole_others_a_tenth_on_their_own_side() -> None:
+    torch.manual_seed(0)
+    cosine, right = torch.tensor([0.6, 0.7, 0.3, 0.05]), torch.tensor([True, False])
+    v, rebuilt = torch.randn(4, 3), torch.randn(4, 3)
+    slow = [1 - 0.6, 5 * (0.7 - 0.1), 0.1 * (1 - 0.3), 0.0]  # the third is believed, the fourth is not
+    for row, (a, b) in enumerate(zip(v.tolist(), rebuilt.tolist(), strict=True)):
+        slow[row] += 0.1 * sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
+    assert cleannet.total_loss(cosine, right, v, rebuilt).item() == pytest.approx(sum(slow) / 4, rel=1e-5)
+
+
 def test_a_prototype_is_a_weighted_mean_of_its_references() -> None:
     torch.manual_seed(0)
     net, references = cleannet.CleanNet(5), torch.randn(2, 3, 5)

@@ -95,7 +95,7 @@ class ToyWork(Work):
 
     def fit(self, objective, name, rows=None, *, inputs=None, schedule=None):  # type: ignore[no-untyped-def]
         settings, positions = self.run.settings, self.training.positions
-        self.history = fit(
+        fit(
             objective, inputs or self.inputs(objective.net), positions if rows is None else positions[rows],
             schedule or settings.pretrain, name=name, seed=settings.seed, ranks=self.ranks,
             ids=self.training.ids,

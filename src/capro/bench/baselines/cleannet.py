@@ -87,6 +87,22 @@ def verification_loss(cosine: Tensor, right: Tensor) -> Tensor:
     return torch.where(right, 1 - cosine, WRONG_WEIGHT * (cosine - MARGIN).clamp(min=0))
 
 
+def total_loss(cosine: Tensor, right: Tensor, v: Tensor, rebuilt: Tensor) -> Tensor:
+    """Mean over a step's samples: verified ones first, each loss with its weight.
+
+    Args:
+        cosine: Of samples and their classes, (b,).
+        right: Whether the labels of the verified samples are right, (m <= b,).
+        v: Features, (b, d_v).
+        rebuilt: Features as reconstructed, (b, d_v).
+    """
+    believed = cosine[len(right) :] >= MARGIN  # of the others: the side on which they are
+    weight = torch.full_like(cosine, UNVERIFIED)
+    weight[: len(right)] = 1.0
+    losses = weight * verification_loss(cosine, torch.cat([right, believed]))
+    return (losses + RECONSTRUCTION * (rebuilt - v).square().sum(dim=1)).mean()
+
+
 def trained(
     v: Tensor, labels: Tensor, references: Tensor, known: Verified, *, seed: int, bar: Bar
 ) -> CleanNet:
@@ -112,12 +128,8 @@ def trained(
         asked, place = torch.unique(labels[rows], return_inverse=True)
         phi_s, phi_q = net.prototypes(references[asked])[place], net.query(v[rows])
         cosine = functional.cosine_similarity(phi_q, phi_s)
-        right = torch.cat([torch.from_numpy(known.right[drawn]).to(v.device), cosine[BATCH:] >= MARGIN])
-        weight = torch.full_like(cosine, UNVERIFIED)
-        weight[:BATCH] = 1.0
-        rebuilt = (net.decoder(phi_q) - v[rows]).square().sum(dim=1)
-        losses: Tensor = weight * verification_loss(cosine, right) + RECONSTRUCTION * rebuilt
-        return losses.mean()
+        right = torch.from_numpy(known.right[drawn]).to(v.device)
+        return total_loss(cosine, right, v[rows], net.decoder(phi_q))
 
     minimise(net, loss, name="CleanNet: verification", steps=STEPS, lr=RATE, bar=bar)
     return net

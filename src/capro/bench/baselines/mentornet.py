@@ -86,9 +86,8 @@ class Mentored(WeightedLabels):
             max(1, round(share * epochs)) for share in (BURN_IN, LINEAR_FROM, LEARN_AGAIN)
         )
         self._average: Tensor | None = None
-        self._seen: list[
-            tuple[Tensor, Tensor, Tensor]
-        ] = []  # loss, difference, verdict: verified, this epoch
+        # of the verified samples of this epoch, by batch: loss, difference, whether the label is right
+        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
         self.mentor: Mentor | None = None
 
     def begin_epoch(self, epoch: int, *, resumed: bool) -> None:

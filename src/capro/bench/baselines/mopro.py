@@ -13,9 +13,11 @@ Of the paper only the abstract could be found here; this follows the authors' re
 
 All of this is step 2's machinery without anchors, so no formula is written a second time.
 
-Left out: training the classifier again on the cleaned set (their "decoupled" figures are other rows), and
-several processes. Different: alpha, gamma, momenta, queue and weights are those of `train`, so that the rows
-of a table share them; the queue begins with real keys (theirs with random vectors).
+Left out: training the classifier again on the cleaned set, which the released code can do afterwards.
+Different: alpha, gamma, momenta, queue and weights are those of `train`, so that the rows of a table share
+them; the queue begins with real keys (theirs with random vectors).
+With data of a few batches an eighth of the epochs is a few steps: networks that know nothing then decide, and
+may make all samples one class.
 For several labels, which the MoPro paper does not treat, prototypes and rule are the per-class ones of
 the CAPro paper.
 """
