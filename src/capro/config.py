@@ -65,6 +65,9 @@ class DataSettings(Section):
     )
     class_list: str | None = setting(None, "WebVision: file with one WordNet id, class or label per line")
     classes: str | None = setting(None, "classes.yaml with senses or definitions")
+    ambiguous_list: str | None = setting(
+        None, "file with a WordNet id or name per line: classes whose names have several meanings"
+    )
     image_root: str | None = setting(None, "folder of a table's paths; the table's own if unset")
     image_column: str | None = setting(None, "column with paths or image bytes; guessed if unset")
     label_column: str | None = setting(None, "column with the web label; guessed if unset")
@@ -222,7 +225,9 @@ class TrainSettings(Schedule):
     bts_classifier: bool = setting(
         False, "bootstrap p beside q; with a frozen encoder nothing of L_bts reaches p otherwise"
     )
-    lambda_bts: Share = setting(0.1, "weight of L_bts, Tab. hyper-parameters")
+    lambda_bts: Share = setting(
+        0.1, "weight of L_bts (reference cb, cb+mixup, ncr), Tab. hyper-parameters; others have their own"
+    )
     lambda_prj: Weight = setting(1.0, "weight of L_prj, Tab. hyper-parameters")
     lambda_pro: Weight = setting(1.0, "weight of L_pro, Tab. hyper-parameters")
     lambda_ins: Weight = setting(1.0, "weight of L_ins, Tab. hyper-parameters")
@@ -231,12 +236,33 @@ class TrainSettings(Schedule):
 class ReferenceSettings(Section):
     """What each reference provider of train.reference has of its own."""
 
-    smoothing: Share = setting(0.1, "smoothing: mass that is spread evenly over the classes")
-    bootstrap_beta: Share = setting(0.95, "bootstrap: weight of the label (Reed: 0.95 soft, 0.8 hard)")
+    smoothing: Share = setting(
+        0.1, "smoothing: mass that is spread evenly over the classes (released scripts)"
+    )
+    bootstrap_beta: Share = setting(
+        0.9, "bootstrap: weight of the label (released scripts; Reed: 0.95 soft, 0.8 hard)"
+    )
     bootstrap_hard: bool = setting(False, "bootstrap: the decision instead of the belief")
+    scc_weight: Share = setting(1.0, "scc: weight of its loss, L_cls has the rest (released scripts)")
     neighbours: Positive = setting(10, "ncr: nearest others in the batch")
+    ncr_weight: Share | None = setting(
+        None, "ncr: weight of its loss; unset: train.lambda_bts, as in the released scripts"
+    )
     ncr_temperature: Rate = setting(2.0, "ncr: temperature of the predictions that are compared")
-    mixup_alpha: Rate = setting(0.2, "mixup and cb+mixup: shares are drawn from Beta(a, a)")
+    mixup_alpha: Rate = setting(
+        0.8, "mixup and cb+mixup: shares are drawn from Beta(a, a) (released scripts)"
+    )
+    mixup_weight: Share = setting(
+        1.0, "mixup: weight of its loss, L_cls has the rest; cb+mixup: added beside L_cls (released scripts)"
+    )
+
+
+class BaselineSettings(Section):
+    """What baselines of the bench have of their own."""
+
+    verified: str | None = setting(
+        None, "table with true labels of some training samples (as train_truth): cleannet, mentornet"
+    )
 
 
 class PlusSettings(Section):
@@ -292,6 +318,7 @@ class Settings(Section):
     match: MatchSettings = MatchSettings()
     train: TrainSettings = TrainSettings()
     reference: ReferenceSettings = ReferenceSettings()
+    baselines: BaselineSettings = BaselineSettings()
     plus: PlusSettings = PlusSettings()
     finetune: FinetuneSettings = FinetuneSettings()
     log: LogSettings = LogSettings()

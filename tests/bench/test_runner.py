@@ -94,11 +94,17 @@ def test_outputs(done: Bench) -> None:
     assert len((folder / "policy.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
 
 
+def test_a_row_that_is_refused_says_what_to_do(done: Bench) -> None:
+    problem = bench(done, "main", rows=["CleanNet"])["rows"]["CleanNet"]["problem"]
+    assert "cleannet needs verified samples" in problem
+    assert "--set baselines.verified=FILE" in problem
+
+
 def test_row_that_cannot_run_is_told(done: Bench) -> None:
-    found = bench(done, "text", rows=["xlnet, ours"])
+    found = bench(done, "text", rows=["xlnet, our enhancement"])
     assert found["rows"]["no text: random anchors"]["figures"]
-    if found["rows"]["xlnet, ours"]["problem"]:  # no network here
-        assert "not run: xlnet, ours" in (done.folder / "tables" / "text.md").read_text()
+    if found["rows"]["xlnet, our enhancement"]["problem"]:  # no network here
+        assert "not run: xlnet, our enhancement" in (done.folder / "tables" / "text.md").read_text()
 
 
 def test_baselines_and_cost(done: Bench) -> None:
@@ -109,6 +115,40 @@ def test_baselines_and_cost(done: Bench) -> None:
     assert any(name.startswith("image encoder small") for name in parts)
     assert "step 2 with NCR" in parts
     assert "graph: text enhancement" in parts
+
+
+def test_product_row_has_the_settings_as_given_and_others_the_papers(data: Path, tmp_path: Path) -> None:
+    given = tiny.settings(data, "method=plus", "train.lambda_bts=0.7", "match.contrast=1")
+    work = Bench(tmp_path, given, (0,), product="capro, preset x")
+    found = bench(work, "main", rows=["CAPro", "capro, preset x"])
+    assert set(found["rows"]) == {"Vanilla", "CAPro", "capro, preset x"}
+    assert all(row["figures"] for row in found["rows"].values())
+    runs = tmp_path / "runs" / "main"
+    product, paper, vanilla = (
+        Run.open(runs / name / "seed0").settings for name in ("capro-preset-x", "capro", "vanilla")
+    )
+    assert product == given
+    assert (paper.method, paper.train.lambda_bts, paper.match.contrast) == ("paper", 0.1, 0)
+    assert vanilla == paper
+    assert "| capro, preset x |" in (tmp_path / "tables" / "main.md").read_text()
+
+
+def test_a_second_test_set_has_columns_of_its_own(data: Path, tmp_path: Path) -> None:
+    """Its pictures show the next class's colour: its figures are lower than those of the first."""
+    swapped = tiny.write_data(tmp_path / "elsewhere", train=3, test=0, noise=3) / "train"
+    work = Bench(tmp_path / "out", tiny.settings(data, f"data.test={swapped}"), (0,))
+    found = bench(work, "main", rows=["CAPro"])
+    for row in found["rows"].values():
+        figures = row["figures"][0]
+        assert list(figures) == ["top1", "top5", "top1 on elsewhere/train", "top5 on elsewhere/train"]
+        assert figures["top1"] > figures["top1 on elsewhere/train"] + 0.3
+    head = next(line for line in (tmp_path / "out/tables/main.md").read_text().splitlines() if "top1" in line)
+    assert "top1, % | top5, % | top1 on elsewhere/train, % | top5 on elsewhere/train, % |" in head
+    assert "paper's ImageNet500: top1 / top5" in head
+    novel = tmp_path / "novel.txt"
+    novel.write_text("lime\n")
+    opened = bench(replace(work, novel=novel), "openset", rows=["CAPro"])["rows"]["Vanilla"]["figures"][0]
+    assert opened["C-F1 mean"] > opened["C-F1 mean on elsewhere/train"]
 
 
 def test_open_set(done: Bench, tmp_path: Path) -> None:
@@ -138,7 +178,7 @@ def test_several_labels(tmp_path: Path) -> None:
     assert set(found["rows"]["0.9"]["figures"][0]) >= {"C-F1", "O-F1", "mAP"}
     text = (tmp_path / "out" / "tables" / "gamma.md").read_text()
     assert "| gamma | C-F1, % | O-F1, % | mAP, % |" in text
-    assert "paper's C-F1" in text
+    assert "paper's NUS-WIDE: C-F1 / O-F1 / mAP" in text
     with pytest.raises(DataError, match="one label per sample"):
         bench(work, "openset")
 

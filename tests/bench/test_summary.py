@@ -31,7 +31,9 @@ def test_paired_compares_the_same_seeds() -> None:
 def test_markdown() -> None:
     text = results_markdown(result())
     assert "| 0.1 | 55.0 ± 7.1 | 85.0 ± 7.1 |  |  |" in text
-    assert "| 0.5 <b>\\| | 70.0 ± 0.0 | 90.0 ± 0.0 | +15.0 ± 7.1 (2/2) | 76.0 |" in text
+    assert "| 0.5 <b>\\| | 70.0 ± 0.0 | 90.0 ± 0.0 | +15.0 ± 7.1 (2/2) | 76.0 / 91.3 |" in text
+    assert "paper's Google500: top1 / top5 |" in text
+    assert "ImageNet500" not in text  # there is no second test set
     assert "- not run: 1: no encoder 'x'" in text
     assert "A note." in text
     widths = {line.count("|") - line.count("\\|") for line in text.splitlines() if "|" in line}

@@ -56,7 +56,7 @@ def test_rows_and_figures_of_one_label(made: Callable[[bool], Made]) -> None:
         "plus",
         "cleanlab find_label_issues",
         "cleanlab Datalab",
-        "random anchors + mopro (MoPro)",
+        "random anchors, MoPro's rule",
         "anchors only",
         "CAPro from web",
         "CAPro from web, texts in the label rule",

@@ -70,5 +70,9 @@ def test_bench(run: Run, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
     assert "| k-NN label vote |" in out.out
     assert "[2/2] main: k-NN label vote, seed 0" in out.err
     assert '"taken"' in next((tmp_path / "out").rglob("events.jsonl")).read_text()
+    pinned = ["--set", "train.lambda_bts=0.5", "--set", "train.epochs=1"]
+    assert call(monkeypatch, "bench", "main", "--row", "k-NN label vote", *words, *pinned) == 0
+    note = "train.lambda_bts: for the row 'capro, settings as given' alone"
+    assert note in " ".join(capsys.readouterr().err.split())
     assert call(monkeypatch, "bench", "mian", *words) == 2
     assert "did you mean 'main'?" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import pytest
 
 from capro.config import DataSettings, ScanSettings
 from capro.data import readers
+from capro.data.manifest import Manifest
 from capro.data.scan import scan_sources
 from capro.data.summary import scan_problems
 from capro.errors import DataError
@@ -34,6 +35,25 @@ def test_ids_splits_and_duplicates(tmp_path: Path) -> None:
     assert (found["copies_in_train"], found["groups_with_different_labels"]) == (1, 1)
     assert found["held_out_also_in_train"] == 1
     assert found["examples"] == [["x", "z"]]
+
+
+def test_a_second_test_set_may_have_the_same_names_but_no_training_sample(tmp_path: Path) -> None:
+    readings = []
+    for number, (split, ids) in enumerate([("train", "ab"), ("test", "cd"), ("test", "cea")]):
+        folder = tmp_path / str(number)
+        for key in ids:
+            put(folder / f"{key}.png", png(ord(key) + 50 * number))
+        lines = [f"{key},{key}.png,cat" for key in ids]
+        (folder / "t.csv").write_text("\n".join(["key,path,label", *lines]))
+        given = DataSettings(id_column="key")
+        readings += readers.find(given, source=str(folder / "t.csv"), split=split)
+    summary = scan_sources(readings, tmp_path / "out", ScanSettings())
+    samples = Manifest.load(tmp_path / "out" / "manifest.parquet").samples
+    assert [(name.partition("#")[0], int(n)) for name, n in zip(samples["id"], samples["source"], strict=True)] == [
+        ("a", 0), ("b", 0), ("c", 1), ("d", 1), ("c", 2), ("e", 2)
+    ]  # fmt: skip
+    assert samples["id"].is_unique
+    assert summary["quarantined_by"] == {"duplicate-id": 1}
 
 
 @pytest.mark.shared

@@ -17,6 +17,7 @@ from capro.method.losses import (
     classification_loss,
     classification_loss_binary,
     collective_target,
+    total,
 )
 from capro.method.own_settings import OWN
 from capro.method.references import PROVIDERS, Mixture, Outputs, provider
@@ -102,7 +103,7 @@ def test_none_leaves_the_total_at_the_classification_loss(multi):
 @both
 def test_smoothing_equals_loops(multi):
     out = outputs(multi=multi)
-    target, loss = provider("smoothing", smoothing=0.2).loss(out)
+    target, loss, _ = provider("smoothing", smoothing=0.2).loss(out)
     wanted = 0.8 * rows(out) + 0.2 * (0.5 if multi else 1 / C)
     for i in (0, 2, 3, 4, 5):
         torch.testing.assert_close(target[i], wanted[i].double())
@@ -113,7 +114,7 @@ def test_smoothing_equals_loops(multi):
 @pytest.mark.parametrize("hard", [False, True])
 def test_bootstrap_equals_loops(multi, hard):
     out = outputs(multi=multi)
-    target, loss = provider("bootstrap", bootstrap_beta=0.6, bootstrap_hard=hard).loss(out)
+    target, loss, _ = provider("bootstrap", bootstrap_beta=0.6, bootstrap_hard=hard).loss(out)
     wanted = torch.zeros(B, C, dtype=torch.float64)
     for i in range(B):
         p = out.p_logits[i].sigmoid() if multi else out.p_logits[i].softmax(0)
@@ -143,7 +144,7 @@ def test_scc_is_confidence_times_label_plus_rest_times_self_label(multi, own_mod
     if own_model:
         out = dataclasses.replace(out, self_logits=outputs(seed=9).p_logits)
     logits = out.q_logits if out.self_logits is None else out.self_logits
-    target, loss = provider("scc").loss(out)
+    target, loss, _ = provider("scc").loss(out)
     wanted = torch.zeros(B, C, dtype=torch.float64)
     for i in range(B):
         if not CLEAN[i]:
@@ -164,7 +165,7 @@ def test_scc_is_confidence_times_label_plus_rest_times_self_label(multi, own_mod
 @pytest.mark.parametrize("k", [1, 2, 50])
 def test_ncr_equals_loops(multi, k):
     out = outputs(multi=multi)
-    target, loss = provider("ncr", neighbours=k, ncr_temperature=1.5).loss(out)
+    target, loss, _ = provider("ncr", neighbours=k, ncr_temperature=1.5).loss(out)
     logits = out.p_logits / 1.5
     beliefs = logits.sigmoid() if multi else logits.softmax(1)
     terms = []
@@ -195,7 +196,7 @@ def test_ncr_without_a_similar_sample_is_zero():
 @both
 def test_cb_is_equations_8_and_9(multi):
     out = outputs(multi=multi)
-    target, loss = provider("cb", tau=0.3, alpha=0.2).loss(out)
+    target, loss, _ = provider("cb", tau=0.3, alpha=0.2).loss(out)
     assert out.keys is not None
     assert out.q_keys is not None
     assert out.r_keys is not None
@@ -224,7 +225,7 @@ def test_gradients_flow_through_the_prediction_but_not_the_target(name, multi):
     p, q = out.p_logits.clone().requires_grad_(), out.q_logits.clone().requires_grad_()
     z, v = out.z.clone().requires_grad_(), out.v.clone().requires_grad_()
     live = dataclasses.replace(out, p_logits=p, q_logits=q, z=z, v=v)
-    target, loss = provider(name, ncr_temperature=1.0).loss(live)
+    target, loss, _ = provider(name, ncr_temperature=1.0).loss(live)
     assert not target.requires_grad
     loss.backward()
     assert z.grad is None
@@ -247,7 +248,7 @@ def test_mixup_equals_loops(multi):
     mixture = out.mixture
     assert mixture is not None
     assert out.p_mixed_logits is not None
-    target, loss = provider("mixup").loss(out)
+    target, loss, _ = provider("mixup").loss(out)
     wanted, weight = torch.zeros(B, C, dtype=torch.float64), []
     for i in range(B):
         j = int(mixture.order[i])
@@ -300,7 +301,8 @@ def test_cb_and_mixup_add_up(multi):
     out = outputs(multi=multi)
     found = provider("cb+mixup").loss(out)
     cb, mixup = provider("cb").loss(out), provider("mixup").loss(out)
-    torch.testing.assert_close(found.loss, cb.loss + mixup.loss)
+    torch.testing.assert_close(found.loss, cb.loss)
+    torch.testing.assert_close(found.mixed, mixup.loss)
     torch.testing.assert_close(found.target, cb.target)
 
 
@@ -309,6 +311,60 @@ def test_only_mixup_mixes_and_only_cb_reads_the_dictionary():
     for name, kind in PROVIDERS.items():
         assert (kind().mix(4, generator) is not None) == kind.mixes == ("mixup" in name)
         assert kind.uses_dictionary == ("cb" in name)
+
+
+# ---------------------------------------------------------------------------- weights
+
+
+def released(name: str, out: Outputs) -> float:
+    """What takes the place of L_cls in the released scripts (beta 0.1), term by term, one label."""
+    log_p = out.p_logits.log_softmax(1)
+    s = out.q_logits.softmax(1)
+    terms = []
+    for i in range(B):
+        if not CLEAN[i]:
+            continue
+        y = int(out.labels[i])
+        hard = -float(log_p[i, y])
+        even = -sum(float(log_p[i, c]) / C for c in range(C))
+        own = -sum(float(log_p[i, c].exp() * log_p[i, c]) for c in range(C))
+        self_label = -sum(float(s[i, c] * log_p[i, c]) for c in range(C))
+        confidence = float(s[i, y])
+        terms.append({
+            "smoothing": 0.9 * hard + 0.1 * even,
+            "bootstrap": 0.9 * hard + 0.1 * own,
+            "scc": confidence * hard + (1 - confidence) * self_label,
+            "mixup": 0.0,
+            "ncr": 0.9 * hard,
+            "cb": 0.9 * hard,
+            "cb+mixup": 0.9 * hard,
+        }[name])  # fmt: skip
+    found = sum(terms) / len(terms)
+    if "mixup" in name:
+        found += float(provider("mixup").loss(out).loss)
+    if name == "ncr" or "cb" in name:
+        found += 0.1 * float(provider(name).loss(out).loss)
+    return found
+
+
+@pytest.mark.parametrize("name", ["smoothing", "bootstrap", "scc", "mixup", "ncr", "cb", "cb+mixup"])
+def test_with_the_defaults_each_provider_weighs_what_it_does_in_the_released_scripts(name):
+    """lambda_bts multiplies nothing that has a coefficient of its own."""
+    out = outputs()
+    scheme = provider(name)
+    _, loss, mixed = scheme.loss(out)
+    terms = {"cls": classification_loss(out.p_logits, out.labels), "bts": loss}
+    terms |= {} if mixed is None else {"mix": mixed}
+    assert float(total(terms, scheme.weights(0.1))) == pytest.approx(released(name, out))
+
+
+def test_weights_are_settings():
+    assert provider("mixup", mixup_weight=0.3).weights(0.1) == {"bts": 0.3}
+    assert provider("cb+mixup", mixup_weight=0.3).weights(0.2) == {"bts": 0.2, "mix": 0.3}
+    assert provider("scc", scc_weight=0.4).weights(0.1) == {"bts": 0.4}
+    assert provider("ncr", ncr_weight=0.3).weights(0.1) == {"bts": 0.3}
+    assert provider("ncr").weights(0.2) == provider("cb").weights(0.2) == {"bts": 0.2}
+    assert provider("smoothing").weights(0.2) == provider("bootstrap").weights(0.2) == {"bts": 1.0}
 
 
 # ---------------------------------------------------------------------------- every provider

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capro.errors import ConfigError
-from capro.text import wordnet
+from capro.errors import ConfigError, DataError
+from capro.text import classes, wordnet
 from capro.text.classes import ClassSpec, class_text, draft, has_meaning, load_classes, save_classes
 from capro.text.senses import Candidate, Suggestion
 
@@ -168,3 +168,22 @@ def test_the_shared_files_load(shared, name, count):
     specs = load_classes(shared / name / "classes.yaml")
     assert len(specs) == count
     assert all(has_meaning(spec) for spec in specs)
+
+
+def test_a_list_says_which_classes_are_ambiguous(tmp_path):
+    """The authors' file has id, sense and definition; ids of classes that are not here are left out."""
+    path = tmp_path / "list.txt"
+    path.write_text(
+        "n02123159\tSynset('tiger_cat.n.02')\ta cat\n# none\nn99999999\tx\ngreen apple # a name\n"
+    )
+    specs = [
+        ClassSpec("tiger cat", sense="tiger_cat.n.02"),
+        ClassSpec("mouse", sense="n02330245", ambiguous=True),
+        ClassSpec("green apple"),
+    ]
+    found = classes.marked_ambiguous(specs, classes.ambiguous_names(path))
+    assert [spec.ambiguous for spec in found] == [True, False, True]
+    with pytest.raises(ConfigError, match="names none of the 1 classes"):
+        classes.marked_ambiguous(specs[1:2], classes.ambiguous_names(path))
+    with pytest.raises(DataError, match="cannot be read"):
+        classes.ambiguous_names(tmp_path / "absent.txt")

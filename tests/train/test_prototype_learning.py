@@ -250,6 +250,16 @@ def test_a_term_without_weight_is_left_out(name):
     assert name not in history[-1]
 
 
+@pytest.mark.parametrize("reference", ["smoothing", "bootstrap", "mixup", "scc", "cb+mixup"])
+def test_providers_with_a_weight_of_their_own_do_not_need_lambda_bts(reference):
+    toy = Toy(settings={"reference": reference, "lambda_bts": 0.0})
+    row = toy.fit(toy.objective())[-1]
+    own = "mix" if reference == "cb+mixup" else "bts"
+    assert set(row) & {"bts", "mix"} == {own}
+    label = row["cls"] if reference == "cb+mixup" else 0.0  # mix-up stands beside L_cls there
+    assert row["loss"] == pytest.approx(label + sum(row[name] for name in (own, "prj", "pro", "ins")))
+
+
 def test_no_reference_means_no_bootstrapping():
     toy = Toy(settings={"reference": "none"})
     row = toy.fit(toy.objective())[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capro.bench.grids import TABLES
+from capro.bench.pinned import pinned
 from capro.bench.runner import Bench, bench
 
-__all__ = ["TABLES", "Bench", "bench"]
+__all__ = ["TABLES", "Bench", "bench", "pinned"]

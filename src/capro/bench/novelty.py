@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from capro.bench.baselines.selection import folds
+from capro.bench.by_test_set import rows_by_test_set
 from capro.bench.derived import derived_plan, derived_rows
 from capro.bench.grids import GridRow
 from capro.bench.summary import csv_text
@@ -60,7 +61,7 @@ def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
 
 
 def open_figures(run: Run, row: GridRow) -> tuple[dict[str, float], open_set.Curve]:
-    """C-F1 of a finished row: mean, best, at the held-out threshold; and its curve."""
+    """C-F1 of a finished row on each test set: mean, best, at the held-out threshold; and the curve of the first."""
     manifest, training = manifest_of(run), training_set(run)
     splits = {name: manifest.split(name) for name in ("test", "val")}
     labels = {name: known_labels(manifest, at, training.classes) for name, at in splits.items()}
@@ -73,19 +74,23 @@ def open_figures(run: Run, row: GridRow) -> tuple[dict[str, float], open_set.Cur
             "test": np.array(run.read(SCORES["capro"])),
             "val": scores_of(run, training, MODELS["capro"], splits["val"]),
         }
-    curve = open_set.curve(scores["test"], labels["test"])
     chosen = open_set.held_out_threshold(scores["val"], labels["val"])
-    held = curve.at(chosen)
-    figures = {
-        "C-F1 mean": curve.mean,
-        "C-F1 best": curve.best.f1,
-        "C-F1 held-out": held.f1,
-        "C-P held-out": held.precision,
-        "C-R held-out": held.recall,
-        "threshold best": curve.best.threshold,
-        "threshold held-out": chosen,
-    }
-    return figures, curve
+    figures: dict[str, float] = {}
+    curves = []
+    for name, rows in rows_by_test_set(run).items():
+        curve = open_set.curve(scores["test"][rows], labels["test"][rows])
+        held = curve.at(chosen)
+        own = {
+            "C-F1 mean": curve.mean,
+            "C-F1 best": curve.best.f1,
+            "C-F1 held-out": held.f1,
+            "C-P held-out": held.precision,
+            "C-R held-out": held.recall,
+            "threshold best": curve.best.threshold,
+        }
+        figures |= {f"{metric}{name}": value for metric, value in own.items()}
+        curves.append(curve)
+    return figures | {"threshold held-out": chosen}, curves[0]
 
 
 def mean_curve(curves: Sequence[open_set.Curve]) -> open_set.Curve:

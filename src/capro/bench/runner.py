@@ -11,11 +11,12 @@ from typing import Any
 from capro import config
 from capro.bench import figure
 from capro.bench.baselines import baseline
+from capro.bench.by_test_set import figures_by_test_set
 from capro.bench.cost import Part, cost_markdown, costs_of
-from capro.bench.grids import CB, GridRow, Table, table_of
+from capro.bench.grids import GridRow, Table, table_of
 from capro.bench.novelty import curves_csv, known_classes, known_plan, mean_curve, open_figures
 from capro.bench.store import SharedRun, only_one
-from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown
+from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown, suffixes
 from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.errors import CaproError, ConfigError, DataError, did_you_mean
@@ -42,6 +43,7 @@ class Bench:
         seeds: Every row is run with each.
         given: Run directories whose stages may be taken.
         novel: Class list of the open-set table; half of the classes if unset.
+        product: Name of the row with the settings as given.
         command: Printed in the tables.
         watch: Where progress is shown.
     """
@@ -51,6 +53,7 @@ class Bench:
     seeds: Sequence[int]
     given: Sequence[Path] = ()
     novel: Path | None = None
+    product: str = "capro, settings as given"
     command: str = ""
     watch: Watch = SILENT
 
@@ -70,14 +73,15 @@ class Bench:
         plan.do(run, "scan", "pretrain", watch=self.watch)
 
     def finish(self, run: SharedRun, row: GridRow, plan: Plan = PLAN) -> dict[str, float]:
-        """The rest of a row, after step 1; its figures on the test set."""
+        """The rest of a row, after step 1; its figures on each test set."""
         if not len(manifest_of(run).split("test")):
             raise DataError("the data has no test split", hint="give one with --set data.test=PATH")
         if row.baseline is not None:
-            return baseline(run, row.baseline, watch=self.watch)
-        names = [stage.name for stage in plan.of(run.settings)]
-        after = names[names.index("pretrain") + 1 :]
-        return dict(plan.do(run, *after, watch=self.watch)["capro"])
+            baseline(run, row.baseline, watch=self.watch, plan=plan)
+        else:
+            names = [stage.name for stage in plan.of(run.settings)]
+            plan.do(run, *names[names.index("pretrain") + 1 :], watch=self.watch)
+        return figures_by_test_set(run, row.baseline)
 
 
 def bench(work: Bench, name: str, *, rows: Sequence[str] = ()) -> dict[str, Any]:
@@ -88,7 +92,7 @@ def bench(work: Bench, name: str, *, rows: Sequence[str] = ()) -> dict[str, Any]
         name: Table.
         rows: Labels of the rows to run beside the one they are compared with; all if empty.
     """
-    table = table_of(name)
+    table = table_of(name).with_product(work.product)
     chosen = _chosen(table, rows)
     with only_one(work.folder):
         if table.kind == "cost":
@@ -123,7 +127,8 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, A
                     work.prepare(run)
                     figures = work.finish(run, row)
             except CaproError as error:
-                measured[row.label].problem = " ".join(str(error).split())
+                hint = f" ({error.hint})" if error.hint else ""
+                measured[row.label].problem = " ".join(f"{error}{hint}".split())
                 work.watch.say(f"  not run: {measured[row.label].problem}")
                 if row.label == table.against:
                     raise  # nothing to compare with
@@ -146,7 +151,7 @@ def _write(
         table.name,
         table.title,
         list(measured.values()),
-        METRICS[kind],
+        [f"{metric}{name}" for name in suffixes(known) for metric in METRICS[kind]],
         table.against,
         work.seeds,
         axis=table.axis,
@@ -216,7 +221,7 @@ def _cost(work: Bench, table: Table) -> dict[str, Any]:
         work.prepare(run)
         work.finish(run, row)
         runs[row.label] = run
-    ours = next(row.label for row in table.rows if row.overrides == CB)
+    ours = next(row.label for row in table.rows if "train.reference=cb" in row.overrides[-1:])
     parts = costs_of(runs[ours], runs)
     samples = len(manifest_of(runs[ours]).split("train"))
     timed = [(part.name, part.seconds) for part in parts if part.seconds is not None]

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from capro.bench.published import METRICS_OF, SECOND, Published
+
 ByMetric = Mapping[str, float]  # metric: value
+ON = " on "  # between a metric and the test set that is not the data's own
 
 
 class Spread(NamedTuple):
@@ -56,13 +59,22 @@ def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Paired:
     return Paired(found.mean, found.std, sum(gain > 0 for gain in gains), len(gains))
 
 
+def suffixes(metrics: Iterable[str]) -> list[str]:
+    """What stands behind the names of metrics, for each test set; the data's own first.
+
+    >>> suffixes(["top1", "top5", "top1 on a/val"])
+    ['', ' on a/val']
+    """
+    return list(dict.fromkeys(name[len(name.partition(ON)[0]) :] for name in metrics)) or [""]
+
+
 @dataclass
 class Measured:
     """What a row gave: figures by seed, and why some are missing."""
 
     label: str
     figures: dict[int, ByMetric] = field(default_factory=dict)
-    paper: ByMetric = field(default_factory=dict)
+    paper: Published = field(default_factory=dict)
     x: float | None = None
     problem: str = ""
     series: list[tuple[float, float]] = field(default_factory=list)  # a curve, mean over seeds
@@ -95,10 +107,10 @@ class TableResult:
 def results_markdown(result: TableResult) -> str:
     """The table for people: percent, mean ± spread, paired differences, the paper's own figures."""
     shown = [row for row in result.rows if row.figures]
-    papers = [metric for metric in result.metrics if any(metric in row.paper for row in shown)]
+    papers = _papers(result, shown)
     head = [result.axis or "row", *(f"{metric}, %" for metric in result.metrics)]
     head += [f"{metric} - ({result.against})" for metric in result.metrics[:1]]
-    head += [f"paper's {metric}" for metric in papers]
+    head += [f"paper's {name}: {' / '.join(METRICS_OF[name])}" for name in papers]
     cells = []
     for row in shown:
         means = [_spread(spread(list(row.values(metric).values()))) for metric in result.metrics]
@@ -106,7 +118,7 @@ def results_markdown(result: TableResult) -> str:
             "" if row is result.base else _paired(paired(row.values(metric), result.base.values(metric)))
             for metric in result.metrics[:1]
         ]
-        own = [f"{row.paper[m]:.1f}" if m in row.paper else "" for m in papers]
+        own = [_printed(row.paper.get(name, ())) for name in papers]
         cells.append([row.label, *means, *gains, *own])
     lines = markdown_table(result.title, head, cells)
     problems = [f"- not run: {row.label}: {row.problem}" for row in result.rows if row.problem]
@@ -118,11 +130,31 @@ def results_markdown(result: TableResult) -> str:
     )
     if papers:
         lines.append(
-            "The paper's figures are of Google500 (top1) and NUS-WIDE (C-F1, mAP), or of WebVision "
-            "for the open set: only the order of rows can be compared."
+            "The paper's figures are of other data and of another scale: at most the order of rows can be compared."
         )
     lines += [text for text in (result.note, result.command and f"`{result.command}`") if text]
     return "\n".join(lines) + "\n"
+
+
+def _papers(result: TableResult, rows: Sequence[Measured]) -> list[str]:
+    """The paper's data sets that have figures of these metrics; second test sets only beside a measured one."""
+    second = any(ON in metric for metric in result.metrics)
+    return [
+        name
+        for name, metrics in METRICS_OF.items()
+        if metrics[0] in result.metrics
+        and any(name in row.paper for row in rows)
+        and (second or name not in SECOND)
+    ]
+
+
+def _printed(figures: Sequence[float | None]) -> str:
+    """Figures of the paper in one cell.
+
+    >>> _printed((73.9, None)), _printed(())
+    ('73.9 / -', '')
+    """
+    return " / ".join("-" if value is None else f"{value:.1f}" for value in figures)
 
 
 def results_csv(result: TableResult) -> str:

@@ -30,6 +30,7 @@ from capro.cli.options import (
     with_memory,
 )
 from capro.cli.program import app, live, note, plain_lines, print_result
+from capro.config import named_preset
 from capro.errors import ConfigError
 from capro.places import local_path, place
 
@@ -159,7 +160,7 @@ def bench_command(
         list[str],
         typer.Argument(
             metavar="TABLE...",
-            help="main, text, reference, gamma, frequency, policy, k, lambda, openset, cost, or all.",
+            help="main, text, reference, gamma, frequency, policy, k, lambda, weights, openset, cost, or all.",
         ),
     ],
     run: RunFolder,
@@ -186,16 +187,24 @@ def bench_command(
 
     What is finished is never done again.
     """
-    from capro.bench import TABLES, Bench, bench
+    from capro.bench import TABLES, Bench, bench, pinned
     from capro.run.progress import Lines, terminal
 
     settings = new_settings(data, set_, file=config, preset=preset)
+    named = named_preset(config, preset)
+    product = f"capro, preset {named}" if named else "capro, settings as given"
+    own = [name for text in set_ or [] if pinned(name := text.partition("=")[0].strip())]
+    if own:
+        note(
+            f"{', '.join(own)}: for the row '{product}' alone; the other rows are the paper's (docs/bench.md)"
+        )
     work = Bench(
         local_path(run, "--run"),
         settings,
         [settings.seed + number for number in range(seeds)],
         given=[local_path(each, "--from") for each in take or []],
         novel=novel,
+        product=product,
         command=shlex.join(["capro", *sys.argv[1:]]),
         watch=Lines(note, terminal, stages=False, warnings=False),
     )

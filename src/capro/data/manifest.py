@@ -44,7 +44,7 @@ ROW_REASONS = {
     "broken-file": "a file of the table cannot be read",
     "unexpected": "reading it raised an error that was not foreseen; the detail names it",
     "bad-split": "the split is not train, val or test",
-    "duplicate-id": "an earlier row has the same id",
+    "duplicate-id": "an earlier row has the same id; only test samples of two sources may share one",
     "no-concept-tag": "NUS-WIDE, training: none of the concepts is among the image's tags",
     "no-verified-label": "NUS-WIDE, test: people verified none of the concepts in the image",
     "label-kind": "one label where the source has lists, or the other way round",

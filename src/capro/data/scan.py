@@ -234,7 +234,7 @@ class _Ledger:
     task: Task
     settings: ScanSettings
     unlabelled: bool
-    seen: set[str] = field(default_factory=set)
+    seen: dict[str, tuple[int, str]] = field(default_factory=dict)  # source and split of each id
     names: set[str] = field(default_factory=set)
     cut_texts: int = 0
 
@@ -248,10 +248,10 @@ class _Ledger:
 
     def _record(self, number: int, row: Row, image: dict[str, Any]) -> dict[str, Any]:
         identity = valid_text(row.id)
-        reason, detail = self._problem(row, identity) if image["status"] == "ok" else (None, "")
+        reason, detail = self._problem(row, identity, number) if image["status"] == "ok" else (None, "")
         found = _problem(image, reason, detail) if reason else image
         identity = self._unique(identity)
-        self.seen.add(identity)
+        self.seen[identity] = (number, row.split)
         limit = self.settings.max_label
         labels = [valid_text(name[:limit]) for name in row.labels]
         return {
@@ -266,7 +266,7 @@ class _Ledger:
         }
 
     def _unique(self, identity: str) -> str:
-        """Quarantined rows too have an id of their own."""
+        """Quarantined rows, and rows of a second test set, too have an id of their own."""
         if identity not in self.seen:
             return identity
         numbers = itertools.count(len(self.seen))
@@ -278,14 +278,16 @@ class _Ledger:
             text = text[: self.settings.max_text]
         return valid_text(text)
 
-    def _problem(self, row: Row, identity: str) -> tuple[str | None, str]:
+    def _problem(self, row: Row, identity: str, number: int) -> tuple[str | None, str]:
         if row.split not in SPLITS:
             return "bad-split", row.split
         if row.listed != (self.task == "multi") and (row.labels or row.listed):
             return "label-kind", str(list(row.labels))
         if not row.labels and self.task == "single" and not (self.unlabelled and row.split == "train"):
             return "no-label", ""
-        if identity in self.seen:
+        source, split = self.seen.get(identity, (None, ""))
+        second = row.split == split == "test" and source != number  # data.test has names of its own
+        if source is not None and not second:
             return "duplicate-id", identity
         if any(valid_text(text) != text for text in (row.path, *row.labels)):
             return "bad-name", ascii([row.path, *row.labels])

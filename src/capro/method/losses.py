@@ -178,7 +178,7 @@ def total(terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
     """The paper's objective: (1 - lambda_bts) L_cls + lambda_bts L_bts + lambda_prj L_prj + ...
 
     Args:
-        terms: `cls`, and any of `bts`, `prj`, `pro`, `ins`. Without `bts` (step 1) L_cls is whole.
+        terms: `cls`, and any of `bts`, `mix`, `prj`, `pro`, `ins`. Without `bts` (step 1) L_cls is whole.
         weights: lambda of each term but `cls`.
 
     >>> float(total({"cls": torch.tensor(2.0), "bts": torch.tensor(1.0)}, {"bts": 0.25}))

@@ -7,13 +7,13 @@ from typing import Any
 
 OWN = {
     "none": (),
-    "mixup": ("mixup_alpha",),
+    "mixup": ("mixup_alpha", "mixup_weight"),
     "bootstrap": ("bootstrap_beta", "bootstrap_hard"),
     "smoothing": ("smoothing",),
-    "scc": (),
-    "ncr": ("neighbours", "ncr_temperature"),
+    "scc": ("scc_weight",),
+    "ncr": ("neighbours", "ncr_temperature", "ncr_weight"),
     "cb": ("tau", "alpha", "to_classifier"),
-    "cb+mixup": ("tau", "alpha", "to_classifier", "mixup_alpha"),
+    "cb+mixup": ("tau", "alpha", "to_classifier", "mixup_alpha", "mixup_weight"),
 }
 
 

@@ -1,9 +1,11 @@
 """Reference providers: what a sample's prediction is regularised towards (ablation of the paper).
 
 One interface: from the batch's outputs and the dictionary to a target distribution and its loss
-L_ref, which takes the place of L_bts in the total, (1 - lambda) L_cls + lambda L_ref. At lambda = 1
-`mixup`, `bootstrap`, `smoothing` and `scc` are their papers' own objectives. The form follows the
-labels: (b,) one class each, (b, C) multi-label.
+L_ref, which takes the place of L_bts in the total, (1 - weight) L_cls + weight L_ref. Every provider
+has the weight of its own publication (method.md, Reference providers): `smoothing` and `bootstrap`
+carry their coefficient in the target, so their weight is 1; so is that of `scc` and `mixup` unless it
+is set otherwise; lambda_bts belongs to `cb`, and to `ncr` where that has no weight of its own. The
+form follows the labels: (b,) one class each, (b, C) multi-label.
 
 `mixup` needs a forward of its own, so that prototypes, dictionary and label rule never see a mixed
 image: the step mixes the inputs with `Provider.mix`, runs encoder and classifier on them, and hands
@@ -39,6 +41,7 @@ class Reference(NamedTuple):
 
     target: Tensor
     loss: Tensor
+    mixed: Tensor | None = None  # mix-up's loss where it stands beside L_ref, not in its place
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,10 @@ class Provider:
     mixes: ClassVar[bool] = False  # the step must call mix and run the mixed inputs
     uses_dictionary: ClassVar[bool] = False  # the step must compute q' and r' of the keys
 
+    def weights(self, lambda_bts: float) -> dict[str, float]:  # noqa: ARG002
+        """Weight of L_ref, as `bts`, and of a mix-up loss beside it, as `mix`."""
+        return {"bts": 1.0}
+
     def mix(self, batch_size: int, generator: torch.Generator) -> Mixture | None:  # noqa: ARG002
         """Draw how to mix a batch; None if the provider does not mix."""
         return None
@@ -149,12 +156,12 @@ class Smoothing(Provider):
 class Bootstrap(Provider):
     """Reed et al. 2015: beta y + (1 - beta) p, where p is the model's own belief.
 
-    Soft by default. Its gradient must flow through the target as well: with p fixed, the second
-    half would have no gradient and leave a scaled cross-entropy. `bootstrap_hard` takes the
-    decision instead of the belief (the paper's beta is then 0.8).
+    The default is the released scripts' (Reed: 0.95 soft, 0.8 hard). Soft by default. Its gradient
+    must flow through the target as well: with p fixed, the second half would have no gradient and leave
+    a scaled cross-entropy. `bootstrap_hard` takes the decision instead of the belief.
     """
 
-    bootstrap_beta: float = 0.95
+    bootstrap_beta: float = 0.9
     bootstrap_hard: bool = False
 
     def target(self, out: Outputs) -> Tensor:
@@ -174,6 +181,11 @@ class SelfContainedConfidence(Provider):
     step 1's or the key branch's where the step hands `self_logits` over, else the auxiliary
     classifier's. From p itself the second half would have no gradient.
     """
+
+    scc_weight: float = 1.0
+
+    def weights(self, lambda_bts: float) -> dict[str, float]:  # noqa: ARG002
+        return {"bts": self.scc_weight}
 
     def target(self, out: Outputs) -> Tensor:
         logits = out.q_logits if out.self_logits is None else out.self_logits
@@ -195,6 +207,10 @@ class NeighbourConsistency(Provider):
 
     neighbours: int = 10
     ncr_temperature: float = 2.0
+    ncr_weight: float | None = None  # None: lambda_bts
+
+    def weights(self, lambda_bts: float) -> dict[str, float]:
+        return {"bts": lambda_bts if self.ncr_weight is None else self.ncr_weight}
 
     def target(self, out: Outputs) -> Tensor:
         return self._mean(out)[0]
@@ -229,6 +245,9 @@ class CollectiveBootstrap(Provider):
     alpha: float = 0.5
     to_classifier: bool = False
 
+    def weights(self, lambda_bts: float) -> dict[str, float]:
+        return {"bts": lambda_bts}
+
     def target(self, out: Outputs) -> Tensor:
         if out.keys is None or out.q_keys is None or out.r_keys is None:
             raise RunError(
@@ -249,13 +268,18 @@ class CollectiveBootstrap(Provider):
 class Mixup(Provider):
     """Mix-up, Zhang et al. 2018: cross-entropy of mixed inputs against labels mixed the same way.
 
-    One share per batch, Beta(a, a) with a = `mixup_alpha`. The weights of a mixed batch add up to
+    One share per batch, Beta(a, a) with a = `mixup_alpha` (0.8 in the released scripts, where it takes
+    the place of L_cls as a whole). The weights of a mixed batch add up to
     the number of its clean samples, so `count` is the same as for the other providers.
     """
 
     mixes: ClassVar[bool] = True
 
-    mixup_alpha: float = 0.2
+    mixup_alpha: float = 0.8
+    mixup_weight: float = 1.0
+
+    def weights(self, lambda_bts: float) -> dict[str, float]:  # noqa: ARG002
+        return {"bts": self.mixup_weight}
 
     def mix(self, batch_size: int, generator: torch.Generator) -> Mixture:
         """Draw share and pairs from `generator` alone, so that a resumed run draws the same."""
@@ -277,18 +301,25 @@ class Mixup(Provider):
 
 @dataclass(frozen=True)
 class CollectiveMixup(CollectiveBootstrap):
-    """CB + mix-up: the sum of both losses; the target is CB's."""
+    """CB + mix-up: target and loss are CB's; mix-up's loss is added beside L_cls with its own weight.
+
+    The released scripts add it at full weight and leave L_cls as it is.
+    """
 
     mixes: ClassVar[bool] = True
 
-    mixup_alpha: float = 0.2
+    mixup_alpha: float = 0.8
+    mixup_weight: float = 1.0
+
+    def weights(self, lambda_bts: float) -> dict[str, float]:
+        return {"bts": lambda_bts, "mix": self.mixup_weight}
 
     def mix(self, batch_size: int, generator: torch.Generator) -> Mixture:
         return Mixup(self.mixup_alpha).mix(batch_size, generator)
 
     def loss(self, out: Outputs, *, count: Count = None) -> Reference:
-        target, collective = super().loss(out, count=count)
-        return Reference(target, collective + Mixup(self.mixup_alpha).loss(out, count=count).loss)
+        mixed = Mixup(self.mixup_alpha).loss(out, count=count).loss
+        return super().loss(out, count=count)._replace(mixed=mixed)
 
 
 PROVIDERS: dict[str, type[Provider]] = {

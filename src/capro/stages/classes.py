@@ -14,7 +14,7 @@ from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Job
 from capro.text import classes as class_texts
-from capro.text.classes import ClassSpec, classes_of, given_classes, has_meaning
+from capro.text.classes import ClassSpec, classes_of, given_ambiguous, given_classes, has_meaning
 from capro.text.cleaning import training_texts
 from capro.text.encoders import load_text_encoder
 from capro.text.senses import Suggestion, rank_senses
@@ -56,6 +56,8 @@ def work(job: Job) -> dict[str, Any]:
             suggestions = suggest(job.run, watch=job.watch)
             specs = [class_texts.draft(suggestion) for suggestion in suggestions]
         class_texts.save_classes(job.file(CLASSES_DRAFT), specs, suggestions=suggestions)
+    if names := given_ambiguous(job.run):
+        specs = class_texts.marked_ambiguous(specs, names)
     job.write(CLASSES, [asdict(spec) for spec in specs])
     texts = training_texts(manifest)
     by_class = {name: len(found) for name, found in _by_class(manifest, texts).items()}

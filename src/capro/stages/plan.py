@@ -20,10 +20,11 @@ from capro.run.artefacts import MODELS, PUBLISHED_CLASSES, VISUAL
 from capro.run.directory import Run
 from capro.run.plan import Plan
 from capro.run.stage import Stage
-from capro.text.classes import given_classes
+from capro.text.classes import given_ambiguous, given_classes
 from capro.text.tower_names import has_text_tower
 
 StepName = Literal["pretrain", "train", "finetune"]
+OWN_WEIGHT = ("smoothing", "bootstrap")  # runs of 0.1.0 multiplied theirs by lambda_bts: no longer fresh
 KEPT = {"kept": "the highest"}  # scores of a sample; raised when another choice is kept
 
 
@@ -91,7 +92,9 @@ def _person(run: Run) -> dict[str, str]:
 def _classes(run: Run) -> dict[str, Any]:
     given, embed = given_classes(run), run.settings.embed
     known = bool(given) or bool(run.find(PUBLISHED_CLASSES))
+    ambiguous = given_ambiguous(run)
     return {
+        **({"ambiguous": ambiguous} if ambiguous else {}),
         "classes": [asdict(spec) for spec in given] or None,
         "encoder": None if known else [embed.text_encoder, embed.max_tokens],
     }
@@ -179,7 +182,12 @@ def _training(run: Run, name: StepName) -> dict[str, Any]:
 
 
 def _train(run: Run) -> dict[str, Any]:
-    chosen = own_settings(run.settings.train.reference, run.settings.reference.model_dump())
+    name = run.settings.train.reference
+    chosen = own_settings(name, run.settings.reference.model_dump())
+    if chosen.get("ncr_weight", 0) is None:
+        del chosen["ncr_weight"]
+    if name in OWN_WEIGHT:
+        chosen["own_weight"] = True
     doubt = {"ask_below": run.settings.plus.ask_below} if run.settings.method == "plus" else {}
     return {**_training(run, "train"), **({"reference": chosen} if chosen else {}), **doubt}
 

@@ -57,7 +57,7 @@ def scan_into(job: Job, sources: Sequence[Reader], *, classes: Collection[str] =
 def reading_settings(settings: DataSettings, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
     """The settings of the data that decide what a scan reads; newer ones only where they are not the default."""
     newer = {"join_labels", "encoding", "max_nesting", "max_group_rows"}
-    found = settings.model_dump(exclude={"classes", "without_texts", *newer, *leave_out})
+    found = settings.model_dump(exclude={"classes", "ambiguous_list", "without_texts", *newer, *leave_out})
     return found | settings.model_dump(include=newer, exclude_defaults=True)
 
 

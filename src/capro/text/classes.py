@@ -7,12 +7,13 @@ A class has a name and, as it likes, a `sense` (of WordNet), a `definition` in f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import yaml
 
+from capro.data.readers.lists import read_lines
 from capro.errors import ConfigError, did_you_mean
 from capro.places import local_path
 from capro.plain_yaml import compose_yaml, problem_of
@@ -22,6 +23,7 @@ from capro.run.directory import Run
 from capro.text import wordnet
 from capro.text.senses import Suggestion
 
+AMBIGUOUS = "give the file of data.ambiguous_list: a WordNet id or a class name first in each line"
 ONE_LINE = "write one line per class, such as '- name: tiger'"
 HEADER = """\
 # The classes. Each may have
@@ -99,6 +101,12 @@ def given_classes(run: Run) -> list[ClassSpec]:
     return load_classes(local_path(path, "data.classes")) if path else []
 
 
+def given_ambiguous(run: Run) -> list[str]:
+    """What data.ambiguous_list names."""
+    path = run.settings.data.ambiguous_list
+    return ambiguous_names(local_path(path, "data.ambiguous_list")) if path else []
+
+
 def other_senses(specs: Sequence[ClassSpec]) -> tuple[list[str], list[int]]:
     """Texts of the senses of each class's name that are not meant, and the class each belongs to.
 
@@ -121,6 +129,27 @@ def draft(suggestion: Suggestion) -> ClassSpec:
     if suggestion.best is None:
         return ClassSpec(suggestion.name)
     return ClassSpec(suggestion.name, sense=suggestion.best.wnid, ambiguous=suggestion.ambiguous)
+
+
+def ambiguous_names(path: Path) -> list[str]:
+    """What a list of ambiguous classes names: whole lines and their first words; `#` starts a comment."""
+    lines = (line.text.partition("#")[0].strip() for line in read_lines(path, hint=AMBIGUOUS))
+    return sorted({name for text in lines if text for name in (text, text.split()[0])})
+
+
+def marked_ambiguous(specs: Sequence[ClassSpec], names: Collection[str]) -> list[ClassSpec]:
+    """Classes, `ambiguous` where a list has their name or the WordNet id of their sense.
+
+    The paper's list of 235 classes may name classes that are not here; one that names none is an error.
+    """
+
+    def listed(spec: ClassSpec) -> bool:
+        return spec.name in names or (bool(spec.sense) and wordnet.resolve(str(spec.sense)).wnid in names)
+
+    found = [replace(spec, ambiguous=listed(spec)) for spec in specs]
+    if not any(spec.ambiguous for spec in found):
+        raise ConfigError(f"data.ambiguous_list names none of the {len(specs)} classes", hint=AMBIGUOUS)
+    return found
 
 
 def load_classes(path: str | os.PathLike[str]) -> list[ClassSpec]:

@@ -51,7 +51,8 @@ class PrototypeLearning(Objective):
         self._device = labels.device
         self._seed = seed_for(seed, "mixup")
         settings = judge.settings
-        self.weights = {name: getattr(settings, f"lambda_{name}") for name in ("bts", "prj", "pro", "ins")}
+        self.weights = {name: getattr(settings, f"lambda_{name}") for name in ("prj", "pro", "ins")}
+        self.weights |= reference.weights(settings.lambda_bts)
         self._pseudo = labels.clone()  # the label that each sample last had
         self._decisions = judge.unchanged(labels, anchored)
         self._pending: tuple[Tensor, Tensor, Tensor] | None = None
@@ -102,8 +103,8 @@ class PrototypeLearning(Objective):
             terms["ins"] = instance_loss(
                 out.z, keys[batch.mine], self._dictionary.keys, tau=self._tau, count=share
             )
-        if settings.lambda_bts and settings.reference != "none":
-            terms["bts"] = self._reference_loss(batch, out, labels, clean)
+        if settings.reference != "none":
+            terms |= self._reference_losses(batch, out, labels, clean)
 
         rows = torch.from_numpy(batch.everyone).to(self._device)
         self._pseudo[rows] = everyones
@@ -111,8 +112,11 @@ class PrototypeLearning(Objective):
         self._pending = (keys, self._ranks.gather(out.compared.detach(), sizes), everyones)
         return terms
 
-    def _reference_loss(self, batch: Batch, out: Any, labels: Tensor, clean: Tensor) -> Tensor:
+    def _reference_losses(self, batch: Batch, out: Any, labels: Tensor, clean: Tensor) -> dict[str, Tensor]:
+        """L_ref, and mix-up's loss where it stands beside it; those that have a weight."""
         reference = self._reference
+        if not any(self.weights.get(name) for name in ("bts", "mix")):
+            return {}
         extra: dict[str, Any] = {}
         if reference.uses_dictionary:
             with torch.no_grad():
@@ -131,7 +135,9 @@ class PrototypeLearning(Objective):
             p_logits=out.p, q_logits=out.q, v=out.v, z=out.z, labels=labels,
             pos_weight=getattr(self._task, "pos_weight", None), **extra,
         )  # fmt: skip
-        return reference.loss(outputs, count=clean).loss
+        _, loss, mixed = reference.loss(outputs, count=clean)
+        found = {"bts": loss} | ({} if mixed is None else {"mix": mixed})
+        return {name: term for name, term in found.items() if self.weights[name]}
 
     def after(self, batch: Batch) -> None:
         settings = self._settings

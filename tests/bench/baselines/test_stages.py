@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from capro.bench.baselines import BASELINES, baseline
-from capro.errors import ConfigError
+from capro import config
+from capro.bench.baselines import BASELINES, baseline, cleannet, mentornet, mopro, vsgraph
+from capro.bench.baselines.stages import baseline_stage
+from capro.errors import ConfigError, DataError
+from capro.run.artefacts import BASELINE_FIGURES, STEP1
 from capro.run.directory import Run
 from capro.stages import PLAN
+from capro.train.setup import net_state, new_net, training_set
 from tests import squares as tiny
 
 
-def prepare(base: Path, *, multi: bool) -> Run:
+def prepare(base: Path, *overrides: str, multi: bool = False) -> Run:
     data = tiny.write_data(base / "data", multi=multi)
-    run = Run.create(base / "run", tiny.settings(data, "pretrain.epochs=12", multi=multi))
+    own = (f"baselines.verified={data / 'train_truth.csv'}", "pretrain.epochs=12")
+    run = Run.create(base / "run", tiny.settings(data, *own, *overrides, multi=multi))
     PLAN.do(run, "scan", "pretrain")
     return run
 
 
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, steps in ((cleannet, 40), (vsgraph, 40), (mentornet, 40)):
+        monkeypatch.setattr(module, "STEPS", steps)
+    # three steps an epoch: believed after one epoch, networks that know nothing would decide
+    monkeypatch.setattr(mopro, "CORRECT_FROM", 0.5)
+
+
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return prepare(tmp_path_factory.mktemp("single"), multi=False)
+    return prepare(tmp_path_factory.mktemp("single"))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +46,13 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return prepare(tmp_path_factory.mktemp("several"), multi=True)
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    small = ("net.mode=full", "views.size=16", "pretrain.epochs=2")
+    return prepare(tmp_path_factory.mktemp("full"), *small)
+
+
+@pytest.mark.parametrize("name", [name for name, each in BASELINES.items() if each.one])
 def test_one_label(single: Run, name: str) -> None:
     if name == "cleanlab":
         pytest.importorskip("cleanlab")
@@ -46,7 +67,7 @@ def test_one_label(single: Run, name: str) -> None:
     assert single.path.joinpath("events.jsonl").read_text().count('"started"') == begun
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", [name for name, each in BASELINES.items() if each.several])
 def test_several_labels(several: Run, name: str) -> None:
     if name == "cleanlab":
         pytest.importorskip("cleanlab")
@@ -62,6 +83,90 @@ def test_baselines_differ(single: Run) -> None:
     for i, a in enumerate(scores):
         for b in scores[i + 1 :]:
             assert np.abs(a - b).max() > 1e-4
+
+
+PUBLISHED = ("cleannet", "curriculumnet", "mentornet", "mile", "mopro", "sinet", "somnet", "vsgraph")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_encoder_learns_too(full: Run, name: str) -> None:
+    baseline(full, name)
+    loaded = net_state(new_net(full, training_set(full)))
+    before = full.read(STEP1) if name == "vsgraph" else loaded  # VSGraph goes on from step 1
+    after = full.read(STEP1.of(f"baselines/{name}"))
+    moved = [key for key in after if key.startswith("encoder.") and not torch.equal(after[key], before[key])]
+    assert moved
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if not BASELINES[name].several])
+def test_several_labels_are_refused_where_a_system_has_no_form_for_them(several: Run, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} has no form for several labels") as error:
+        baseline(several, name)
+    assert "--row" in error.value.hint
+
+
+def test_the_encoder_learns_from_partial_labels_too(tmp_path: Path) -> None:
+    small = ("net.mode=full", "views.size=16", "pretrain.epochs=2")
+    run = prepare(tmp_path, *small, multi=True)
+    baseline(run, "mcpl")
+    before = net_state(new_net(run, training_set(run)))
+    after = run.read(STEP1.of("baselines/mcpl"))
+    assert any(key.startswith("encoder.") and not torch.equal(after[key], before[key]) for key in after)
+
+
+def test_multimodal_works_where_the_encoder_learns(full: Run) -> None:
+    """With step 1's encoder, which stays; the joined classifier is kept with the model."""
+    baseline(full, "multimodal")
+    before, after = full.read(STEP1), full.read(STEP1.of("baselines/multimodal"))
+    assert all(torch.equal(after[key], before[key]) for key in after if key.startswith("encoder."))
+    assert "heads.classifier.generators.1.phrases" in after
+
+
+def test_one_label_is_refused_where_a_system_has_no_form_for_it(single: Run) -> None:
+    with pytest.raises(ConfigError, match="mcpl has no form for one label") as error:
+        baseline(single, "mcpl")
+    assert "--row" in error.value.hint
+
+
+def with_verified(run: Run, *verified: str) -> Run:
+    return replace(run, settings=config.update(run.settings, verified or ("baselines.verified=null",)))
+
+
+def test_cleannet_is_refused_without_verified_samples(single: Run) -> None:
+    with pytest.raises(ConfigError, match="cleannet needs verified samples") as error:
+        baseline(with_verified(single), "cleannet")
+    assert "baselines.verified=FILE" in error.value.hint
+
+
+def test_verified_samples_that_are_no_file_or_of_other_data_are_refused(single: Run, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        baseline(with_verified(single, f"baselines.verified={tmp_path / 'none.csv'}"), "cleannet")
+    (tmp_path / "other.csv").write_text("file_name,true_labels\nelsewhere.png,lime\n")
+    with pytest.raises(DataError, match="none of its 1 names is a training sample"):
+        baseline(with_verified(single, f"baselines.verified={tmp_path / 'other.csv'}"), "mentornet")
+
+
+def test_verified_samples_decide_a_stage_that_learns_from_them(single: Run, tmp_path: Path) -> None:
+    half = tmp_path / "half.csv"
+    lines = Path(str(single.settings.baselines.verified)).read_text().splitlines()
+    half.write_text("\n".join(lines[:25]))
+    fewer, none = with_verified(single, f"baselines.verified={half}"), with_verified(single)
+    for name in ("mentornet", "mopro"):
+        keys = [baseline_stage(name, several=False).key(run) for run in (single, fewer, none)]
+        assert len(set(keys)) == (3 if name == "mentornet" else 1)
+    copy = tmp_path / "copy.csv"
+    copy.write_text(half.read_text())
+    again = with_verified(single, f"baselines.verified={copy}")
+    stage = baseline_stage("mentornet", several=False)
+    assert stage.key(again) == stage.key(fewer)  # what it says decides, not where it is
+    copy.write_text("\n".join(lines[:26]))
+    assert stage.key(again) != stage.key(fewer)
+
+
+def test_the_mentor_is_data_driven_where_samples_are_verified(single: Run) -> None:
+    for run, kind in ((single, "data-driven"), (with_verified(single), "predefined")):
+        baseline(run, "mentornet")
+        assert run.read(BASELINE_FIGURES.of("baselines/mentornet"))["mentor"] == kind
 
 
 def test_unknown_baseline(single: Run) -> None:

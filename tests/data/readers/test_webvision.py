@@ -73,6 +73,12 @@ def test_classes_come_with_senses_and_queries(root: Path) -> None:
         ({"subset": "mini"}, 10, 8, 4),  # all four are among the first fifty
         ({"class_list": "n01443537\n3 # by label\n"}, 12, 4, 2),
         ({"subset": "google", "class_list": "tench\nn02012849 crane\n"}, 4, 4, 2),
+        (
+            {"class_list": "0 n01443537\n1 n03126707\n"},
+            12,
+            4,
+            2,
+        ),  # as the authors' file: numbers of their own
     ],
 )
 def test_subsets(

@@ -1,14 +1,15 @@
-"""Objectives of baselines for the one loop: web labels with a reference, and small-loss selection."""
+"""Objectives of baselines for the one loop: web labels with a reference, weighted, and small-loss selection."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from capro.method.losses import reconstruction_loss
+from capro.method.losses import classification_loss, reconstruction_loss
 from capro.method.references import Outputs, Provider
 from capro.nets.siamese import Siamese
 from capro.run.fingerprints import seed_for
@@ -126,6 +127,32 @@ class SmallLoss(WebLabels):
         if self._other is None:
             return {}
         return {f"other.{name}": tensor for name, tensor in self._other.state_dict().items()}
+
+
+class WeightedLabels(WebLabels):
+    """Cross-entropy on web labels in which samples count more or less, one label: mean of w_i L_cls,i.
+
+    Args:
+        net: Networks.
+        task: One label.
+        labels: Web labels.
+        ranks: The ranks.
+        weigh: From a batch and its samples' losses, (b,), to their weights, (b,).
+    """
+
+    def __init__(
+        self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, *,
+        weigh: Callable[[Batch, Tensor], Tensor],
+    ) -> None:  # fmt: skip
+        super().__init__(net, task, labels, ranks, lambda_prj=0.0)
+        self._weigh = weigh
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        y = rows_of(self._labels, batch.samples)
+        logits = self.net.heads.classifier(self.net.encoder(batch.query))
+        weights = self._weigh(batch, sample_losses(self._task, logits, y))
+        share = len(batch.everyone) / self._ranks.count
+        return {"cls": classification_loss(logits, y, weight=weights, count=share)}
 
 
 def sample_losses(task: Task, logits: Tensor, labels: Tensor) -> Tensor:

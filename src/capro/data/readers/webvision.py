@@ -93,7 +93,7 @@ class Info:
         for line in read_lines(self.class_list, hint=hint):
             text = line.text.partition("#")[0].strip()
             if text:
-                found = known.get(text, known.get(text.split()[0]))
+                found = known.get(text, known.get(_named(text)))
                 if found is None:
                     line.fail(f"no class {text[:80]!r} in synsets.txt", did_you_mean(text, known))
                 chosen.add(found)
@@ -117,6 +117,18 @@ class Info:
         """The files in ``info/`` that decide a scan."""
         found = sorted((self.root / "info").glob("*.txt"))
         return [*found, self.class_list] if self.class_list else found
+
+
+def _named(text: str) -> str:
+    """What a line of a class list names: a WordNet id anywhere in it, else its first word.
+
+    The authors' files have the id first (ambiguous_classes.txt) or behind their own number (mapping_google_500.txt).
+
+    >>> _named("0 n04277352"), _named("17 tench")
+    ('n04277352', '17')
+    """
+    words = text.split()
+    return next((word for word in words if _WNID.fullmatch(word)), words[0])
 
 
 def _hint(part: str) -> str:

@@ -1,0 +1,165 @@
+"""What a baseline works with: training rows, networks, the schedule of step 1, features, beliefs."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from capro.bench.baselines import selection
+from capro.config import Schedule
+from capro.data.manifest import manifest_of
+from capro.errors import ConfigError
+from capro.evaluate.truth import read_truth
+from capro.nets.backbones import FeatureBackbone
+from capro.nets.siamese import Siamese
+from capro.places import local_path
+from capro.run.artefacts import BELIEFS, KEY_FEATURES, STEP1
+from capro.run.directory import Run
+from capro.run.progress import Step
+from capro.run.stage import Job
+from capro.stages.training import fit_once
+from capro.train.batches import FeatureInputs, Inputs, forward_plain
+from capro.train.classifier_only import ClassifierOnly
+from capro.train.objective import Objective
+from capro.train.setup import TrainingSet, inputs_of, load_net, new_heads, new_net
+from capro.train.tasks import Task
+
+FOLDS = 5  # of cross-validated beliefs
+UNKNOWN_NOISE = 0.2  # of several labels, where confident counting has no form
+NOISE_BOUNDS = (0.02, 0.5)  # an estimate outside is not believed
+
+Made = tuple[Siamese | None, dict[str, Any]]  # networks to score, and figures to keep
+
+
+class Verified(NamedTuple):
+    """Training rows that a person has looked at."""
+
+    rows: NDArray[np.int64]  # (m,), ascending
+    right: NDArray[np.bool_]  # (m,), whether the web label is true
+
+
+def verified_labels(run: Run) -> list[tuple[str, ...] | None]:
+    """True labels of the training rows by ``baselines.verified``; None where nobody has looked."""
+    path = local_path(run.settings.baselines.verified or "", "baselines.verified")
+    return read_truth(path, manifest_of(run)).labels
+
+
+@dataclass
+class Work:
+    """What a baseline works with."""
+
+    job: Job
+    training: TrainingSet
+
+    def __post_init__(self) -> None:
+        self.run, self.ranks = self.job.run, self.job.ranks
+        self.device: torch.device = self.ranks.accelerator.device
+
+    def net(self, name: str = "step1") -> Siamese:
+        """Fresh networks; another name is another start."""
+        net = new_net(self.run, self.training)
+        if name != "step1":
+            heads = new_heads(self.run.settings, net.encoder.dim, self.training, name=name)
+            net.heads.load_state_dict(heads.state_dict())
+            net.reset_key()
+        return net.to(self.device)
+
+    def step1(self) -> Siamese:
+        """The networks that step 1 made."""
+        net = self.net()
+        load_net(self.run, STEP1, net)
+        return net
+
+    @property
+    def task(self) -> Task:
+        """Losses that fit the labels."""
+        return self.training.task(self.run.settings.net.tau)
+
+    def inputs(self, net: Siamese) -> Inputs:
+        """Where the input of networks comes from."""
+        return inputs_of(self.run, net.encoder)
+
+    def bar(self, label: str, total: int | None) -> AbstractContextManager[Step]:
+        """Progress of a part of the work."""
+        return self.job.bar(label, total)
+
+    def need_key_views(self, name: str) -> None:
+        """Refuse a run whose cached features have no key views: the method plus does without them."""
+        frozen = self.run.settings.net.mode == "frozen"
+        if frozen and not len(self.run.read(KEY_FEATURES)):
+            raise ConfigError(
+                f"the baseline {name} compares two views of a picture, and no key views are cached",
+                hint="--set method=paper",
+            )
+
+    def fit(
+        self,
+        objective: Objective,
+        name: str,
+        rows: NDArray[np.int64] | None = None,
+        *,
+        inputs: Inputs | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        """Train with step 1's schedule and inputs, or with others, on all training rows or on some."""
+        settings, ids = self.run.settings, self.training.ids
+        positions = self.training.positions if rows is None else self.training.positions[rows]
+        source, plan = inputs or self.inputs(objective.net), schedule or settings.pretrain
+        fit_once(self.job, objective, source, positions, plan, name=name, seed=settings.seed, ids=ids)
+
+    def features(self, positions: NDArray[np.int64], net: Siamese | None = None) -> NDArray[np.float32]:
+        """Unaugmented features v of samples: cached ones, or of step 1's encoder (or another)."""
+        encoder = (net or self.step1()).eval().encoder
+        inputs = inputs_of(self.run, encoder)
+        v = forward_plain(encoder, inputs, positions, width=encoder.dim, device=self.device)
+        return v.cpu().numpy()
+
+    def beliefs(self) -> NDArray[np.float32]:
+        """What the stage ``beliefs`` left, (n, C)."""
+        return np.array(self.run.read(BELIEFS))
+
+    def cross_validate(self) -> NDArray[np.float32]:
+        """Cross-validated probabilities of a linear classifier on the features, (n, C)."""
+        settings, training = self.run.settings, self.training
+        v = self.features(training.positions)
+        task, labels = training.task(settings.net.tau), training.labels
+
+        def learn(seen: NDArray[np.int64], held: NDArray[np.int64]) -> NDArray[np.float32]:
+            classifier = self.probe(v, seen, "cross-validation")
+            with torch.no_grad():
+                x = torch.from_numpy(v[held]).to(self.device)
+                return task.probabilities(classifier(x)).cpu().numpy()
+
+        return selection.cross_validated(labels.cpu().numpy(), learn, count=FOLDS, seed=settings.seed)
+
+    def probe(self, v: NDArray[np.float32], rows: NDArray[np.int64], name: str) -> torch.nn.Module:
+        """A linear classifier on features v of all training rows, trained on some rows."""
+        settings, training = self.run.settings, self.training
+        heads = new_heads(settings, v.shape[1], training, name="probe")
+        net = Siamese(FeatureBackbone(v.shape[1]), heads).to(self.device)
+        labels = training.labels[torch.from_numpy(rows)]
+        objective = ClassifierOnly(net, training.task(settings.net.tau), labels, self.ranks)
+        inputs = FeatureInputs(v, v[None], v[None], np.arange(len(v)), seed=settings.seed)
+        ids, seed = training.row_ids, settings.seed
+        fit_once(self.job, objective, inputs, rows, settings.pretrain, name=name, seed=seed, ids=ids)
+        return heads.classifier
+
+    def verified(self) -> Verified:
+        """The verified training rows, one label."""
+        known, training = verified_labels(self.run), self.training
+        rows = np.array([row for row, names in enumerate(known) if names is not None], dtype=np.int64)
+        web = [training.classes[label] for label in training.labels[torch.from_numpy(rows)].tolist()]
+        right = [name in (known[row] or ()) for row, name in zip(rows.tolist(), web, strict=True)]
+        return Verified(rows, np.array(right, dtype=bool))
+
+    def noise(self) -> float:
+        """Share of wrong labels, estimated without any truth."""
+        if self.training.multi_label:
+            return UNKNOWN_NOISE
+        found = selection.estimate_noise(self.beliefs(), self.training.labels.cpu().numpy())
+        return float(np.clip(found, *NOISE_BOUNDS))
