@@ -38,7 +38,8 @@ NETS = {
 SCHEDULE = (  # of both: batches for ten thousand samples, momenta for some thousand steps
     "net.mode=full", "pretrain.batch_size=64", "pretrain.warmup_epochs=1", "train.batch_size=64",
     "train.warmup_epochs=1", "train.queue=2048", "train.key_momentum=0.99", "train.prototype_momentum=0.95",
-    "train.gamma=0.6", "match.k=5", "finetune.batch_size=64", "finetune.epochs=5", "finetune.lr=0.01", "finetune.centred=false",
+    "train.gamma=0.6", "match.k=5", "finetune.batch_size=64", "finetune.epochs=5", "finetune.lr=0.01",
+    "finetune.centred=false",
     "log.checkpoint_minutes=2",
 )  # fmt: skip
 NONE, CB = "train.reference=none", "train.reference=cb"

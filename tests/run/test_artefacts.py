@@ -30,9 +30,10 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [".a.123.tmp.npy", ".tmpin0ExE"])  # ours, and that of safetensors
+def test_what_a_killed_writer_left_goes_with_the_next_start(tmp_path: Path, name: str) -> None:
     run = Run.create(tmp_path / "r", Settings())
-    left = run.folder("x") / ".a.123.tmp.npy"
+    left = run.folder("x") / name
     left.parent.mkdir()
     left.write_text("half")
     perform(run, stage("x"))

@@ -85,8 +85,9 @@ def _temporary(path: Path) -> Path:
 
 def temporaries(folder: Path, name: str = "") -> list[Path]:
     """What processes that were killed while writing have left: of a file, or of any in the folder."""
-    stem, suffix = (Path(name).stem, Path(name).suffix) if name else ("*", "*")
-    return sorted(folder.glob(f".{stem}.*.tmp{suffix}"))
+    if name:
+        return sorted(folder.glob(f".{Path(name).stem}.*.tmp{Path(name).suffix}"))
+    return sorted([*folder.glob(".*.*.tmp*"), *folder.glob(".tmp" + 6 * "[a-zA-Z0-9]")])  # the latter: safetensors'
 
 
 def remove_temporaries(file: Path) -> None:
