@@ -87,7 +87,9 @@ def temporaries(folder: Path, name: str = "") -> list[Path]:
     """What processes that were killed while writing have left: of a file, or of any in the folder."""
     if name:
         return sorted(folder.glob(f".{Path(name).stem}.*.tmp{Path(name).suffix}"))
-    return sorted([*folder.glob(".*.*.tmp*"), *folder.glob(".tmp" + 6 * "[a-zA-Z0-9]")])  # the latter: safetensors'
+    return sorted(
+        [*folder.glob(".*.*.tmp*"), *folder.glob(".tmp" + 6 * "[a-zA-Z0-9]")]
+    )  # the latter: safetensors'
 
 
 def remove_temporaries(file: Path) -> None:
