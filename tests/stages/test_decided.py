@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from capro.errors import DataError
 from capro.review.log import Decision, open_log
 from capro.run.artefacts import ANCHORS, CLEANED_LABELS, CLEANED_WORDS, FUSED_SCORES, POSTERIOR, VERDICTS
 from capro.run.directory import Run
 from capro.run.kept_scores import KeptScores
 from capro.stages import PLAN, run_all
-from capro.train.setup import training_set
+from capro.stages.decided import settled_set
+from capro.train.setup import anchored_of, training_set
 from tests import squares
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("words")]
@@ -118,7 +120,7 @@ def test_several_labels(tmp_path: Path) -> None:
 
 
 def test_capro_as_published_keeps_decided_labels(tmp_path: Path) -> None:
-    run = made(tmp_path, "method=paper")
+    run = made(tmp_path, "method=paper", "train.text_weight=0.3")
     training = training_set(run)
     ids, names, labels = training.row_ids, training.classes, training.labels.numpy()
     other = (int(labels[0]) + 1) % len(names)
@@ -127,3 +129,14 @@ def test_capro_as_published_keeps_decided_labels(tmp_path: Path) -> None:
     log.close()
     run_all(run)
     assert np.array(run.read(CLEANED_LABELS))[:2].tolist() == [other, -1]
+    settled = settled_set(run, training, anchored_of(run, training))
+    assert ids[1] not in settled.training.row_ids  # step 2 does not see it
+    assert settled.training.row_ids == [ids[row] for row in settled.rows]
+    assert len(settled.rows) == len(ids) - 1
+    assert int(settled.training.labels[0]) == other
+    assert bool(settled.anchored[0])
+    log = open_log(run)
+    log.decide([Decision(sample, "out") for sample in ids], who="me")
+    log.close()
+    with pytest.raises(DataError, match="dropped every training sample"):
+        settled_set(run, training, anchored_of(run, training))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from capro.errors import DataError
 from capro.method.label_rule import Decision, PairDecision
 from capro.review.decisions import Fixed, fixed_of
 from capro.run.directory import Run
@@ -21,23 +24,35 @@ def decided_of(run: Run, training: TrainingSet) -> Fixed | None:
     return fixed_of(run, training.row_ids, training.classes, several=training.multi_label)
 
 
-def settled_set(run: Run, training: TrainingSet, anchored: Tensor) -> tuple[TrainingSet, Tensor]:
-    """CAPro as published: decided labels stand in the place of web labels and are anchors, which keep them.
+class Settled(NamedTuple):
+    """The training set of step 2 with what a person decided.
 
-    A sample that is out keeps its web label here, is no anchor, and leaves in the offline pass.
+    Attributes:
+        training: Its rows.
+        anchored: Which of them are anchors, (m,) or (m, C).
+        rows: Their numbers among all training rows, (m,).
     """
+
+    training: TrainingSet
+    anchored: Tensor
+    rows: NDArray[np.int64]
+
+
+def settled_set(run: Run, training: TrainingSet, anchored: Tensor) -> Settled:
+    """CAPro as published: decided labels stand in the place of web labels and are anchors; what is out is not there."""
     fixed = decided_of(run, training)
     if fixed is None:
-        return training, anchored
+        return Settled(training, anchored, np.arange(len(training.positions)))
+    rows = np.flatnonzero(~fixed.out)
+    if not len(rows):
+        raise DataError("a person dropped every training sample", hint="`capro review` takes decisions back")
     web = training.labels.cpu().numpy()
-    out = fixed.out if web.ndim == 1 else fixed.out[:, None]
-    labels = torch.from_numpy(np.where(out, web, fixed.labels(web))).to(training.labels.device)
+    labels = torch.from_numpy(fixed.labels(web)[rows]).to(training.labels.device)
     mine = np.zeros(web.shape, dtype=bool)
     mine[fixed.at] = fixed.said > 0.5 if training.multi_label else (fixed.said > 0.5).any(axis=1)
-    gone, own = (
-        torch.from_numpy(part).to(anchored.device) for part in (np.broadcast_to(out, web.shape).copy(), mine)
-    )
-    return replace(training, labels=labels), (anchored | own) & ~gone
+    own = torch.from_numpy(mine[rows]).to(anchored.device)
+    left = replace(training, positions=training.positions[rows], labels=labels)
+    return Settled(left, anchored[torch.from_numpy(rows).to(anchored.device)] | own, rows)
 
 
 def with_decisions(judged: Judged, fixed: Fixed | None, given: np.ndarray, anchored: np.ndarray) -> Judged:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.method.references import provider
@@ -25,8 +26,15 @@ from capro.train.tasks import Task
 from capro.train.web_labels import WebLabels
 
 
-def judge_of(run: Run, training: TrainingSet, task: Task) -> Judge:
-    """The label rule of a run: the posterior, or the fused score with the texts where they count in it."""
+def judge_of(run: Run, training: TrainingSet, task: Task, rows: NDArray[np.int64] | None = None) -> Judge:
+    """The label rule of a run: the posterior, or the fused score with the texts where they count in it.
+
+    Args:
+        run: The run.
+        training: The rows that are judged.
+        task: One label or several.
+        rows: Their numbers among all training rows, where they are not all (the paper's rule).
+    """
     settings, texts = run.settings.train, None
     if run.settings.method == "plus":
         states, q = (part.to(training.labels.device) for part in _states(run.read(POSTERIOR)))
@@ -37,7 +45,8 @@ def judge_of(run: Run, training: TrainingSet, task: Task) -> Judge:
         )  # fmt: skip
     if settings.text_weight and not training.multi_label:
         labels = training.labels.cpu().numpy()
-        texts = TextEvidence.fitted(run.read(ENHANCED_TEXTS), run.read(CLASS_TEXTS), labels)
+        own = run.read(ENHANCED_TEXTS) if rows is None else run.read(ENHANCED_TEXTS)[rows]
+        texts = TextEvidence.fitted(own, run.read(CLASS_TEXTS), labels)
     return Judge(task, settings, texts)
 
 
@@ -55,9 +64,9 @@ def _states(entries: Entries) -> tuple[Tensor, Tensor]:
 def work(job: Job) -> dict[str, Any]:
     settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
-    anchored = anchored_of(job.run, training)
+    anchored, rows = anchored_of(job.run, training), None
     if settings.method == "paper":
-        training, anchored = settled_set(job.run, training, anchored)
+        training, anchored, rows = settled_set(job.run, training, anchored)
         parts = replace(parts, training=training)
     load_net(job.run, STEP1, net)
     if settings.train.start == "anchors":
@@ -71,7 +80,7 @@ def work(job: Job) -> dict[str, Any]:
         **settings.reference.model_dump(),
     )
     objective = PrototypeLearning(
-        net, judge_of(job.run, training, parts.task), reference, training.labels, anchored,
+        net, judge_of(job.run, training, parts.task, rows), reference, training.labels, anchored,
         parts.inputs, training.positions, job.ranks, tau=settings.net.tau, seed=settings.seed,
     )  # fmt: skip
     history = fit_step(
