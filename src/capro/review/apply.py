@@ -26,7 +26,8 @@ def go_on(path: Path) -> Iterator[str]:
         for line in process.stderr or ():
             if line.strip():
                 last = line.strip() if not line.startswith("hint:") else last
-                yield line.strip()
+                if not line.startswith("capro "):  # what one may do next, in a terminal
+                    yield line.strip()
     if process.returncode:
         raise ApplyError(last or f"capro run ended with {process.returncode}")
 
@@ -58,6 +59,7 @@ class Apply:
         try:
             for line in self._work(self._path):
                 self.state = {"running": True, "line": line, "error": ""}
+            self.state = {"running": True, "line": "reading the new verdicts", "error": ""}
             self._done()
         except Exception as problem:  # shown on the page: a thread has nobody else to report to
             error = str(problem) or type(problem).__name__
