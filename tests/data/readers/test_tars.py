@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from capro.data.image_bytes import ImageStore
+from capro.data.readers.tars import _split_name
 from capro.errors import DataError
 from tests.data.corpus import jpeg
 from tests.data.readers.test_tar_members import NEGATIVE, with_size
@@ -168,3 +169,14 @@ def test_fields_of_hostile_names_and_depth(tmp_path: Path) -> None:
     manifest, summary = scan_it(tmp_path / "s.tar", tmp_path / "out")
     assert reasons(manifest) == {"train/s/1": "too-deep"}
     assert "? field" in summary["columns"]["not_read"]
+
+
+@given(st.lists(st.sampled_from(["a", "b.c", ".", "..", "", "x.tar.gz", ".d"]), min_size=1, max_size=4))
+def test_a_members_key_is_that_of_its_path(parts: list[str]) -> None:
+    """The quick way gives what pathlib gives."""
+    name = "/".join(parts)
+    assume(not name.startswith("//"))  # which pathlib knows as a root of its own
+    path = PurePosixPath(name)
+    stem, _, extension = path.name.partition(".")
+    parent = "" if str(path.parent) in (".", "/") else f"{path.parent}/"
+    assert _split_name(name) == (parent + stem, extension.lower())

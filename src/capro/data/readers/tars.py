@@ -276,10 +276,11 @@ def _split_name(name: str) -> tuple[str, str]:
     >>> _split_name("a/0001.seg.png")
     ('a/0001', 'seg.png')
     """
-    path = PurePosixPath(name)
-    stem, _, extension = path.name.partition(".")
-    parent = "" if str(path.parent) in (".", "/") else f"{path.parent}/"
-    return parent + stem, extension.lower()
+    if "./" in name or "//" in name or name.endswith(("/", "/.")):  # written in a way that needs a look
+        name = str(PurePosixPath(name))
+    parent, slash, last = name.rpartition("/")
+    stem, _, extension = last.partition(".")
+    return (parent + slash if parent else "") + stem, extension.lower()
 
 
 def _write(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[str]) -> None:
