@@ -55,7 +55,7 @@ format: .venv/.dev ## format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: .venv/.dev ## all benchmarks (hours; docs/benchmarks.md holds the figures)
+bench: .venv/.dev ## all benchmarks (hours; docs/results.md holds the figures)
 	@for b in benchmarks/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
 
 SOAK ?= --minutes 170 --seed 1
