@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench soak docs wheel lock clean debian
+.PHONY: help demo test check format bench soak docs wheel lock lowest clean debian
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,7 @@ format: .venv/.dev ## format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: .venv/.dev ## all benchmarks (hours; docs/benchmarks.md holds the figures)
+bench: .venv/.dev ## all benchmarks (hours; docs/results.md holds the figures)
 	@for b in benchmarks/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
 
 SOAK ?= --minutes 170 --seed 1
@@ -71,6 +71,10 @@ wheel: .venv/.dev ## build the package into dist/, and run everything from it in
 
 lock: ## renew constraints.txt, the versions that the other targets install
 	@PYTHON=$(PYTHON) sh scripts/lock
+
+LOWEST ?=
+lowest: ## the lowest versions that pyproject.toml allows, and a small part of the tests (LOWEST=--tested: constraints.txt)
+	@PYTHON=$(PYTHON) sh scripts/lowest $(LOWEST)
 
 clean: ## remove the environment, caches and the demo's run (other runs stay)
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -1,4 +1,4 @@
-"""Checks that what README.md, CONTRIBUTING.md and docs/ name exists: `make docs`.
+"""Checks that what README.md, CONTRIBUTING.md, benchmarks/LOG.md and docs/ name exists: `make docs`.
 
 Commands with their options, settings with their values, presets, make targets, files, functions, imports and
 links. A page may show a mistake on purpose in a ``text`` block, which is not read.
@@ -80,6 +80,7 @@ def documents() -> Iterator[Path]:
     """The pages."""
     yield ROOT / "README.md"
     yield ROOT / "CONTRIBUTING.md"
+    yield ROOT / "benchmarks" / "LOG.md"
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
 

@@ -83,6 +83,37 @@ capro rum
     assert problems(text, tmp_path) == []
 
 
+# --- README.md and docs/results.md ----------------------------------------------------------------
+
+
+def test_the_results_are_short_and_each_table_names_its_command() -> None:
+    text = (ROOT / "docs" / "results.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 100
+    for section in text.split("\n## ")[1:]:
+        if "\n|" in section:
+            assert re.search(r"`(python benchmarks/\w+\.py|capro bench|make \w+)|same command", section), (
+                section
+            )
+
+
+def test_the_readme_has_no_figure_that_the_results_do_not_hold() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = readme.partition("## Beside")[2].partition("## Install")[0]
+    results = (ROOT / "docs" / "results.md").read_text("utf-8")
+    figures = set(re.findall(r"\d+\.\d+|\d+(?= %)", shown))
+    assert len(figures) > 10
+    assert figures - set(re.findall(r"\d+\.\d+|\d+(?= %)", results)) == set()
+
+
+def test_the_readme_begins_with_its_title_and_the_two_commands() -> None:
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    assert lines[0] == "# capro"
+    assert [line.split("#")[0].strip() for line in lines[:8] if line.startswith("make ")] == [
+        "make demo",
+        "make test",
+    ]
+
+
 # --- docs/paper.md --------------------------------------------------------------------------------
 
 PAPER = Path("/work/shared/paper/capro.tex")

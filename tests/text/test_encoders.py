@@ -73,8 +73,9 @@ def gpt_neo(tmp_path_factory):
         eos_token_id=1,
     )
     GPTNeoModel(config).save_pretrained(folder)
-    # as GPT-2: no token for padding, and a side that would be wrong
-    save_tokenizer(folder, eos_token="<unk>", padding_side="left")
+    # as GPT-2: no token for padding; a side, and token types, that would be wrong
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    save_tokenizer(folder, eos_token="<unk>", padding_side="left", model_input_names=inputs)
     return folder
 
 

@@ -296,6 +296,7 @@ def _load(name: str, folder: Path, device: torch.device, max_tokens: int) -> Tex
         return _tower(name, tokenizer, model.float().to(device), max_tokens)
     if config.model_type.startswith("gpt"):
         tokenizer.padding_side = "right"  # positions count from the left edge
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]  # no token types: GPT would add them
 
     settings = _read_json(root / "sentence_bert_config.json") if modules else {}
     limits = [max_tokens, tokenizer.model_max_length, settings.get("max_seq_length")]
