@@ -122,7 +122,9 @@ def runs_before(given: list[Block]) -> set[str]:
     for block in given:
         for words in [shlex.split(command, comments=True) for command in block.commands if not block.not_run]:
             named = {word for word in words if re.fullmatch(r"runs/[\w-]+", word)}
-            begins = words[1:2] == ["scan"] or "--data" in words or any(w.endswith(".yaml") for w in words[2:3])
+            begins = (
+                words[1:2] == ["scan"] or "--data" in words or any(w.endswith(".yaml") for w in words[2:3])
+            )
             needed |= set() if begins else named - begun
             begun |= named
     return needed

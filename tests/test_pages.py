@@ -41,7 +41,9 @@ def is_run(block: Block) -> bool:
     return any(program(command) == "capro" for command in block.commands)
 
 
-@pytest.mark.parametrize("block", [block for found in BY_PAGE.values() for block in found], ids=lambda b: b.place)
+@pytest.mark.parametrize(
+    "block", [block for found in BY_PAGE.values() for block in found], ids=lambda b: b.place
+)
 def test_a_block_is_run_or_says_why_not(block: Block) -> None:
     if block.page == "README.md" and all(program(each) in README for each in block.commands):
         return
@@ -85,7 +87,17 @@ def test_the_commands_of_a_page_work(
     finished = world / "finished"
     for run in runs_before(RUN[name]):
         if not finished.exists():
-            typed(capro, "run", "--data", "crawl", "--classes", "crawl/classes.yaml", "--run", str(home / "made"), *QUICK)
+            typed(
+                capro,
+                "run",
+                "--data",
+                "crawl",
+                "--classes",
+                "crawl/classes.yaml",
+                "--run",
+                str(home / "made"),
+                *QUICK,
+            )
             shutil.move(home / "made", finished)
         shutil.copytree(finished, home / run)
     if any("s3://" in command for block in RUN[name] for command in block.commands):

@@ -24,7 +24,9 @@ SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
 def in_navigation(part: Any) -> list[str]:
     if isinstance(part, str):
         return [part]
-    return [page for each in (part.values() if isinstance(part, dict) else part) for page in in_navigation(each)]
+    return [
+        page for each in (part.values() if isinstance(part, dict) else part) for page in in_navigation(each)
+    ]
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
