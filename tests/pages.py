@@ -1,4 +1,4 @@
-"""The shell blocks of README and docs/, and a small world in which their commands can be typed.
+"""The shell blocks of docs/ and of the pages beside README, and a small world in which their commands can be typed.
 
 A block is run, or a comment before it says why not: ``<!-- not run: needs a graphics card -->``.
 """
@@ -46,7 +46,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(path: Path) -> list[Block]:

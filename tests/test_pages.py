@@ -55,6 +55,28 @@ def test_a_block_is_run_or_says_why_not(block: Block) -> None:
         assert (ROOT / file).exists(), f"{block.place}: no {file}"
 
 
+def test_a_mark_belongs_to_the_block_behind_it(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- not run: needs a card -->\n\n```sh\ncapro run \\\n  --run a # x\n# only a comment\n```\n\n"
+        "```console\n$ capro scan b\nprinted\n```\n",
+        "utf-8",
+    )
+    marked, plain = blocks(page)
+    assert (marked.line, marked.not_run) == (3, "needs a card")
+    assert [shlex.split(each, comments=True) for each in marked.commands] == [["capro", "run", "--run", "a"]]
+    assert (plain.commands, plain.not_run) == (("capro scan b",), "")
+
+
+def test_a_run_that_a_page_begins_is_not_there_before() -> None:
+    given = [
+        Block("p", 1, ("capro scan crawl --run runs/a", "capro run --run runs/a")),
+        Block("p", 2, ("capro report runs/b",)),
+        Block("p", 3, ("capro report runs/c",), not_run="why"),
+    ]
+    assert runs_before(given) == {"runs/b"}
+
+
 @pytest.fixture(scope="module")
 def patched() -> Any:
     """A text encoder without weights in place of MiniLM, and no waiting for disks."""
