@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench soak docs wheel lock lowest clean debian
+.PHONY: help demo test check format bench soak docs site wheel lock lowest clean debian
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ $(BIN)/python:
 	@$(BIN)/python -m pip install -qq -c constraints.txt -e ".[dev]"
 	@$(BIN)/python -c "import capro, torch, faiss, typer, pytest, hypothesis"
 	@touch $@ .venv/.run
+
+.venv/.site: pyproject.toml constraints.txt | $(BIN)/python
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e ".[site]"
+	@touch $@
 
 # What the tests need from Debian. Where it cannot be installed, the tests that need it say so and skip.
 debian:
@@ -65,6 +69,10 @@ soak: .venv/.dev ## attack it for three hours: kills, full disks, damaged files,
 docs: .venv/.dev ## check that every command, setting, path and link in README and docs/ exists
 	@$(BIN)/python scripts/check_docs.py
 
+site: .venv/.site ## build the documentation as a site into site/, which opens without a network or a server
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 wheel: .venv/.dev ## build the package into dist/, and run everything from it in an environment of its own
 	@rm -rf dist && $(BIN)/python -m build --outdir dist .
 	@$(BIN)/python -m pytest -m package
@@ -77,5 +85,5 @@ lowest: ## the lowest versions that pyproject.toml allows, and a small part of t
 	@PYTHON=$(PYTHON) sh scripts/lowest $(LOWEST)
 
 clean: ## remove the environment, caches and the demo's run (other runs stay)
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist site
 	rm -rf runs/demo runs/demo-data

@@ -63,8 +63,9 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         run_: The run directory with everything in it; None after ``load``.
         results_: Vanilla and CAPro on the test split, where there was one.
 
-    >>> CAPro(backbone="small", train__gamma=0.4).get_params()["train__gamma"]
-    0.4
+    Examples:
+        >>> CAPro(backbone="small", train__gamma=0.4).get_params()["train__gamma"]
+        0.4
     """
 
     classes_: NDArray[np.object_]

@@ -364,8 +364,9 @@ def load(
         overrides: ``stage.name=value``, the value in YAML syntax.
         base: Values instead of the defaults.
 
-    >>> load(overrides=["train.gamma=0.4"]).train.gamma
-    0.4
+    Examples:
+        >>> load(overrides=["train.gamma=0.4"]).train.gamma
+        0.4
     """
     values = _read(file) if file else {}
     named = preset_name or _preset_in(values, str(file))

@@ -11,8 +11,9 @@ from pathlib import PurePath
 class CaproError(Exception):
     """A mistake in the input or the settings: what and where, and what to do about it.
 
-    >>> str(CaproError("labels.csv:3: no 'label' column", hint="name it with --label-column"))
-    "labels.csv:3: no 'label' column"
+    Examples:
+        >>> str(CaproError("labels.csv:3: no 'label' column", hint="name it with --label-column"))
+        "labels.csv:3: no 'label' column"
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:

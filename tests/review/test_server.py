@@ -232,7 +232,7 @@ def test_of_near_identical_pictures_the_best_is_kept(site: Site) -> None:
     rows = [row for row in range(len(table)) if table.copies[row] >= 0]
     assert rows == [4, 5]
     page = site.client.get("/?copies=any").text
-    assert "2 near-identical" in page
+    assert "2 near duplicates" in page
     site.decide(rows, "best")
     assert sorted(site.desk.said) != rows
     assert [said.answer for said in site.desk.said.values()] == ["copy"]
@@ -257,7 +257,7 @@ def test_progress_counts_the_answers(site: Site) -> None:
     page = site.client.get("/progress").text
     for figure in (
         "<b>3</b> decided",
-        "<b>1</b> copies",
+        "<b>1</b> near duplicates",
         "<b>2</b> not sure",
         "<b>0</b> out",
         "<b>0</b> labelled",

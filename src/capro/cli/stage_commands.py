@@ -154,5 +154,5 @@ def clean(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> No
 
 @app.command()
 def finetune(run: RunFolder, set_: Overrides = None) -> None:
-    """Step 3: train the classifier alone on the cleaned labels."""
+    """Step 3: train the classifier alone on the corrected labels."""
     PLAN.do(open_run(run, set_), "finetune", watch=plain_lines())

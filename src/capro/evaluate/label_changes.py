@@ -31,7 +31,7 @@ class LabelChanges:
 
 
 def label_changes(given: Ints, after: Ints, anchored: NDArray[np.bool_]) -> LabelChanges:
-    """Compare given and cleaned labels.
+    """Compare given and corrected labels.
 
     Args:
         given: (n,) classes with -1 for none, or (n, C) membership.

@@ -166,7 +166,7 @@ def noise_shares(before: NDArray[np.int64], after: NDArray[np.int64], member: Bo
 
     Args:
         before: web labels, (n,) or (n, C).
-        after: cleaned labels in the same shape, -1 for out.
+        after: corrected labels in the same shape, -1 for out.
         member: truth, (n, C).
 
     Returns:
@@ -213,7 +213,7 @@ def score_quality(
     Args:
         scores: of every class, (n, C).
         before: web labels, (n,) or (n, C).
-        after: cleaned labels in the same shape, -1 for out.
+        after: corrected labels in the same shape, -1 for out.
         member: truth, (n, C).
     """
     if before.ndim == 1:

@@ -54,7 +54,7 @@ class Loaded:
         classes: as they were resolved, (C,); their bare names before that.
         train: manifest positions of the training rows, (n,).
         given: web labels of the training rows.
-        after: cleaned labels; -1 (or a row of -1) is dropped.
+        after: corrected labels; -1 (or a row of -1) is dropped.
         anchors: table with row, class_index, rank.
         evaluated: the test samples with the scores of both models.
         results: the headline figures of both models.

@@ -143,7 +143,7 @@ class Desk:
         raise ConfigError(f"no decision {verb!r}", hint="reload the page")
 
     def _all_but_best(self, rows: Sequence[int]) -> list[int]:
-        """Of each group of near-identical pictures all but the one with most pixels, then the surest."""
+        """Of each group of near duplicates all but the one with most pixels, then the surest."""
         best: dict[int, int] = {}
         for row in rows:
             group = int(self.table.copies[row])

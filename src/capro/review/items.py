@@ -77,7 +77,7 @@ def reason(desk: Desk, row: int, members: list[int], view: View) -> str:
         after = table.labels(row, before=False)
         what = f"'{plain(after[0], 60)}'" if after else "none of the classes"
         text = f"The method says {what}, wrong with a probability of {share(error, 1)}"
-    more = f"; {many(len(members) - 1, 'near-identical picture')} decided with it" if len(members) > 1 else ""
+    more = f"; {many(len(members) - 1, 'near duplicate')} decided with it" if len(members) > 1 else ""
     return f"{text}{more}."
 
 

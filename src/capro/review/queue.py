@@ -2,7 +2,7 @@
 
 The expected gain of asking about a sample is the number of wrong labels that the answer is expected to mend:
 the probability that the method's label is wrong (several labels: the expected number of wrong ones), summed
-over near-identical pictures with the same labels, which are one question. A picture unlike all others counts
+over near duplicates with the same labels, which are one question. A picture unlike all others counts
 less: little can be learnt from it for the rest. Classes take turns: each further question of the same class is
 worth `SPREAD` of its gain.
 
@@ -81,7 +81,7 @@ def make_queue(
     Args:
         error: expected number of wrong labels, (n,).
         concern: class that a question is about, (n,).
-        group: number of the group of near-identical questions, (n,).
+        group: number of the group of near-duplicate questions, (n,).
         typical: in [0, 1], low for a picture unlike all others, (n,).
         seed: of the random part.
     """
@@ -143,7 +143,7 @@ def _woven(best: Rows, drawn: Rows) -> tuple[Rows, NDArray[np.bool_]]:
 
 
 def groups_of(group: NDArray[np.int64], *keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Groups of near-identical pictures, split where the labels differ; -1 is a group of one.
+    """Groups of near duplicates, split where the labels differ; -1 is a group of one.
 
     >>> groups_of(np.array([0, 0, 0, -1, -1]), np.array([1, 1, 2, 1, 1])).tolist()
     [2, 2, 3, 0, 1]

@@ -57,7 +57,7 @@ class ReviewTable:
         verdict: Number in `VERDICT_NAMES`, (n,).
         score: Belief in the given labels, (n,).
         error: Expected number of wrong labels, (n,).
-        copies: Number of the group of near-identical pictures, -1 for none, (n,).
+        copies: Number of the group of near duplicates, -1 for none, (n,).
         pixels: Width times height of the picture, (n,).
         anchors: Rows and classes of the anchors, (2, a).
         images: The manifest's columns that name where pictures are.
@@ -256,7 +256,7 @@ def _member(column: pa.ChunkedArray, names: list[str]) -> NDArray[np.int64]:
 
 
 def _copies(column: pa.ChunkedArray, ids: pa.Array) -> NDArray[np.int64]:
-    """Number of the group of near-identical pictures of each row, -1 for none."""
+    """Number of the group of near duplicates of each row, -1 for none."""
     lists = column.combine_chunks()
     size, n = pc.list_value_length(lists).to_numpy(zero_copy_only=False), len(lists)
     rows = np.repeat(np.arange(n), size)
@@ -273,7 +273,7 @@ def _copies(column: pa.ChunkedArray, ids: pa.Array) -> NDArray[np.int64]:
 def _concern(
     fused: KeptScores, given: NDArray[np.int64], after: NDArray[np.int64], *, several: bool
 ) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
-    """The class that each question is about, and what near-identical questions have in common."""
+    """The class that each question is about, and what near-duplicate questions have in common."""
     if not several:
         best = np.asarray(fused.argmax(axis=1), dtype=np.int64)
         return np.where(after >= 0, after, np.where(given >= 0, given, best)), (given, after)

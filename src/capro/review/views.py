@@ -25,7 +25,7 @@ ORDERS = {
     "gain": "most valuable first",
     "score": "lowest score first",
     "like": "most alike first",
-    "group": "near-identical together",
+    "group": "near duplicates together",
     "row": "as in the data",
 }
 STATES = {"open": "not decided", "decided": "decided", "all": "all"}
@@ -46,7 +46,7 @@ class View:
         verdict: What the method did.
         low: Least score.
         high: Highest score.
-        copies: Only near-identical pictures: "any", or the number of a group.
+        copies: Only near duplicates: "any", or the number of a group.
         text: Words that the texts contain.
         like: A row: pictures like it.
         state: Key of `STATES`.

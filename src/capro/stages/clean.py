@@ -1,4 +1,4 @@
-"""The offline pass: a verdict per training sample, and the cleaned labels."""
+"""The offline pass: a verdict per training sample, and the corrected labels."""
 
 from __future__ import annotations
 

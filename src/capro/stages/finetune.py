@@ -1,4 +1,4 @@
-"""Step 3: the classifier alone, on the cleaned labels."""
+"""Step 3: the classifier alone, on the corrected labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from capro.train.setup import TrainingSet, load_net, net_state
 
 
 def targets_of(run: Run, training: TrainingSet) -> Tensor:
-    """What step 3 learns, (n,) or (n, C): the cleaned labels.
+    """What step 3 learns, (n,) or (n, C): the corrected labels.
 
     Plus with several labels: what the words say of every class, since a missing label is no certain
     negative. What the picture says is left out: the classifier would learn its own beliefs.

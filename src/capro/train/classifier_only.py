@@ -1,4 +1,4 @@
-"""Step 3: the classifier alone, on cleaned labels."""
+"""Step 3: the classifier alone, on corrected labels."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Frame(NamedTuple):
 
 
 class ClassifierOnly(Objective):
-    """Step 3: L_cls on the cleaned labels; the encoder in eval mode, so that statistics stay.
+    """Step 3: L_cls on the corrected labels; the encoder in eval mode, so that statistics stay.
 
     Args:
         net: Networks as step 2 left them.
         task: One label or several.
-        labels: Cleaned labels of the training rows.
+        labels: Corrected labels of the training rows.
         ranks: The ranks.
         frame: Trains in these coordinates; `finish` brings the classifier back to v's.
     """

@@ -13,7 +13,7 @@ from capro.method.plus.fitting import TINY
 
 
 class Decided(NamedTuple):
-    """Cleaned labels and what was done, in the shape of the labels; and where a person should be asked."""
+    """Corrected labels and what was done, in the shape of the labels; and where a person should be asked."""
 
     labels: Tensor  # -1 for out
     decisions: Tensor  # numbers of `Decision`, or of `PairDecision` for several labels

@@ -88,7 +88,7 @@ function matrixFigure() {
 function curves() {
   const host = byId("curves");
   if (!host) return;
-  const names = { pretrain: "Step 1: web labels", train: "Step 2: prototypes and correction", finetune: "Step 3: classifier on clean labels" };
+  const names = { pretrain: "Step 1: web labels", train: "Step 2: prototypes and correction", finetune: "Step 3: classifier on corrected labels" };
   const terms = { loss: "whole loss", cls: "classifier", prj: "projection", pro: "prototypes", ins: "instances", bts: "bootstrapping" };
   const hues = ["accent", "away", "good", "arrived", "drop", "plain"];
   const chart = (title, text, draw) => {

@@ -19,7 +19,7 @@ export function actions(page) {
     const rows = [...new Set(tiles.flatMap(members))];
     if (tiles.length > 1) {
       const what = label ? `${WORDS[verb]}: ${label}` : WORDS[verb];
-      const tail = rows.length > tiles.length ? `, with their near-identical ones ${pictures(rows.length)}` : "";
+      const tail = rows.length > tiles.length ? `, with their near duplicates ${pictures(rows.length)}` : "";
       if (!(await confirmed(`${what}: ${pictures(tiles.length)}?`, `${page.scope(tiles)}${tail}. Nothing else is changed; Z takes it back.`))) return;
     }
     for (const tile of tiles) tile.dataset.kind = "saving";

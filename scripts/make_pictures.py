@@ -1,0 +1,54 @@
+"""Makes the pictures of docs/tutorial.md from a finished demo: `python scripts/make_pictures.py runs/demo`."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "pictures"
+ROWS = (0, 6, 9, 12, 13)  # of the contact sheet: bat, drumstick, mouse, tiger, tiger cat
+HEIGHT = 68  # of a row, in pixels
+
+
+def main() -> None:
+    """Cut the contact sheet, and take parts of the report with Debian's chromium."""
+    run = Path(sys.argv[1]).resolve()
+    OUT.mkdir(exist_ok=True)
+    sheet = Image.open(run / "match" / "anchors.png").convert("RGB")
+    cut = Image.new("RGB", (sheet.width, HEIGHT * len(ROWS)))
+    for at, row in enumerate(ROWS):
+        cut.paste(sheet.crop((0, row * HEIGHT, sheet.width, (row + 1) * HEIGHT)), (0, at * HEIGHT))
+    save(cut, "anchors")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 900, "height": 1000})
+        page.goto((run / "report" / "report.html").as_uri())
+        page.evaluate("document.querySelectorAll('body > header, body > nav').forEach(bar => bar.remove())")
+        part(page, "noise", 640)
+        part(page, "results", 640)
+        page.locator("#galleries").get_by_text("relabelled away").first.click()
+        part(page, "galleries", 700)
+        browser.close()
+
+
+def part(page: Page, name: str, height: int) -> None:
+    """A section of the report, cut at a height."""
+    section = page.locator(f"#{name}")
+    section.scroll_into_view_if_needed()
+    page.wait_for_timeout(1500)  # thumbnails are decoded when they are first seen
+    picture = Image.open(io.BytesIO(section.screenshot())).convert("RGB")
+    save(picture.crop((0, 0, picture.width, min(height, picture.height))), name)
+
+
+def save(picture: Image.Image, name: str) -> None:
+    """With 255 colours, which is small and looks the same here."""
+    picture.quantize(255).save(OUT / f"{name}.png", optimize=True)
+
+
+if __name__ == "__main__":
+    main()
