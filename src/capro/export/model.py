@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from capro import __version__
+from capro import __version__, format_versions
 from capro.errors import ConfigError, RunError
 from capro.export.card import model_card, without_folders
 from capro.export.folders import new_place
-from capro.export.model_config import FORMAT
 from capro.export.predictor import Predictor
 from capro.nets.deployed import Deployed, describe
 from capro.places import Place
@@ -90,7 +89,7 @@ def _config(run: Run, net: Deployed, training: TrainingSet, open_set: dict[str, 
     settings, names = run.settings, training.classes
     kind = "multi" if training.multi_label else "single"
     return {
-        "capro_format": FORMAT,
+        "capro_format": format_versions.MODEL.now,
         "capro_version": __version__,
         "problem_type": f"{kind}_label_classification",
         "num_labels": len(names),

@@ -23,6 +23,7 @@ from capro.data.readers.parquet_rows import holds_bytes, open_parquet
 from capro.data.readers.table_files import TABLES, file_intake, header, records
 from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, write_csv
 from capro.errors import DataError
+from capro.format_versions import table_metadata
 from capro.places import Place, place
 from capro.run.artefacts import atomic_path
 
@@ -156,7 +157,9 @@ def _write_csv(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[s
 
 def _write_parquet(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
     """samples.parquet, and images/ where they were asked for."""
-    table.to_parquet(out / "samples.parquet", index=False)
+    found = pa.Table.from_pandas(table, preserve_index=False)
+    found = found.replace_schema_metadata({**(found.schema.metadata or {}), **table_metadata()})
+    pq.write_table(found, out / "samples.parquet")
     pictures.write_all()
 
 
@@ -214,7 +217,7 @@ def _hub_schema(table: pd.DataFrame, names: Sequence[str]) -> pa.Schema:
     columns = ["image", *(column for column in table.columns if column != "file_name")]
     found = {column: kinds.get(column, (pa.string(), text)) for column in columns}
     features = {column: feature for column, (_, feature) in found.items()}
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode(), **table_metadata()}
     return pa.schema([(column, kind) for column, (kind, _) in found.items()], metadata=metadata)
 
 
