@@ -31,9 +31,13 @@ KINDS = {"single": False, "multi": True}
 
 def main() -> int:
     """Make the archive; 1 where it is there already or too large."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--source", type=Path, default=ROOT, help="tree of the release; this one if unset")
-    parser.add_argument("--out", type=Path, default=ROOT / "tests" / "released", help="folder of the archives")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "tests" / "released", help="folder of the archives"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

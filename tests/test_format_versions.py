@@ -79,7 +79,9 @@ def test_the_run_refuses_verdicts_of_a_later_version(tmp_path: Path) -> None:
     run = make(tmp_path)
     fake_stage(run, "clean", later)
     for read in (run.issues, lambda: run.read_with(VERDICTS, pq.read_schema)):
-        with pytest.raises(RunError, match=r"verdicts\.parquet: a table of verdicts of version 2 by capro 9") as it:
+        with pytest.raises(
+            RunError, match=r"verdicts\.parquet: a table of verdicts of version 2 by capro 9"
+        ) as it:
             read()
         assert "install capro 9.0, or `rm " in it.value.hint
 

@@ -26,7 +26,9 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     """A version and one or several labels; the current folder has what was kept of it."""
     version, kind = request.param.split()
     with tarfile.open(KEPT[version]) as archive:
-        archive.extractall(tmp_path, [each for each in archive if each.name.split("/")[0] == kind], filter="data")
+        archive.extractall(
+            tmp_path, [each for each in archive if each.name.split("/")[0] == kind], filter="data"
+        )
     monkeypatch.chdir(tmp_path / kind)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     return version, kind
@@ -62,12 +64,20 @@ def test_a_run_of_a_release_goes_on(kept: tuple[str, str], capro: Capro) -> None
     code, _, err = capro("run", "--run", "run")
     assert code == 0, err
     events = [json.loads(line) for line in Path("run/events.jsonl").read_text("utf-8").splitlines()]
-    begun = max(number for number, row in enumerate(events) if row == {**row, "event": "started", "stage": "scan"})
+    begun = max(
+        number for number, row in enumerate(events) if row == {**row, "event": "started", "stage": "scan"}
+    )
     done = [row["stage"] for row in events[begun:] if row["event"] == "finished"]
     assert done == DONE_AGAIN[version]
-    said = {line.split(" is done again: ")[0]: line for line in err.splitlines() if " is done again: " in line}
+    said = {
+        line.split(" is done again: ")[0]: line for line in err.splitlines() if " is done again: " in line
+    }
     assert {name for name, line in said.items() if "only if" not in line} == set(done)
-    for command in (["evaluate", "run"], ["report", "run"], ["export", "run", "--out", "after", "--to", "hf"]):
+    for command in (
+        ["evaluate", "run"],
+        ["report", "run"],
+        ["export", "run", "--out", "after", "--to", "hf"],
+    ):
         code, _, err = capro(*command)
         assert code == 0, err
     run = Run.open(Path("run"))

@@ -93,6 +93,19 @@ def check_models(settings: Settings, *, begun: bool = False) -> None:
 
 
 @contextmanager
+def quiet_hub() -> Iterator[None]:
+    """No line of the hub's client for each retry."""
+    from huggingface_hub.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+@contextmanager
 def quiet(*, offline: bool = False) -> Iterator[None]:
     """No bars and reports of transformers and the hub's client while they load: ours is the one progress display.
 
@@ -100,20 +113,17 @@ def quiet(*, offline: bool = False) -> Iterator[None]:
         offline: Nor does it ask the hub, whatever a folder names; some names reach other libraries than transformers.
     """
     from huggingface_hub import constants
-    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
     before, level, bars = constants.HF_HUB_OFFLINE, logging.get_verbosity(), logging.is_progress_bar_enabled()
-    hub_level = hub.get_verbosity()
     constants.HF_HUB_OFFLINE = before or offline
     logging.set_verbosity_error()
-    hub.set_verbosity(logging.ERROR)  # each retry is a line
     logging.disable_progress_bar()
     try:
-        yield
+        with quiet_hub():
+            yield
     finally:
         constants.HF_HUB_OFFLINE = before
         logging.set_verbosity(level)
-        hub.set_verbosity(hub_level)
         if bars:
             logging.enable_progress_bar()

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from capro.config import Settings, update
-from capro.format_versions import RUN
 from capro.errors import CaproError, RunError
+from capro.format_versions import RUN
 from capro.run.directory import Run
 from capro.run.stage import perform
 from tests.run.cases import make, stage
@@ -100,7 +100,9 @@ def test_a_run_of_a_later_layout_is_refused(tmp_path: Path) -> None:
     file = run.path / "run.yaml"
     document = yaml.safe_load(file.read_text("utf-8")) | {"capro": "9.0", "layout": RUN.now + 1}
     file.write_text(yaml.safe_dump(document), "utf-8")
-    with pytest.raises(RunError, match=r"a run directory of version 2 by capro 9\.0, capro \S+ reads 1") as caught:
+    with pytest.raises(
+        RunError, match=r"a run directory of version 2 by capro 9\.0, capro \S+ reads 1"
+    ) as caught:
         Run.open(run.path)
     assert "install capro 9.0" in caught.value.hint
     assert "--run" in caught.value.hint

@@ -307,8 +307,11 @@ BASELINE_FIGURES = _json("baselines", "figures.json")
 TEST_SCORES = _array("baselines", "test.npy")
 VAL_SCORES = _array("baselines", "val.npy")
 
-# Beside the stages: a checkpoint's folder, the samples that stopped a training, an exported model's folder.
+# Beside the stages: a checkpoint's folder, the samples that stopped a training, folders of exports.
 CHECKPOINT_TENSORS, CHECKPOINT_STATE = "tensors.safetensors", "state.json"
 NOT_FINITE = "not-finite.json"
 BESIDE_RESULTS = {NOT_FINITE, DETAILS.file, ANCHOR_SHEET}  # in a stage's folder, but not part of its result
-MODEL_WEIGHTS, MODEL_CONFIG, MODEL_CARD = "model.safetensors", "config.json", "README.md"
+MODEL_WEIGHTS, MODEL_CONFIG, MODEL_ONNX = "model.safetensors", "config.json", "model.onnx"
+EXPORT_NOTE, EXPORT_DROPPED, EXPORT_CHANGED = "export.json", "dropped.csv", "changed.csv"  # of a data set
+CARD = "README.md"  # of both
+MODEL_VERDICTS = "issues.parquet"  # of a model that CAPro.save wrote

@@ -163,30 +163,10 @@ def _write_parquet(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequen
     pictures.write_all()
 
 
-_CARD = """\
----
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: train-*.parquet
-task_categories:
-- image-classification
-tags:
-- capro
----
-# Cleaned data set
-
-Made by `capro export`: `label` is the corrected label, `given_label` the one it came with; `decision` and \
-`evidence` give the reasons. Samples that were dropped are in `dropped.csv`.
-"""
-
-
 def _write_hub(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[str]) -> None:
-    """train-00000-of-00002.parquet ... with image bytes and ClassLabel, and a README.md card."""
+    """train-00000-of-00002.parquet ... with image bytes and ClassLabel."""
     index = {name: number for number, name in enumerate(names)}
     pictures.in_shards(table, partial(_write_hub_shard, out, index, _hub_schema(table, names)))
-    (out / "README.md").write_text(_CARD, "utf-8")
 
 
 def _write_hub_shard(out: Path, index: Mapping[str, int], schema: pa.Schema, shard: OutputShard) -> None:
@@ -231,6 +211,6 @@ FORMAT = Format(
     writers={
         "csv": Writer(_write_csv, below="images", entry="samples.csv"),
         "parquet": Writer(_write_parquet, below="images", entry="samples.parquet"),
-        "hf": Writer(_write_hub, images=("copy",)),
+        "hf": Writer(_write_hub, images=("copy",), card=True),
     },
 )
