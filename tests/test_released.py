@@ -79,7 +79,9 @@ def test_a_run_of_a_release_goes_on(kept: tuple[str, str], capro: Capro) -> None
         kind, "after"
     ).items():  # within a version columns are added; none goes or changes
         assert now.metadata[b"capro_table"] == b"1"
-        assert [each for each in before[name] if _kind(now.field(each.name).type) != _kind(each.type)] == [], name
+        assert [
+            each for each in before[name] if _kind(now.field(each.name).type) != _kind(each.type)
+        ] == [], name
 
 
 def _kind(column: pa.DataType) -> str:
