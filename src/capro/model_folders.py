@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,14 +96,14 @@ def check_models(settings: Settings, *, begun: bool = False) -> None:
 @contextmanager
 def quiet_hub() -> Iterator[None]:
     """No line of the hub's client for each retry."""
-    from huggingface_hub.utils import logging
+    from huggingface_hub.utils import logging as hub
 
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
+    before = hub.get_verbosity()
+    hub.set_verbosity(logging.ERROR)
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        hub.set_verbosity(before)
 
 
 @contextmanager
@@ -113,17 +114,17 @@ def quiet(*, offline: bool = False) -> Iterator[None]:
         offline: Nor does it ask the hub, whatever a folder names; some names reach other libraries than transformers.
     """
     from huggingface_hub import constants
-    from transformers.utils import logging
+    from transformers.utils import logging as theirs
 
-    before, level, bars = constants.HF_HUB_OFFLINE, logging.get_verbosity(), logging.is_progress_bar_enabled()
+    before, level, bars = constants.HF_HUB_OFFLINE, theirs.get_verbosity(), theirs.is_progress_bar_enabled()
     constants.HF_HUB_OFFLINE = before or offline
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    theirs.set_verbosity_error()
+    theirs.disable_progress_bar()
     try:
         with quiet_hub():
             yield
     finally:
         constants.HF_HUB_OFFLINE = before
-        logging.set_verbosity(level)
+        theirs.set_verbosity(level)
         if bars:
-            logging.enable_progress_bar()
+            theirs.enable_progress_bar()

@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
 import pytest
 import typer
 from huggingface_hub import constants
-from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from capro.errors import CaproError
 from capro.export.cleaned import export_data
@@ -53,10 +54,14 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
             constants, "HF_HUB_DISABLE_XET", True
         )  # a protocol of its own, behind the same commit
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(time, "sleep", lambda _: None)  # between two tries
-        disable_progress_bars()  # as the program does before it imports the package
+        impatient = SimpleNamespace(**vars(time) | {"sleep": lambda _: None})
+        monkeypatch.setattr("huggingface_hub.utils._http.time", impatient)  # between two tries
+        bars = not are_progress_bars_disabled()
+        if bars:
+            disable_progress_bars()  # as the program does before it imports the package
         yield found
-        enable_progress_bars()
+        if bars:
+            enable_progress_bars()
 
 
 def test_a_model_is_published_with_its_card(made: dict[str, Path], hub: Hub, capro: Capro) -> None:

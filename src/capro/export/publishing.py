@@ -81,7 +81,7 @@ class Contents:
         total = byte_size(sum(self.files.values()))
         yield f"files: {len(self.files):,}, {total}"
         largest = sorted(self.files, key=lambda name: (-self.files[name], name))
-        yield from (f"  {name}, {byte_size(self.files[name])}" for name in largest[:SHOWN_FILES])
+        yield from (f"  {plain(name)}, {byte_size(self.files[name])}" for name in largest[:SHOWN_FILES])
         if len(largest) > SHOWN_FILES:
             yield f"  and {len(largest) - SHOWN_FILES:,} smaller ones"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -234,7 +235,8 @@ def _verdicts(file: str) -> Artefact[pd.DataFrame]:
 def _check_verdicts(path: Path) -> None:
     import pyarrow.parquet as pq
 
-    again = f"`rm {path.parent / FINISHED}`, then `capro run --run RUN` judges the samples again"
+    mark, run = (shlex.quote(str(each)) for each in (path.parent / FINISHED, path.parent.parent))
+    again = f"`rm {mark}`, then `capro run --run {run}` judges the samples again"
     check_table(pq.read_schema(path).metadata, place=str(path), again=again)
 
 
