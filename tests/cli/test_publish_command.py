@@ -112,6 +112,7 @@ def test_an_existing_repository_is_shown_with_what_changes(
     commits = len(there.commits)
     code, _, err = capro("push", here, "ann/d", "--yes")
     assert code == 0, err
+    assert "  picture.txt, 3 bytes, not written by capro" in err.splitlines()
     for line in ("repository: ann/d, exists already", "  added: picture.txt", "  REPLACED: dropped.csv",
                  "  REMOVED: train-00001-of-00002.parquet"):  # fmt: skip
         assert line in err.splitlines()

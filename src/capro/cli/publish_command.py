@@ -38,13 +38,14 @@ def push(
 
     def agree(lines: Sequence[str]) -> bool:
         note("\n".join(lines))
-        if yes:
-            return True
-        if not sys.stdin.isatty():
+        if not yes and not sys.stdin.isatty():
             raise ConfigError(
                 "there is no terminal to ask at", hint="add --yes if that is what you want to publish"
             )
-        return typer.confirm("publish this?", default=False, err=True)
+        agreed = yes or typer.confirm("publish this?", default=False, err=True)
+        if agreed:
+            note("uploading")
+        return agreed
 
     found = publish(local_path(folder, "FOLDER"), repo, private=private, agree=agree)
     if found is None:

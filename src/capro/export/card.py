@@ -71,11 +71,8 @@ def _hub_name(source: str | None) -> str | None:
     >>> _hub_name("hub:cifar10@plain_text"), _hub_name("crawl")
     ('cifar10', None)
     """
-    return (
-        source.removeprefix("hub:").partition("@")[0]
-        if (source or "").startswith("hub:") and source
-        else None
-    )
+    found = (source or "").partition("hub:")[2] if (source or "").startswith("hub:") else ""
+    return found.partition("@")[0] or None
 
 
 def _measured(run: Run, name: str) -> list[dict[str, Any]]:

@@ -6,15 +6,15 @@ A model folder (`capro export-model`) or a data set (`capro export --to hf`). No
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
 from capro.data.readers.parquet_rows import class_labels, open_parquet
+from capro.data.readers.table_files import whole_records
 from capro.errors import ConfigError, DataError, first_line
 from capro.export.model_config import own_file, parse_model_config, read_model_config
 from capro.regular_files import read_regular
@@ -81,9 +81,18 @@ class Contents:
         total = byte_size(sum(self.files.values()))
         yield f"files: {len(self.files):,}, {total}"
         largest = sorted(self.files, key=lambda name: (-self.files[name], name))
-        yield from (f"  {plain(name)}, {byte_size(self.files[name])}" for name in largest[:SHOWN_FILES])
-        if len(largest) > SHOWN_FILES:
-            yield f"  and {len(largest) - SHOWN_FILES:,} smaller ones"
+        foreign = [name for name in largest if not _is_ours(self.kind, name)]
+        ours = [name for name in largest if name not in foreign]
+        for name in [*foreign, *ours[:SHOWN_FILES]]:
+            remark = ", not written by capro" if name in foreign else ""
+            yield f"  {plain(name)}, {byte_size(self.files[name])}{remark}"
+        if len(ours) > SHOWN_FILES:
+            yield f"  and {len(ours) - SHOWN_FILES:,} smaller ones"
+
+
+def _is_ours(kind: str, name: str) -> bool:
+    """Whether an export leaves a file of this name."""
+    return any(fnmatch(name, pattern) for pattern in OURS[kind])
 
 
 def contents_of(folder: Path) -> Contents:
@@ -134,10 +143,10 @@ def _data_set(folder: Path) -> Contents:
                 texts[name] += sum(bool(cell) for cell in cells)
     listed = 0
     for name in (EXPORT_DROPPED, EXPORT_CHANGED):
-        for row in _rows(folder / name) if name in files else []:
+        for row in whole_records(folder / name) if name in files else []:
             listed += 1
             for column in FIELDS:
-                texts[column] += bool(row.get(column))
+                texts[column] += bool(row.cells.get(column))
     return Contents("dataset", folder, files, [*map(str, labels)], pictures, texts, listed)
 
 
@@ -149,15 +158,6 @@ def _note(folder: Path) -> dict[str, Any]:
             f"{folder / EXPORT_NOTE}: {first_line(error)}", hint="export the data set again"
         ) from None
     return found if isinstance(found, dict) else {}
-
-
-def _rows(path: Path) -> Iterator[Mapping[str, str]]:
-    csv.field_size_limit(2**30)
-    with path.open(encoding="utf-8", newline="") as file:
-        try:
-            yield from csv.DictReader(file)
-        except (csv.Error, ValueError) as error:
-            raise DataError(f"{path}: {first_line(error)}", hint="export the data set again") from None
 
 
 def _files(folder: Path) -> dict[str, int]:
@@ -218,9 +218,9 @@ def changes(contents: Contents, there: Sequence[str], same: Sequence[str] | set[
         there: Names of the repository's files.
         same: Those of them whose content is that of the folder's.
     """
-    ours, found = OURS[contents.kind], set(there)
+    found = set(there)
     gone = sorted(found - contents.files.keys())
-    removed = [name for name in gone if any(fnmatch(name, pattern) for pattern in ours)]
+    removed = [name for name in gone if _is_ours(contents.kind, name)]
     return Changes(
         added=[name for name in contents.files if name not in found],
         replaced=[name for name in contents.files if name in found and name not in same],
