@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -28,11 +29,14 @@ from capro.data.images import ImageProblem
 from capro.data.memory import hub_images, is_hub_data, with_labels, write_frame_source, write_hub_source
 from capro.data.readers.columns import choose_columns
 from capro.errors import CaproError, ConfigError, DataError
+from capro.evaluate.verdicts import TYPES
 from capro.export.cleaned import export_data
+from capro.export.hub_repository import push as publish
 from capro.export.model import export_model
 from capro.export.predictor import MULTI_LABEL_FROM, Predictor, find_images
+from capro.format_versions import check_table
 from capro.places import local_path
-from capro.run.artefacts import read_json, write_json, write_table
+from capro.run.artefacts import MODEL_VERDICTS, read_json, write_json, write_verdicts
 from capro.run.directory import Run
 from capro.run.progress import SILENT, Lines, terminal
 from capro.stages import PLAN, run_all
@@ -267,6 +271,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         images: str | None = None,
         skip_changed: bool = False,
         formulas: str = "escape",
+        license: str | None = None,
     ) -> Path:
         """Write the cleaned training set; see ``capro export``."""
         self._fitted()
@@ -280,10 +285,11 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             images=images,
             skip_changed=skip_changed,
             formulas=formulas,
+            license=license,
         )
         return Path(out)
 
-    def save(self, path: str | Path, *, onnx: bool = False) -> Path:
+    def save(self, path: str | Path, *, onnx: bool = False, license: str | None = None) -> Path:
         """Write model, model card, verdicts and parameters to a new folder; ``capro predict`` reads it."""
         self._fitted()
         if self.run_ is None:
@@ -292,11 +298,11 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         params = {k: str(v) if isinstance(v, Path) else v for k, v in self.get_params().items()}
 
         def also(folder: Path) -> None:
-            write_table(folder / "issues.parquet", self.issues())
+            write_verdicts(folder / MODEL_VERDICTS, [self.issues()], TYPES)
             write_json(folder / "params.json", params | {"run": None})
 
         path = local_path(path, "path")
-        export_model(self.run_, path, open_set=threshold(self.run_), onnx=onnx, also=also)
+        export_model(self.run_, path, open_set=threshold(self.run_), onnx=onnx, also=also, license=license)
         return path
 
     @classmethod
@@ -308,9 +314,44 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         made = cls(**read_json(params)) if params.exists() else cls()
         made._take(predictor)
         made.run_, made.results_ = None, {}
-        verdicts = path / "issues.parquet"
-        made._issues = pd.read_parquet(verdicts) if verdicts.exists() else None
+        verdicts = path / MODEL_VERDICTS
+        if verdicts.exists():
+            check_table(pq.read_schema(verdicts).metadata, place=str(verdicts), again="save the model again")
+            made._issues = pd.read_parquet(verdicts)
         return made
+
+    def push(self, repo: str, *, private: bool = False, yes: bool = False, license: str | None = None) -> str:
+        """Publish the model on the Hugging Face hub; see ``capro push``.
+
+        Args:
+            repo: OWNER/NAME; a name alone is one of yours.
+            private: A new repository is seen by its owner alone.
+            yes: Without it, what would become public is printed and nothing is published.
+            license: Of the model, for its card.
+
+        Returns:
+            The address of the repository.
+        """
+        self._fitted()
+        if self.run_ is None:
+            raise CaproError(
+                "a loaded model has a folder already", hint="`capro push FOLDER REPO` publishes it"
+            )
+        PLAN.require(self.run_, "finetune")
+
+        def agree(lines: Sequence[str]) -> bool:
+            print(*lines, sep="\n", file=sys.stderr)
+            return yes
+
+        with tempfile.TemporaryDirectory(prefix="capro-") as temporary:
+            folder = Path(temporary) / "model"
+            export_model(self.run_, folder, open_set=threshold(self.run_), license=license)
+            found = publish(folder, repo, private=private, agree=agree)
+        if found is None:
+            raise ConfigError(
+                "nothing was published", hint=f"push({repo!r}, yes=True) publishes what was printed"
+            )
+        return str(found["url"])
 
     _issues: pd.DataFrame | None = None
 

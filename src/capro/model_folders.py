@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,6 +94,19 @@ def check_models(settings: Settings, *, begun: bool = False) -> None:
 
 
 @contextmanager
+def quiet_hub() -> Iterator[None]:
+    """No line of the hub's client for each retry."""
+    from huggingface_hub.utils import logging as hub
+
+    before = hub.get_verbosity()
+    hub.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        hub.set_verbosity(before)
+
+
+@contextmanager
 def quiet(*, offline: bool = False) -> Iterator[None]:
     """No bars and reports of transformers and the hub's client while they load: ours is the one progress display.
 
@@ -100,20 +114,17 @@ def quiet(*, offline: bool = False) -> Iterator[None]:
         offline: Nor does it ask the hub, whatever a folder names; some names reach other libraries than transformers.
     """
     from huggingface_hub import constants
-    from huggingface_hub.utils import logging as hub
-    from transformers.utils import logging
+    from transformers.utils import logging as theirs
 
-    before, level, bars = constants.HF_HUB_OFFLINE, logging.get_verbosity(), logging.is_progress_bar_enabled()
-    hub_level = hub.get_verbosity()
+    before, level, bars = constants.HF_HUB_OFFLINE, theirs.get_verbosity(), theirs.is_progress_bar_enabled()
     constants.HF_HUB_OFFLINE = before or offline
-    logging.set_verbosity_error()
-    hub.set_verbosity(logging.ERROR)  # each retry is a line
-    logging.disable_progress_bar()
+    theirs.set_verbosity_error()
+    theirs.disable_progress_bar()
     try:
-        yield
+        with quiet_hub():
+            yield
     finally:
         constants.HF_HUB_OFFLINE = before
-        logging.set_verbosity(level)
-        hub.set_verbosity(hub_level)
+        theirs.set_verbosity(level)
         if bars:
-            logging.enable_progress_bar()
+            theirs.enable_progress_bar()

@@ -6,7 +6,14 @@ import json
 import re
 from pathlib import Path
 
-from capro.export.card import _plain, model_card
+import pytest
+from datasets import load_dataset
+from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData
+
+from capro import config as settings
+from capro.errors import ConfigError
+from capro.export.card import _plain, data_card, model_card
+from capro.export.cleaned import export_data
 from capro.run.directory import Run
 
 
@@ -43,3 +50,91 @@ def test_class_names_of_the_web_stay_inert_in_the_card(run: Run, model: Path) ->
     line = next(line for line in made.splitlines() if "6 classes" in line)
     assert "gnp.exe, ab, x 2Jy, line break, # no heading, img src=x" in line
     assert not set(made) & set("\u202e\u2066\u2028\x1b")
+
+
+# --- the metadata of model hubs ---------------------------------------------------------------------
+
+
+def test_the_hub_reads_the_metadata_of_a_model(run: Run, model: Path) -> None:
+    data = ModelCard.load(model / "README.md").data
+    assert isinstance(data, ModelCardData)
+    assert (data.library_name, data.pipeline_tag) == ("capro", "image-classification")
+    assert "noisy-labels" in (data.tags or [])
+    assert data.license is None  # nobody gave one
+    assert data.datasets is None
+    assert data.metrics == ["accuracy"]
+    figures = run.result("evaluate")["capro"]
+    assert data.eval_results is not None
+    assert {each.metric_name: each.metric_value for each in data.eval_results} == pytest.approx(
+        figures, abs=1e-6
+    )
+    first = data.eval_results[0]
+    assert (first.task_type, first.dataset_name, first.dataset_split) == (
+        "image-classification",
+        "data",
+        "test",
+    )
+    ModelCard((model / "README.md").read_text("utf-8"), ignore_metadata_errors=False)
+
+
+def test_a_card_names_the_licence_that_was_given_and_data_of_the_hub(run: Run, model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    on_hub = run.with_settings(settings.update(run.settings, ["data.source=hub:ann/crawl@small"]))
+    data = ModelCard(model_card(on_hub, config, license="cc-by-4.0")).data
+    assert (data.license, data.datasets) == ("cc-by-4.0", ["ann/crawl"])
+    assert data.eval_results[0].dataset_type == "ann/crawl"
+
+
+def test_without_a_test_set_a_card_has_no_figures(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    monkeypatch.setattr(Run, "result", lambda *_: {})
+    data = ModelCard(model_card(run, config)).data
+    assert data.eval_results is None
+    assert data.metrics is None
+
+
+@pytest.mark.parametrize("name", ["", "MIT", "a b", "x: y", "x\ny", "l" * 50])
+def test_a_licence_that_is_no_name_is_refused(name: str, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--license") as caught:
+        export_data(run, tmp_path / "d", to="hf", license=name)
+    assert "cc-by-4.0" in caught.value.hint
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_format_without_a_card_takes_no_licence(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--to csv has no card"):
+        export_data(run, tmp_path / "d", to="csv", license="mit")
+
+
+def test_the_hub_reads_the_metadata_of_a_data_set(run: Run, tmp_path: Path) -> None:
+    note = export_data(run, tmp_path / "d", to="hf", license="cc-by-4.0")
+    card = DatasetCard.load(tmp_path / "d" / "README.md")
+    data = card.data
+    assert isinstance(data, DatasetCardData)
+    assert data.license == "cc-by-4.0"
+    assert data.task_categories == ["image-classification"]
+    assert data.size_categories == ["n<1K"]
+    assert f"| {next(iter(note['decisions']))} |" in card.text
+    read = load_dataset(str(tmp_path / "d"), cache_dir=str(tmp_path / "cache"))  # by its configs
+    assert {name: len(rows) for name, rows in read.items()} == {"train": note["samples"]}
+
+
+def test_names_of_the_web_stay_inert_in_the_card_of_a_data_set() -> None:
+    names = ["---\nlicense: mit\n---", "# no heading", "<img src=x>", "\u202egnp.exe", "a: [b"]
+    note = {
+        "samples": 5_000,
+        "task": "multi",
+        "classes": names,
+        "decisions": {"keep": 5_000},
+        "capro": "1",
+        "data": "f",
+    }
+    made = data_card(note)
+    data = DatasetCard(made).data
+    assert (data.license, data.size_categories) == (None, ["1K<n<10K"])
+    assert made.count("\n---\n") == 1
+    assert not re.search(r"^# no", made, re.MULTILINE)
+    assert "\u202e" not in made
+    assert "`labels` is the corrected" in made

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from capro.errors import CaproError, RunError
-from capro.export.model_config import FORMAT
 from capro.export.predictor import Item, Predictor, find_images, save_rows, stream_rows
 from capro.nets.backbones import load_backbone
 from capro.nets.deployed import Deployed, describe
@@ -24,7 +23,7 @@ from tests.data.corpus import BAD_IMAGES, jpeg, png
 
 def config(multi: bool = False, threshold: float | None = 0.5) -> dict[str, object]:
     return {
-        "capro_format": FORMAT, "num_labels": 3, "id2label": {"0": "a", "1": "b,c", "2": "d"},
+        "capro_format": 1, "num_labels": 3, "id2label": {"0": "a", "1": "b,c", "2": "d"},
         "problem_type": f"{'multi' if multi else 'single'}_label_classification",
         "backbone": describe(load_backbone("small", image_size=16)),
         "preprocessing": {"size": 16, "limits": {"max_pixels": 50_000_000, "max_aspect": 100.0}},

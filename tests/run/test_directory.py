@@ -12,7 +12,8 @@ import yaml
 
 from capro.config import Settings, update
 from capro.errors import CaproError, RunError
-from capro.run.directory import LAYOUT, Run
+from capro.format_versions import RUN
+from capro.run.directory import Run
 from capro.run.stage import perform
 from tests.run.cases import make, stage
 
@@ -91,21 +92,23 @@ def test_a_run_of_version_0_1_0_opens_and_goes_on(tmp_path: Path) -> None:
     assert not perform(opened, stage("scan", a=1))  # fresh
     assert perform(opened, stage("embed", reads=["scan"]))
     opened.with_settings(update(opened.settings, ["seed=4"])).write_settings()
-    assert yaml.safe_load(file.read_text("utf-8"))["layout"] == LAYOUT
+    assert yaml.safe_load(file.read_text("utf-8"))["layout"] == RUN.now
 
 
 def test_a_run_of_a_later_layout_is_refused(tmp_path: Path) -> None:
     run = make(tmp_path)
     file = run.path / "run.yaml"
-    document = yaml.safe_load(file.read_text("utf-8")) | {"capro": "9.0", "layout": LAYOUT + 1}
+    document = yaml.safe_load(file.read_text("utf-8")) | {"capro": "9.0", "layout": RUN.now + 1}
     file.write_text(yaml.safe_dump(document), "utf-8")
-    with pytest.raises(RunError, match=r"made by capro 9\.0, whose runs this version cannot read") as caught:
+    with pytest.raises(
+        RunError, match=r"a run directory of version 2 by capro 9\.0, capro \S+ reads 1"
+    ) as caught:
         Run.open(run.path)
-    assert "install that version" in caught.value.hint
+    assert "install capro 9.0" in caught.value.hint
     assert "--run" in caught.value.hint
-    with pytest.raises(RunError, match="cannot read"):
+    with pytest.raises(RunError, match="of version 2"):
         Run.create(run.path, Settings())
-    assert yaml.safe_load(file.read_text("utf-8"))["layout"] == LAYOUT + 1  # left as it was
+    assert yaml.safe_load(file.read_text("utf-8"))["layout"] == RUN.now + 1  # left as it was
 
 
 def test_a_run_that_was_killed_at_its_first_run_yaml_goes_on(tmp_path: Path) -> None:

@@ -60,6 +60,28 @@ def test_files_outside_are_looked_at_by_the_outlook_alone(tmp_path: Path) -> Non
     ]
 
 
+def test_what_reads_a_stage_that_is_known_by_its_content_is_done_again_only_if_that_changes(
+    tmp_path: Path,
+) -> None:
+    run = make(tmp_path)
+
+    def scan(files: int) -> Stage:
+        return replace(stage("scan", lambda _: {"content": "x"}), files=lambda _: {"files": files})
+
+    embed, match = stage("embed", reads=["scan"]), stage("match", reads=["scan", "embed"])
+    report = stage("report", reads=["match", "clean"])
+    for each in (scan(1), embed, match, _gamma(), report):
+        perform(run, each)
+    found = outlook([scan(2), embed, match, _gamma(), report], _changed(run, "train.gamma=0.4"))
+    assert [(each.stage, each.why) for each in found] == [
+        ("scan", FILES),
+        ("embed", "only if what it reads (scan) comes out different"),
+        ("match", "only if what it reads (scan, embed) comes out different"),
+        ("clean", f"train.gamma was {run.settings.train.gamma}, is 0.4"),
+        ("report", "it reads clean"),
+    ]
+
+
 def test_a_stage_of_version_0_1_0_says_only_that_something_changed(tmp_path: Path) -> None:
     run = make(tmp_path, Settings())
     perform(run, stage("scan"))

@@ -61,6 +61,9 @@ Address = Annotated[
 SourceOption = Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is fresh.")]
+LicenseName = Annotated[
+    Text, typer.Option("--license", help="For the card, as the Hugging Face hub names it: cc-by-4.0.")
+]
 NewFolder = Annotated[str, typer.Option("--out", metavar="PATH", help="A folder that does not exist yet.")]
 
 

@@ -12,6 +12,7 @@ from capro.cli.options import (
     AsJson,
     EngineName,
     Force,
+    LicenseName,
     NewFolder,
     OptionalPath,
     Overrides,
@@ -112,6 +113,7 @@ def export(
             "--formulas", help="escape or keep texts in CSV files that a spreadsheet would compute (=1+1)."
         ),
     ] = "escape",
+    license: LicenseName = None,
     engine: EngineName = "process",
     address: Address = None,
     as_json: AsJson = False,
@@ -134,7 +136,7 @@ def export(
     with engine_of(engine, address) as workers, plain_lines().bar("writing images", kept) as step:
         found = export_data(
             opened, place(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas, progress=step,
-            engine=workers,
+            engine=workers, license=license,
         )  # fmt: skip
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
     text += f", {found['changed']:,} in changed.csv" if found["changed"] else ""
@@ -148,6 +150,7 @@ def export_model(
     run: RunPath,
     out: NewFolder,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, checked.")] = False,
+    license: LicenseName = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the trained model for `capro predict`.
@@ -161,7 +164,7 @@ def export_model(
     opened = open_run(run)
     PLAN.require(opened, "finetune")
     chosen = threshold(opened, watch=plain_lines())
-    found = write_model(opened, place(out), open_set=chosen, onnx=onnx, say=note)
+    found = write_model(opened, place(out), open_set=chosen, onnx=onnx, license=license, say=note)
     text = f"model of {found['num_labels']} classes in {out}; {in_words(found['open_set'])}"
     print_result(found, as_json, lambda _: print(text))
 

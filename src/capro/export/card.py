@@ -1,8 +1,9 @@
-"""The model card: what the model is, what it was made from, what was measured."""
+"""Cards: what a model or a data set is, what it was made from, what was measured; for people and for model hubs."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -10,19 +11,104 @@ from typing import Any
 import yaml
 
 from capro.data.manifest import manifest_of
+from capro.errors import ConfigError
 from capro.run.directory import Run
-from capro.wording import plain
+from capro.wording import plain, some
 
 SHOWN_NAMES = 30  # classes named
 
 
-def model_card(run: Run, config: dict[str, Any]) -> str:
+TAGS = ["capro", "noisy-labels", "webly-supervised"]
+TASK = "image-classification"
+METRICS = {
+    "top1": "accuracy",
+    "top5": "accuracy",
+    "P": "precision",
+    "R": "recall",
+    "F1": "f1",
+    "mAP": "mean_average_precision",
+}
+SIZES = {
+    1_000: "n<1K",
+    10_000: "1K<n<10K",
+    100_000: "10K<n<100K",
+    1_000_000: "100K<n<1M",
+    10_000_000: "1M<n<10M",
+}
+
+
+def check_license(name: str | None) -> None:
+    """Refuse what cannot be the name of a licence on the hub, such as apache-2.0.
+
+    >>> check_license("cc-by-4.0"), check_license(None)
+    (None, None)
+    """
+    if name is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]{1,40}", name):
+        raise ConfigError(
+            f"--license {name[:80]!r}: not a name as the Hugging Face hub has them",
+            hint="for example apache-2.0, mit, cc-by-4.0, or other",
+        )
+
+
+def size_category(count: int) -> str:
+    """The hub's word for a number of samples.
+
+    >>> size_category(999), size_category(1000), size_category(10**7)
+    ('n<1K', '1K<n<10K', '10M<n<100M')
+    """
+    return next((name for most, name in SIZES.items() if count < most), "10M<n<100M")
+
+
+def _front(values: dict[str, Any]) -> str:
+    """The YAML block at the top of a card, without what is empty."""
+    given = {key: value for key, value in values.items() if value not in (None, [], "")}
+    return "---\n" + yaml.safe_dump(given, sort_keys=False, allow_unicode=True).rstrip() + "\n---"
+
+
+def _hub_name(source: str | None) -> str | None:
+    """The name on the hub of data that come from there.
+
+    >>> _hub_name("hub:cifar10@plain_text"), _hub_name("crawl")
+    ('cifar10', None)
+    """
+    found = (source or "").partition("hub:")[2] if (source or "").startswith("hub:") else ""
+    return found.partition("@")[0] or None
+
+
+def _measured(run: Run, name: str) -> list[dict[str, Any]]:
+    """The figures of the exported model on the test split, in the hub's form; nothing where nothing was measured."""
+    figures = (run.result("evaluate") if run.finished("evaluate") else {}).get("capro", {})
+    source = run.settings.data.test or run.settings.data.source or ""
+    shown = _plain(without_folders(source)) or "data"
+    metrics = [
+        {
+            "type": METRICS.get(key.removeprefix("C-").removeprefix("O-"), key.lower()),
+            "name": key,
+            "value": round(value, 6),
+        }
+        for key, value in figures.items()
+        if math.isfinite(value)
+    ]
+    if not metrics:
+        return []
+    data_set = {"type": _hub_name(source) or shown, "name": shown, "split": "test"}
+    return [{"name": name, "results": [{"task": {"type": TASK}, "dataset": data_set, "metrics": metrics}]}]
+
+
+def model_card(run: Run, config: dict[str, Any], *, license: str | None = None) -> str:
     """README.md of a model folder, in Markdown with the front matter of model hubs."""
     settings, manifest = run.settings, manifest_of(run)
+    hub_data = _hub_name(settings.data.source)
+    index = _measured(run, "CAPro image classifier")
+    metrics = index[0]["results"][0]["metrics"] if index else []
     front = {
+        "license": license,
         "library_name": "capro",
-        "pipeline_tag": "image-classification",
-        "tags": ["capro", "noisy-labels", "webly-supervised"],
+        "pipeline_tag": TASK,
+        "tags": TAGS,
+        "datasets": [hub_data] if hub_data else [],
+        "metrics": sorted({metric["type"] for metric in metrics}),
+        "model-index": index,
     }
     names = list(config["id2label"].values())
     shown = ", ".join(_plain(name) for name in names[:SHOWN_NAMES])
@@ -31,7 +117,7 @@ def model_card(run: Run, config: dict[str, Any]) -> str:
     where = config["preprocessing"]
     counts, verdicts = manifest.samples["split"].value_counts(), run.issues()["decision"].value_counts()
     parts = [
-        "---\n" + yaml.safe_dump(front, sort_keys=False).rstrip() + "\n---",
+        _front(front),
         "# Image classifier trained by CAPro on noisy web data",
         f"{'Several labels' if several else 'One label'} per image, {len(names)} classes: {shown}{more}. "
         f"Backbone `{_plain(config['backbone']['name'])}`, "
@@ -56,6 +142,40 @@ def model_card(run: Run, config: dict[str, Any]) -> str:
         + yaml.safe_dump(without_folders(settings.model_dump()), sort_keys=False, width=math.inf).rstrip()
         + "\n```",
         f"Made by capro {config['capro_version']}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def data_card(note: dict[str, Any], *, license: str | None = None) -> str:
+    """README.md of an exported data set in Hugging Face's form.
+
+    Args:
+        note: The export's export.json.
+        license: As its user named it.
+    """
+    front = {
+        "license": license,
+        "task_categories": [TASK],
+        "size_categories": [size_category(note["samples"])],
+        "tags": TAGS,
+        "configs": [
+            {"config_name": "default", "data_files": [{"split": "train", "path": "train-*.parquet"}]}
+        ],
+    }
+    several = note["task"] == "multi"
+    label, given = ("labels", "given_labels") if several else ("label", "given_label")
+    names = [_plain(name) for name in note["classes"]]
+    parts = [
+        _front(front),
+        "# Data set cleaned by CAPro",
+        f"Web pictures with {'any number of labels' if several else 'one label'} each, "
+        f"{len(names)} classes: {some(names, SHOWN_NAMES)}.",
+        f"`{label}` is the corrected label, `{given}` the one it came with; `decision`, `label_score` and "
+        "`evidence` say why. Samples that were dropped are in `dropped.csv`, without their pictures.",
+        _table(("decision", "samples"), [(name, f"{count:,}") for name, count in note["decisions"].items()]),
+        "## Limits\n\nPictures, labels and texts come from the web; the licence of each picture is its owner's. "
+        "Labels were corrected by a method that makes mistakes of its own.",
+        f"Made by capro {note['capro']} from data with the fingerprint `{note['data']}`.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -20,10 +20,20 @@ from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers import load_writer
 from capro.data.readers.writing import FORMULA_MODES, IMAGE_MODES, Writer, write_csv
 from capro.errors import ConfigError, DataError, did_you_mean
+from capro.export.card import check_license, data_card
 from capro.export.exported_pictures import ChangedPicture, ExportedPictures, Progress
 from capro.export.folders import new_place
+from capro.format_versions import VERDICTS as VERDICT_TABLE
 from capro.places import Place, is_address
-from capro.run.artefacts import SAMPLE_VERDICTS, VERDICTS, write_json
+from capro.run.artefacts import (
+    CARD,
+    EXPORT_CHANGED,
+    EXPORT_DROPPED,
+    EXPORT_NOTE,
+    SAMPLE_VERDICTS,
+    VERDICTS,
+    write_json,
+)
 from capro.run.directory import Run
 from capro.run.engine import HERE, Engine
 from capro.text.classes import classes_of
@@ -31,7 +41,6 @@ from capro.wording import many
 
 EXPORTED = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
 NAMED = 5  # changed pictures in a message
-NOTE = "export.json"
 
 
 def export_data(
@@ -42,6 +51,7 @@ def export_data(
     images: str | None = None,
     skip_changed: bool = False,
     formulas: str = "escape",
+    license: str | None = None,
     progress: Progress = lambda _: None,
     engine: Engine = HERE,
 ) -> dict[str, Any]:
@@ -54,6 +64,7 @@ def export_data(
         images: ``none``, ``link`` (hard links) or ``copy``; None: what the format needs at least.
         skip_changed: Leave out pictures that are not what the scan saw, instead of stopping.
         formulas: ``escape`` or ``keep`` texts in CSV files that a spreadsheet would compute.
+        license: For the card of the format hf, as the Hugging Face hub names it.
         progress: Called with the number of images done in each step.
         engine: Who reads and writes images.
 
@@ -63,6 +74,9 @@ def export_data(
     if formulas not in FORMULA_MODES:
         raise ConfigError(f"--formulas {formulas!r}", hint=did_you_mean(formulas, FORMULA_MODES))
     run, writer = run.thoroughly(), load_writer(to)
+    check_license(license)
+    if license is not None and not writer.card:
+        raise ConfigError(f"--license: --to {to} has no card", hint="leave it out, or use --to hf")
     mode = _mode(to, writer, images)
     manifest = manifest_of(run)
     table = cleaned_table(run, manifest)
@@ -72,7 +86,7 @@ def export_data(
     if not len(kept):
         raise DataError("every training sample was dropped", hint="lower train.gamma and clean again")
     classes = [spec.name for spec in classes_of(run)]
-    with new_place(out, last=NOTE) as folder:
+    with new_place(out, last=EXPORT_NOTE) as folder:
 
         def pictures_of(rows: pd.DataFrame) -> ExportedPictures:
             return ExportedPictures(
@@ -82,11 +96,12 @@ def export_data(
         changed = _changed(pictures_of(kept)) if skip_changed else []
         if changed:
             kept = _without(kept, changed)
-            write_csv(folder / "changed.csv", pd.DataFrame(changed), formulas=formulas)
+            write_csv(folder / EXPORT_CHANGED, pd.DataFrame(changed), formulas=formulas)
         pictures = pictures_of(kept)
         kept = kept.assign(file_name=pictures.names)
         note = {
             "capro": __version__,
+            "table": VERDICT_TABLE.now,
             "format": to,
             "task": manifest.task,
             "run": run.path.resolve().name,
@@ -101,8 +116,10 @@ def export_data(
             "classes": classes,
         }
         note["scan"] = scan_command(note, entry=writer.entry)
-        write_json(folder / NOTE, note)
-        write_csv(folder / "dropped.csv", _columns(dropped, manifest.task), formulas=formulas)
+        write_json(folder / EXPORT_NOTE, note)
+        if writer.card:
+            (folder / CARD).write_text(data_card(note, license=license), "utf-8")
+        write_csv(folder / EXPORT_DROPPED, _columns(dropped, manifest.task), formulas=formulas)
         try:
             writer.write(folder, _columns(kept, manifest.task), pictures, classes)
         except ChangedPicture:

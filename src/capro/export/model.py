@@ -17,15 +17,14 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from capro import __version__
+from capro import __version__, format_versions
 from capro.errors import ConfigError, RunError
-from capro.export.card import model_card, without_folders
+from capro.export.card import check_license, model_card, without_folders
 from capro.export.folders import new_place
-from capro.export.model_config import FORMAT
 from capro.export.predictor import Predictor
 from capro.nets.deployed import Deployed, describe
 from capro.places import Place
-from capro.run.artefacts import MODEL_CARD, MODEL_CONFIG, MODEL_WEIGHTS, MODELS, atomic_path, write_json
+from capro.run.artefacts import CARD, MODEL_CONFIG, MODEL_ONNX, MODEL_WEIGHTS, MODELS, atomic_path, write_json
 from capro.run.directory import Run
 from capro.train.setup import TrainingSet, load_net, new_net, pretrained, training_set
 
@@ -38,6 +37,7 @@ def export_model(
     *,
     open_set: Mapping[str, Any],
     onnx: bool = False,
+    license: str | None = None,
     say: Callable[[str], None] = lambda _: None,
     also: Callable[[Path], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -48,9 +48,11 @@ def export_model(
         out: A folder that does not exist yet, or an address of an object store; appears whole or not at all.
         open_set: What ``stages.threshold`` found.
         onnx: Also write model.onnx, checked against PyTorch.
+        license: For the card, as the Hugging Face hub names it.
         say: Called with lines of information.
         also: Called with the folder, to write more into it before it appears.
     """
+    check_license(license)
     run = run.thoroughly()
     run.need(MODELS["capro"].stage)
     training = training_set(run)
@@ -63,9 +65,9 @@ def export_model(
         write_json(folder / MODEL_CONFIG, config)
         if onnx:
             say("writing ONNX and checking it against PyTorch")
-            config["onnx"] = write_onnx(net, folder / "model.onnx", config["preprocessing"]["size"])
+            config["onnx"] = write_onnx(net, folder / MODEL_ONNX, config["preprocessing"]["size"])
             write_json(folder / MODEL_CONFIG, config)
-        (folder / MODEL_CARD).write_text(model_card(run, config), "utf-8")
+        (folder / CARD).write_text(model_card(run, config, license=license), "utf-8")
         also(folder)
         Predictor.load(folder)  # what was written can be read
     return config
@@ -90,7 +92,7 @@ def _config(run: Run, net: Deployed, training: TrainingSet, open_set: dict[str, 
     settings, names = run.settings, training.classes
     kind = "multi" if training.multi_label else "single"
     return {
-        "capro_format": FORMAT,
+        "capro_format": format_versions.MODEL.now,
         "capro_version": __version__,
         "problem_type": f"{kind}_label_classification",
         "num_labels": len(names),

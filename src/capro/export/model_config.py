@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from capro import format_versions
 from capro.config import ScanSettings, Section
 from capro.errors import ConfigError, RunError
 from capro.run.artefacts import MODEL_CONFIG
 
-FORMAT = 1
 MOST_BYTES = 100_000_000  # of config.json; ten thousand classes take a megabyte
 
 Side = Annotated[int, Field(ge=1, le=2048)]
@@ -51,7 +51,7 @@ class Preprocessing(Section):
 class ModelConfig(Section):
     """A model folder's config.json."""
 
-    capro_format: int = FORMAT
+    capro_format: int
     capro_version: str = ""
     problem_type: Literal["single_label_classification", "multi_label_classification"]
     num_labels: Annotated[int, Field(ge=1, le=10_000_000)]
@@ -116,11 +116,12 @@ def read_model_config(folder: Path) -> dict[str, Any]:
 
 def parse_model_config(values: dict[str, Any], place: str) -> ModelConfig:
     """The checked config.json; the first thing that is wrong is named."""
-    if values.get("capro_format") != FORMAT:
-        raise ConfigError(
-            f"{place}: model format {values.get('capro_format')!r:.80}, this capro reads {FORMAT}",
-            hint="export the model again with this version, or install the other",
-        )
+    format_versions.MODEL.check(
+        values.get("capro_format"),
+        place=place,
+        made_by=values.get("capro_version"),
+        again="export the model again with this version",
+    )
     try:
         return ModelConfig.model_validate(values, strict=False)
     except ValidationError as error:

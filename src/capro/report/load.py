@@ -143,11 +143,10 @@ def load(run: Run, plan: Plan, *, held_out: str) -> Loaded:
 
 def _evidence(run: Run, rows: int) -> pa.ChunkedArray | None:
     """The column with the sentences; the table is not read whole, a million rows of it take gigabytes."""
-    files = (run.file(table) for table in (SAMPLE_VERDICTS, VERDICTS))
-    file = next((file for file in files if file.exists()), None)
-    if file is None or "evidence" not in pq.read_schema(file).names:
+    table = next((table for table in (SAMPLE_VERDICTS, VERDICTS) if run.file(table).exists()), None)
+    if table is None or "evidence" not in run.read_with(table, pq.read_schema).names:
         return None
-    found = pq.read_table(file, columns=["evidence"])["evidence"]
+    found = run.read_with(table, lambda file: pq.read_table(file, columns=["evidence"])["evidence"])
     return found if len(found) == rows else None
 
 

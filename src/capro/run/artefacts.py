@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import RunError
+from capro.format_versions import check_table, table_metadata
 from capro.run import durable
 from capro.run.disk_errors import writing
 
@@ -133,8 +135,10 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
         frame.to_parquet(temporary, index=False)
 
 
-def write_blocks(path: Path, frames: Iterable[pd.DataFrame], types: Mapping[str, pa.DataType]) -> None:
-    """Write a Parquet table from its rows in blocks, a row group each, whole or not at all.
+def write_verdicts(path: Path, frames: Iterable[pd.DataFrame], types: Mapping[str, pa.DataType]) -> None:
+    """Write a table of verdicts from its rows in blocks, a row group each, whole or not at all.
+
+    Its version is in the metadata of the Parquet schema.
 
     Args:
         path: The file.
@@ -152,6 +156,7 @@ def write_blocks(path: Path, frames: Iterable[pd.DataFrame], types: Mapping[str,
                 for place, name in enumerate(form.names):
                     if name in types:
                         form = form.set(place, pa.field(name, types[name]))
+                form = form.with_metadata({**(form.metadata or {}), **table_metadata()})
                 writer = stack.enter_context(pq.ParquetWriter(temporary, form))
             writer.write_table(pa.Table.from_pandas(frame, schema=form, preserve_index=False))
 
@@ -205,12 +210,13 @@ def _read_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Artefact(Generic[T]):
-    """A file of a stage: its name, and how it is written and read."""
+    """A file of a stage: its name, how it is written and read, and what refuses one that cannot be read."""
 
     stage: str
     file: str
     save: Callable[[Path, T], None]
     load: Callable[[Path], T]
+    check: Callable[[Path], None] = lambda _: None
 
     def of(self, stage: str) -> Artefact[T]:
         """The same kind of file in another stage's folder."""
@@ -223,6 +229,18 @@ def _array(stage: str, file: str) -> Artefact[NDArray[Any]]:
 
 def _table(stage: str, file: str) -> Artefact[pd.DataFrame]:
     return Artefact(stage, file, write_table, read_table)
+
+
+def _verdicts(file: str) -> Artefact[pd.DataFrame]:
+    return replace(_table("clean", file), check=_check_verdicts)
+
+
+def _check_verdicts(path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    mark, run = (shlex.quote(str(each)) for each in (path.parent / FINISHED, path.parent.parent))
+    again = f"`rm {mark}`, then `capro run --run {run}` judges the samples again"
+    check_table(pq.read_schema(path).metadata, place=str(path), again=again)
 
 
 def _json(stage: str, file: str) -> Artefact[Any]:
@@ -282,8 +300,8 @@ POSTERIOR = _array("posterior", "scores.npy")
 CLEANED_LABELS = _array("clean", "labels.npy")  # -1: dropped
 FUSED_SCORES = _array("clean", "scores.npy")  # kept scores: o, or the posterior of the method plus
 CLEANED_WORDS = _array("clean", "words.npy")  # plus, several labels: P(class | words), (training samples, C)
-VERDICTS = _table("clean", "verdicts.parquet")  # several labels: one row per (sample, class)
-SAMPLE_VERDICTS = _table("clean", "samples.parquet")  # several labels: one row per sample
+VERDICTS = _verdicts("verdicts.parquet")  # several labels: one row per (sample, class)
+SAMPLE_VERDICTS = _verdicts("samples.parquet")  # several labels: one row per sample
 
 SCORES = {name: _array("evaluate", f"{name}.npy") for name in MODELS}  # (test samples, C)
 DETAILS = _json("evaluate", "details.json")
@@ -294,8 +312,11 @@ BASELINE_FIGURES = _json("baselines", "figures.json")
 TEST_SCORES = _array("baselines", "test.npy")
 VAL_SCORES = _array("baselines", "val.npy")
 
-# Beside the stages: a checkpoint's folder, the samples that stopped a training, an exported model's folder.
+# Beside the stages: a checkpoint's folder, the samples that stopped a training, folders of exports.
 CHECKPOINT_TENSORS, CHECKPOINT_STATE = "tensors.safetensors", "state.json"
 NOT_FINITE = "not-finite.json"
 BESIDE_RESULTS = {NOT_FINITE, DETAILS.file, ANCHOR_SHEET}  # in a stage's folder, but not part of its result
-MODEL_WEIGHTS, MODEL_CONFIG, MODEL_CARD = "model.safetensors", "config.json", "README.md"
+MODEL_WEIGHTS, MODEL_CONFIG, MODEL_ONNX = "model.safetensors", "config.json", "model.onnx"
+EXPORT_NOTE, EXPORT_DROPPED, EXPORT_CHANGED = "export.json", "dropped.csv", "changed.csv"  # of a data set
+CARD = "README.md"  # of both
+MODEL_VERDICTS = "issues.parquet"  # of a model that CAPro.save wrote

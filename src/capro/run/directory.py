@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import yaml
 
-from capro import __version__
+from capro import __version__, format_versions
 from capro.config import Settings, validate
-from capro.errors import RunError, first_line
+from capro.errors import ConfigError, RunError, first_line
 from capro.plain_yaml import parse_yaml
 from capro.regular_files import NotAFileError, read_regular
 from capro.run import artefacts, checksums, durable, processes
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
-LAYOUT = 1  # of the directory; version 0.1.0 wrote no number and the same files
 VERSIONED = ("torch", "transformers", "accelerate", "faiss-cpu", "kornia", "numpy", "Pillow")
 REDO = ".redo"  # where a finished stage is done again
 
@@ -71,12 +70,12 @@ def _document(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(document, dict):
         return {}
-    layout = document.get("layout", LAYOUT)
-    if not isinstance(layout, int) or layout > LAYOUT:
-        raise RunError(
-            f"{shown(path)}: made by capro {document.get('capro')}, whose runs this version cannot read",
-            hint="install that version, or give a new folder to --run",
-        )
+    format_versions.RUN.check(
+        document.get("layout"),
+        place=shown(path),
+        made_by=document.get("capro"),
+        again="give a new folder to --run",
+    )
     # older versions wrote no hash; it stands first, so that a file that is cut off still has it
     return {} if checksums.SELF in document and not checksums.is_sealed(document) else document
 
@@ -92,8 +91,19 @@ def _begun(path: Path) -> list[Path]:
 
 def settings_in(path: Path) -> Settings | None:
     """The settings in a folder's run.yaml; None if it is absent or damaged."""
-    values = _document(path).get("settings")
-    return validate(values, place=f"{shown(path)}/{SETTINGS}") if isinstance(values, dict) else None
+    document = _document(path)
+    values = document.get("settings")
+    if not isinstance(values, dict):
+        return None
+    try:
+        return validate(values, place=f"{shown(path)}/{SETTINGS}")
+    except ConfigError as error:
+        if document.get("capro") == __version__:
+            raise
+        raise ConfigError(
+            f"{error}; the run was made by capro {document.get('capro')}, this is {__version__}",
+            hint="install that version, or give a new folder to --run",
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -216,7 +226,7 @@ class Run:
             return
         document = {
             "capro": __version__,
-            "layout": LAYOUT,
+            "layout": format_versions.RUN.now,
             "python": platform.python_version(),
             "versions": {name: metadata.version(name) for name in VERSIONED},
             "seed": self.settings.seed,
@@ -266,6 +276,7 @@ class Run:
         if not file.exists():
             raise RunError(f"{file}: no such file", hint=self._mend(artefact.stage, file))
         try:
+            artefact.check(file)
             return load(file)
         except Exception as error:
             if not checksums.says_damaged(error):

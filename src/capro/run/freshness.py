@@ -14,7 +14,8 @@ from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
 from capro.run.stage import Stage
 
-UNKNOWN = "its settings, or what it reads, have changed"  # a stage.json of version 0.1.0 does not say what
+# a stage.json of version 0.1.0 does not say what
+UNKNOWN = "capro 0.1.0 made it; its settings, what it reads or the way it is made have changed since"
 FILES = "its files have changed since"
 
 
@@ -67,6 +68,7 @@ def outlook(stages: Iterable[Stage], run: Run) -> list[Outlook]:
     """What a run would do with each of its stages, in order."""
     found: list[Outlook] = []
     coming: dict[str, str] = {}
+    unsure: set[str] = set()  # they may come out as they are: then nothing that reads them is done again
     for stage in stages:
         done, inputs = run.finished(stage.name), stage.inputs(run.settings)
         before = [each.stage for each in found if each.state != "fresh" and not each.same]
@@ -81,15 +83,26 @@ def outlook(stages: Iterable[Stage], run: Run) -> list[Outlook]:
             found.append(Outlook(stage.name, "to do", "its stage.json is damaged" if left else ""))
         elif why := outdated(stage, run, coming):
             found.append(Outlook(stage.name, "stale", "; ".join(why)))
+            unsure |= _known_by_content(stage, run)
+        elif sure := [name for name in again if name not in unsure]:
+            found.append(Outlook(stage.name, "stale", f"it reads {', '.join(sure)}"))
         elif again:
-            found.append(Outlook(stage.name, "stale", f"it reads {', '.join(again)}"))
+            why_not = f"only if what it reads ({', '.join(again)}) comes out different"
+            found.append(Outlook(stage.name, "stale", why_not))
+            unsure.add(stage.name)
         elif damaged := run.damaged(stage.name):
             found.append(Outlook(stage.name, "stale", f"{damaged[0]} is damaged", same=True))
         elif not coming.keys() & {*inputs} and not stage.is_fresh(run):
             found.append(Outlook(stage.name, "stale", FILES))
+            unsure |= _known_by_content(stage, run)
         else:
             found.append(Outlook(stage.name, "fresh"))
     return found
+
+
+def _known_by_content(stage: Stage, run: Run) -> set[str]:
+    """The stage, where those behind it ask for its content and not for how it was made."""
+    return {stage.name} if "content" in ((run.finished(stage.name) or {}).get("result") or {}) else set()
 
 
 def _coming(stage: Stage, run: Run) -> dict[str, str]:

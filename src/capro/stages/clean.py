@@ -33,7 +33,7 @@ from capro.run.artefacts import (
     TEXTS,
     VERDICTS,
     VISUAL,
-    write_blocks,
+    write_verdicts,
 )
 from capro.run.directory import Run
 from capro.run.engine import Portable
@@ -196,11 +196,11 @@ def work(job: Job) -> dict[str, Any]:
                 step(rows.stop - rows.start)
 
         if training.multi_label:  # labels as lists, beside the (sample, class) table
-            write_blocks(job.file(SAMPLE_VERDICTS), frames(verdicts.multi_label), verdicts.TYPES)
-            write_blocks(job.file(VERDICTS), counted(frames(verdicts.pairs)), verdicts.TYPES)
+            write_verdicts(job.file(SAMPLE_VERDICTS), frames(verdicts.multi_label), verdicts.TYPES)
+            write_verdicts(job.file(VERDICTS), counted(frames(verdicts.pairs)), verdicts.TYPES)
         else:
             job.remove(SAMPLE_VERDICTS)
-            write_blocks(job.file(VERDICTS), counted(frames(verdicts.single_label)), verdicts.TYPES)
+            write_verdicts(job.file(VERDICTS), counted(frames(verdicts.single_label)), verdicts.TYPES)
     return dict(counts.most_common())
 
 

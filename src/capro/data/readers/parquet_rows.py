@@ -13,6 +13,7 @@ from capro.data.readers.base import Record
 from capro.data.readers.columns import REPLACED, class_name
 from capro.data.readers.writing import written_texts
 from capro.errors import DataError, described, first_line
+from capro.format_versions import check_table
 from capro.places import ObjectPath, Place
 from capro.regular_files import require_regular
 
@@ -39,6 +40,7 @@ def open_parquet(path: Place) -> pq.ParquetFile:
         raise DataError(
             f"{path}: not a Parquet file: {first_line(error)}", hint="check that the file is whole"
         ) from None
+    check_table(file.schema_arrow.metadata, place=str(path), again="export it again with this version")
     return file
 
 

@@ -23,6 +23,7 @@ from capro.data.readers.parquet_rows import holds_bytes, open_parquet
 from capro.data.readers.table_files import TABLES, file_intake, header, records
 from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, write_csv
 from capro.errors import DataError
+from capro.format_versions import table_metadata
 from capro.places import Place, place
 from capro.run.artefacts import atomic_path
 
@@ -156,34 +157,16 @@ def _write_csv(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[s
 
 def _write_parquet(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
     """samples.parquet, and images/ where they were asked for."""
-    table.to_parquet(out / "samples.parquet", index=False)
+    found = pa.Table.from_pandas(table, preserve_index=False)
+    found = found.replace_schema_metadata({**(found.schema.metadata or {}), **table_metadata()})
+    pq.write_table(found, out / "samples.parquet")
     pictures.write_all()
 
 
-_CARD = """\
----
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: train-*.parquet
-task_categories:
-- image-classification
-tags:
-- capro
----
-# Cleaned data set
-
-Made by `capro export`: `label` is the corrected label, `given_label` the one it came with; `decision` and \
-`evidence` give the reasons. Samples that were dropped are in `dropped.csv`.
-"""
-
-
 def _write_hub(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[str]) -> None:
-    """train-00000-of-00002.parquet ... with image bytes and ClassLabel, and a README.md card."""
+    """train-00000-of-00002.parquet ... with image bytes and ClassLabel."""
     index = {name: number for number, name in enumerate(names)}
     pictures.in_shards(table, partial(_write_hub_shard, out, index, _hub_schema(table, names)))
-    (out / "README.md").write_text(_CARD, "utf-8")
 
 
 def _write_hub_shard(out: Path, index: Mapping[str, int], schema: pa.Schema, shard: OutputShard) -> None:
@@ -214,7 +197,7 @@ def _hub_schema(table: pd.DataFrame, names: Sequence[str]) -> pa.Schema:
     columns = ["image", *(column for column in table.columns if column != "file_name")]
     found = {column: kinds.get(column, (pa.string(), text)) for column in columns}
     features = {column: feature for column, (_, feature) in found.items()}
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode(), **table_metadata()}
     return pa.schema([(column, kind) for column, (kind, _) in found.items()], metadata=metadata)
 
 
@@ -228,6 +211,6 @@ FORMAT = Format(
     writers={
         "csv": Writer(_write_csv, below="images", entry="samples.csv"),
         "parquet": Writer(_write_parquet, below="images", entry="samples.parquet"),
-        "hf": Writer(_write_hub, images=("copy",)),
+        "hf": Writer(_write_hub, images=("copy",), card=True),
     },
 )

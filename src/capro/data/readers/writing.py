@@ -66,6 +66,7 @@ class Writer:
         below: Folder of the pictures in the export.
         by_class: With one label a picture lies in the folder of its class instead.
         entry: The file that ``capro scan`` is given; the folder itself if empty.
+        card: Whether a card, README.md, belongs to it.
     """
 
     write: Callable[[Path, pd.DataFrame, Pictures, Sequence[str]], None]
@@ -73,6 +74,7 @@ class Writer:
     below: str = ""
     by_class: bool = False
     entry: str = ""
+    card: bool = False
 
 
 def write_csv(path: Path, table: pd.DataFrame, *, formulas: str = "escape") -> None:
