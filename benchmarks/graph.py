@@ -30,6 +30,7 @@ from capro.graph import neighbors as search_module
 from capro.graph.neighbors import nearest
 from capro.graph.rerank import encoding, rerank
 from capro.graph.smooth import adjacency, smooth, smoothing_operator
+from rates import copy_rate, product_rate
 
 RELEASED_NODES = 200  # of which the released re-ranking is timed
 TEXT_WIDTH = 384  # of MiniLM-L6
@@ -120,25 +121,10 @@ def measure(n: int, d: int, k: int, seed: int) -> tuple[dict[str, float], int, f
     return clock.seconds, peak, edges[1]
 
 
-def rate(work: Callable[[], object], seconds: float = 1.0) -> float:
-    """Calls a second, the best of those within a time."""
-    best, begin = 0.0, time.perf_counter()
-    while time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        work()
-        best = max(best, 1 / (time.perf_counter() - start))
-    return best
-
-
 def limits(n: int, d: int, edges: float) -> dict[str, float]:
     """Seconds that the search's products and the smoothing's bytes take at this machine's rates."""
-    a = np.ones((1536, 1536), np.float32)
-    block = np.ones(2**24)
-    other = np.empty_like(block)
-    products = 2 * 1536**3 * rate(lambda: a @ a)
-    copied = block.nbytes * rate(lambda: np.copyto(other, block))
     row = 4 * TEXT_WIDTH
-    return {"search": 2 * n * n * d / products, "smooth": (edges + 1) * n * row / copied}
+    return {"search": 2 * n * n * d / product_rate(), "smooth": (edges + 1) * n * row / copy_rate()}
 
 
 def released(folder: Path, n: int, d: int, k: int, seed: int) -> float:

@@ -33,20 +33,8 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::mv", "aten::dot")
 BOUNDS = {"features": 1.5, "training": 2.0, "map": 5.0, "rest": 0.15, "instead": 1.5}
 
 
-def rate(work: Callable[[], object], least: float = 2.0) -> float:
-    """Calls per second: of the best of several rounds."""
-    work()
-    best, begin = 0.0, time.monotonic()
-    while time.monotonic() - begin < least:
-        start = time.monotonic()
-        work()
-        best = max(best, 1 / (time.monotonic() - start))
-    return best
-
-
 def machine(run_path: Path) -> dict[str, float]:
     """Rates of this machine a second: products, bytes of a copy, pictures decoded, pictures through the encoder."""
-    import numpy as np
     import torch
     from PIL import Image
 
@@ -56,11 +44,9 @@ def machine(run_path: Path) -> dict[str, float]:
     from capro.run.directory import Run
     from capro.stages.features import CPU_BATCH
     from capro.train.setup import pretrained
+    from rates import copy_rate, product_rate, rate
 
     run = Run.open(run_path)
-    a, b = torch.rand(1536, 1536), torch.rand(1536, 1536)
-    block = np.ones(2**25)
-    other = np.empty_like(block)
     manifest = manifest_of(run)
     store = ImageStore(manifest)
     pictures = [store.read(position) for position in range(1000)]
@@ -75,8 +61,8 @@ def machine(run_path: Path) -> dict[str, float]:
     x = torch.rand(CPU_BATCH, 3, size, size).contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
         return {
-            "flops": 2 * 1536**3 * rate(lambda: a @ b),
-            "bytes": block.nbytes * rate(lambda: np.copyto(other, block)),
+            "flops": product_rate(),
+            "bytes": copy_rate(),
             "pictures": len(pictures) * rate(lambda: [*threads.map(decode, pictures)]),
             "encoded": CPU_BATCH * rate(lambda: encoder(x), 8.0),
         }

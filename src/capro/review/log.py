@@ -159,6 +159,11 @@ class Replay:
             done.append(action.target)
             self.undone.discard(action.target)
 
+    def known(self, sent: str) -> Action | None:
+        """The action that its sender called so, if it has come already."""
+        number = self.sent.get(sent)
+        return None if number is None else self.actions[number]
+
     def next_undo(self, who: str) -> Action | None:
         """The action that an undo of this person takes back."""
         done = self._done.get(who)
@@ -262,8 +267,8 @@ class Log:
     def _turn(self, kind: Literal["undo", "redo"], who: str, sent: str) -> list[Action]:
         with self._lock, self._using(), self._writing():
             found = self._take_in()
-            if sent in self.replay.sent:
-                return [*found, self.replay.actions[self.replay.sent[sent]]]
+            if before := self.replay.known(sent):
+                return [*found, before]
             target = self.replay.next_undo(who) if kind == "undo" else self.replay.next_redo(who)
             if target is None:
                 return found
@@ -276,8 +281,8 @@ class Log:
         with self._lock, self._using():
             with self._writing():
                 found = self._take_in()
-                if shown.get("sent") in self.replay.sent:
-                    return [*found, self.replay.actions[self.replay.sent[shown["sent"]]]]
+                if before := self.replay.known(shown.get("sent", "")):
+                    return [*found, before]
                 self._insert(kind, who, None, shown, decisions)
             return found + self._take_in()
 
