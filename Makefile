@@ -48,7 +48,7 @@ test: .venv/.dev debian ## all checks and tests
 	@$(MAKE) --no-print-directory check
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-check: .venv/.dev ## format, lint, types, layers, known holes of dependencies
+check: .venv/.dev ## format, lint, types, layers, known vulnerabilities of dependencies
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -63,7 +63,7 @@ bench: .venv/.dev ## all benchmarks (hours; docs/results.md holds the figures)
 	@for b in benchmarks/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
 
 SOAK ?= --minutes 170 --seed 1
-soak: .venv/.dev ## attack it for three hours: kills, full disks, damaged files, hostile inputs (SOAK="--minutes 10 --seed 2")
+soak: .venv/.dev ## attack capro for three hours: kills, full disks, damaged files, hostile inputs (SOAK="--minutes 10 --seed 2")
 	@$(BIN)/python -m soak $(SOAK)
 
 docs: .venv/.dev ## check that every command, setting, path and link in README and docs/ exists

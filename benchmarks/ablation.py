@@ -2,9 +2,11 @@
 
     python benchmarks/ablation.py --data queryweb32
     python benchmarks/ablation.py --data all
+    python benchmarks/ablation.py --data queryweb32 --per-class 20      fitted to 20 samples of each class, and judged
 
 The inputs are those of the runs of accuracy.py (frozen EfficientNet-Lite0 at 128 px), which are made where
-they are missing. Mean over three seeds of the folds. The truth measures and decides nothing.
+they are missing. Mean over three seeds of the folds (and of the samples with `--per-class`, whose anchors are those of
+all samples as in a fit to a part). The truth measures and decides nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.bench import Bench
@@ -26,8 +30,7 @@ from capro.method import plus
 from capro.method.plus import fitting, one_label, several
 from capro.method.plus.fitting import FoldScores, linear
 from capro.run.artefacts import VISUAL
-from capro.stages import PLAN
-from capro.stages.posterior import weigh
+from capro.stages import PLAN, posterior
 from capro.train.setup import training_set
 from variants import PRESETS, arguments, bench_of, truth_of
 
@@ -74,6 +77,13 @@ def in_fold(
     return FoldScores(model(x, offsets), model)
 
 
+def shared(given: list[Any], options: dict[str, Any]) -> None:
+    """For `single_label`: classes share their weights, as in a fit to very few samples of each."""
+    x, _, class_texts, y = given
+    options.pop("anchors", None)
+    options["centres"] = plus.Centres.of(x, y, len(class_texts))
+
+
 BOTH: dict[str, Change | dict[str, Any]] = {
     "all parts": {},
     "no texts": without_texts,
@@ -87,6 +97,8 @@ BOTH: dict[str, Change | dict[str, Any]] = {
 ONE = BOTH | {
     "no web labels": without_labels,
     "no anchors: the label-free start": without("anchors"),
+    "a start from anchors, however few": {"one_label.worth_a_start": lambda anchors, _: bool(anchors.any())},
+    "weights that classes share": shared,
     "no other senses": without("senses", "owner"),
     "no correction on text vectors (V)": {"one_label.TEXT_DECAY": 1e6},
     "no texts start as none of these": {
@@ -116,19 +128,26 @@ def patched(stack: ExitStack, change: Change | dict[str, Any]) -> None:
         def call(*given: Any, _real: Any = real, **options: Any) -> plus.Posterior:
             changed = list(given)
             change(changed, options)
-            found: plus.Posterior = _real(*changed, **options)
+            work = plus.many_classes if "centres" in options else _real
+            found: plus.Posterior = work(*changed, **options)
             return found
 
         stack.enter_context(patch.object(plus, name, call))
 
 
-def measure(bench: Bench, seeds: Sequence[int]) -> dict[str, list[float]]:
+def some_of_each(labels: Tensor, count: int, seed: int) -> NDArray[np.int64]:
+    """Rows of at most so many samples of each web label, ascending."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    groups = pd.Series(labels.numpy()[order]).groupby(labels.numpy()[order])
+    return np.sort(order[(groups.cumcount() < count).to_numpy()])
+
+
+def measure(bench: Bench, seeds: Sequence[int], per_class: int | None) -> dict[str, list[float]]:
     """Figures of each variant: labels true, kept, errors found, score ECE, right at 0.9."""
     run = bench.run_of("accuracy", "plus", ["method=plus"], 0)
     PLAN.do(run, "scan", "posterior", watch=bench.watch)
     training, features = training_set(run), run.read(VISUAL)
     member = membership(load_truth(truth_of(bench), manifest_of(run)), training.classes)
-    given, anchors = training.labels, torch.zeros(len(training.labels), dtype=torch.bool)
     rows = SEVERAL if training.multi_label else ONE
     figures: dict[str, list[float]] = {}
     for label, change in rows.items():
@@ -136,12 +155,18 @@ def measure(bench: Bench, seeds: Sequence[int]) -> dict[str, list[float]]:
         for seed in seeds:
             with ExitStack() as stack:
                 patched(stack, change)
-                q = weigh(run, training, features, seed=seed).posterior.q
+                if per_class:
+                    part = some_of_each(training.labels, per_class, seed)
+                    stack.enter_context(patch.object(posterior, "_part", lambda *_, part=part: part))
+                    stack.enter_context(patch.object(posterior, "ENOUGH", 0))
+                weighed = posterior.weigh(run, training, features, seed=seed)
+            q, given, true = weighed.posterior.q, training.labels[weighed.rows], member[weighed.rows]
+            anchors = torch.zeros(len(given), dtype=torch.bool)
             decided = plus.decide_pairs(q, given) if training.multi_label else plus.decide(q, given, anchors)
             after, scores = decided.labels.numpy(), q[:, : len(training.classes)].numpy()
-            quality = score_quality(scores, given.numpy(), after, member)
+            quality = score_quality(scores, given.numpy(), after, true)
             out = after < 0 if after.ndim == 1 else (after < 0).any(axis=1)
-            found.append([label_accuracy(after, member), 1 - out.mean(), *quality.values()])
+            found.append([label_accuracy(after, true), 1 - out.mean(), *quality.values()])
         figures[label] = np.mean(found, axis=0).tolist()
         bench.watch.say(f"{label}: {figures[label]}")
     return figures
@@ -149,12 +174,15 @@ def measure(bench: Bench, seeds: Sequence[int]) -> dict[str, list[float]]:
 
 def main() -> None:
     names = [name for name in PRESETS if name != "demo"]
-    args = arguments(__doc__, data=["all", *names], seeds=3).parse_args()
+    parser = arguments(__doc__, data=["all", *names], seeds=3)
+    parser.add_argument("--per-class", type=int, help="samples of each class (one label); all if unset")
+    args = parser.parse_args()
     for name in names if args.data == "all" else [args.data]:
         bench = bench_of(name, args.runs, args.set)
         with only_one(bench.folder):
-            found = measure(bench, range(args.seeds))
-        print(f"\n| {name} | labels true | kept | errors found | score ECE | right at 0.9 |")
+            found = measure(bench, range(args.seeds), args.per_class)
+        title = f"{name}, {args.per_class} of each class" if args.per_class else name
+        print(f"\n| {title} | labels true | kept | errors found | score ECE | right at 0.9 |")
         print("|---" * 6 + "|")
         for label, figures in found.items():
             print(f"| {label} | " + " | ".join(f"{100 * value:.1f}" for value in figures) + " |", flush=True)

@@ -10,8 +10,8 @@ and a review's first page run in a process of their own whose private memory the
 stage that needs more dies. With `--one-class` all training labels but one of each class name the first class;
 `--long-titles` is the number of titles that are a megabyte. Printed are time by the clock and of processors, peak
 memory and the rate of each; with `--twice` all is done with half as many samples before, and the growth is printed.
-Bounds (exit code 1): every stage ends within the limit, every sample is in the export or has left it by a verdict,
-the growth is at most 2.2.
+Bounds (exit code 1): every stage ends within the limit, every sample is in the export or has left it by a verdict, the
+labels that are kept are true more often than before (where a title names the class), the growth is at most 2.2.
 """
 
 from __future__ import annotations
@@ -235,6 +235,28 @@ def check(run_path: Path, export: Path, n: int) -> None:
     print(f"  verdicts {counts}; {exported['samples']:,} exported, {exported['dropped']:,} listed as dropped")
     if not n == sum(counts.values()) == rows:
         raise SystemExit(f"FAIL: {n} samples, {sum(counts.values())} verdicts, {rows} in the export")
+    before, after, kept = labels_true(run_path)
+    print(f"  labels true: {100 * before:.1f} % before, {100 * after:.1f} % of the {100 * kept:.1f} % kept")
+    if after < before:
+        raise SystemExit("FAIL: fewer labels are true after cleaning than before")
+
+
+def labels_true(run_path: Path) -> tuple[float, float, float]:
+    """Share of true labels before and after cleaning, and of samples kept, where a title names the class."""
+    import pyarrow.parquet as pq
+
+    title = pq.read_table(run_path / "scan" / "manifest.parquet", columns=["id", "title"]).to_pandas()
+    columns = ["id", "given_label", "corrected_label", "decision"]
+    found = pq.read_table(run_path / "clean" / "verdicts.parquet", columns=columns).to_pandas()
+    found = found.merge(title, on="id")
+    found["true"] = found["title"].str.extract(r"^photo \d of a ([^0-9]* \d+)", expand=False)
+    found = found[found["true"].notna()]
+    kept = found[found["decision"] != "drop"]
+    before, after = (
+        (part[name] == part["true"]).mean()
+        for part, name in ((found, "given_label"), (kept, "corrected_label"))
+    )
+    return float(before), float(after), len(kept) / len(found)
 
 
 def main() -> int:

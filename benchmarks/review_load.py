@@ -122,7 +122,10 @@ class Client:
         self._cookie = answer[1].split(";")[0]
         self.key = ""
         page = self.ask("GET", "/")[0].decode()
-        self.key = page.split('name="capro-key" content="')[1].split('"')[0]
+        self.key, self.version, self.pictures = (
+            page.split(f'name="capro-{name}" content="')[1].split('"')[0]
+            for name in ("key", "version", "pictures")
+        )
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[bytes, str, float]:
         """Body, cookie, milliseconds."""
@@ -139,6 +142,10 @@ class Client:
         if answer.status != 200:
             raise SystemExit(f"error: {path}: {answer.status} {data[:200]!r}")
         return data, answer.headers.get("set-cookie", ""), took
+
+    def drop(self, rows: list[int]) -> float:
+        """Milliseconds of a decision."""
+        return self.ask("POST", "/decide", {"rows": rows, "verb": "out", "version": self.version})[2]
 
 
 def measured(client: Client, pages: int, n: int) -> dict[str, list[float]]:
@@ -170,17 +177,13 @@ def measured(client: Client, pages: int, n: int) -> dict[str, list[float]]:
     rng = np.random.default_rng(0)
     for row in rng.integers(0, n, pages).tolist():
         get("one sample", f"/sample/{row}?part=1")
-        get("thumbnail, first time", f"/picture/small/{row}")
-        get("thumbnail, again", f"/picture/small/{row}")
+        get("thumbnail, first time", f"{client.pictures}/small/{row}")
+        get("thumbnail, again", f"{client.pictures}/small/{row}")
     for row in rng.integers(0, n, 5).tolist():
         get("pictures like one", f"/likes/{row}")
     for row in rng.choice(n, pages, replace=False).tolist():
-        found.setdefault("decision", []).append(
-            client.ask("POST", "/decide", {"rows": [row], "verb": "out"})[2]
-        )
-    found["bulk decision of 200"] = [
-        client.ask("POST", "/decide", {"rows": rng.choice(n, 200, replace=False).tolist(), "verb": "out"})[2]
-    ]
+        found.setdefault("decision", []).append(client.drop([row]))
+    found["bulk decision of 200"] = [client.drop(rng.choice(n, 200, replace=False).tolist())]
     return found
 
 

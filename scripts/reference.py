@@ -63,8 +63,8 @@ def _parameter(parameter: Any) -> list[str]:
 def _settings() -> Iterator[str]:
     yield "## Settings\n"
     yield (
-        "Later wins: default, preset, settings file, `--set stage.name=value`. The defaults are those of "
-        "the preset `paper`.\n"
+        "A later one replaces an earlier one: default, preset, settings file, `--set stage.name=value`. "
+        "The defaults are those of the preset `paper`.\n"
     )
     yield f"`seed` (default {config.Settings().seed}): {_meaning(config.Settings, 'seed')}.\n"
     for stage, kind in config.sections().items():
@@ -80,7 +80,7 @@ def _settings() -> Iterator[str]:
 
 def _presets() -> Iterator[str]:
     yield "## Presets\n"
-    yield "What a preset leaves out (-) stays at its default.\n"
+    yield "A setting that a preset does not name (-) has its default.\n"
     names = config.preset_names()
     presets = {name: config.preset(name) for name in names}
     rows = []

@@ -13,18 +13,17 @@ from pathlib import Path
 from soak import child
 from soak.attack import Attack, Broken, Outcome, Strike
 from soak.faults import Fault
-from soak.pipeline import Step, difference, pipeline, place
+from soak.pipeline import KINDS, Step, pipeline, place
 
 CODES = (errno.ENOSPC, errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT)
 
 
 def _ready(folder: Path) -> Strike:
-    made = pipeline(folder)
-    points = made.points
-
     def strike(number: int, rng: random.Random, empty: Path) -> Outcome:
-        if number < len(points):
-            step, at = points[number]
+        made = pipeline(folder, KINDS[number % 2])
+        points = made.points
+        if number // 2 < len(points):
+            step, at = points[number // 2]
         else:
             step = rng.choice(made.steps)
             at = rng.randint(1, step.moments)
@@ -35,7 +34,7 @@ def _ready(folder: Path) -> Strike:
                 step, run, child.run(*step.command(run), file_limit=limit), f"files of {limit} bytes"
             )
         code = rng.choice(CODES)
-        ended = child.run(*step.command(run), fault=Fault(str(run), "error", at, code))
+        ended = child.run(*step.command(run), fault=Fault(step.attacked(run), "error", at, code))
         return _check(step, run, ended, f"{errno.errorcode[code]} from write {at} on")
 
     return strike
@@ -46,10 +45,10 @@ def _check(step: Step, run: Path, ended: child.Ended, what: str) -> Outcome:
         raise Broken(f"capro {step.words[0]}, {what}: exit {ended.code}: {ended.err}")
     if ended.code and str(run.parent) not in ended.err:
         raise Broken(f"capro {step.words[0]}, {what}: the message names no file: {ended.err}")
-    again = child.run(*step.command(run))
-    if again.code:
+    again = step.goes_on(run)
+    if again and again.code:
         raise Broken(f"capro {step.words[0]} does not go on after {what}: exit {again.code}: {again.err}")
-    if said := difference(step.after, run):
+    if said := step.differs(run):
         raise Broken(f"capro {step.words[0]} after {what}: {said}")
     return Outcome(faults=int(ended.code != 0))
 

@@ -1,4 +1,4 @@
-"""Kills: at every write of every command, at random moments, with SIGTERM and SIGINT; then the command goes on.
+"""Kills: at every write of the commands of two pipelines, at random moments, with SIGTERM and SIGINT; then it goes on.
 
 Whatever was killed, the same command must end with the bytes of a run that nobody disturbed.
 """
@@ -12,19 +12,18 @@ from pathlib import Path
 from soak import child
 from soak.attack import Attack, Broken, Outcome, Strike
 from soak.faults import Fault
-from soak.pipeline import Step, difference, pipeline, place
+from soak.pipeline import KINDS, Step, pipeline, place
 
 WAYS = ("moment", "moment", "write", "torn", "SIGTERM", "SIGINT")
 
 
 def _ready(folder: Path) -> Strike:
-    made = pipeline(folder)
-    points = made.points
-
     def strike(number: int, rng: random.Random, empty: Path) -> Outcome:
-        if number < 2 * len(points):  # every write once by a kill, once with a file that is torn
-            step, at = points[number // 2]
-            return _case(step, empty, rng, first=("torn" if number % 2 else "write", at))
+        made = pipeline(folder, KINDS[number % 2])
+        points, at = made.points, number // 2
+        if at < 2 * len(points):  # every write once by a kill, once with a file that is torn
+            step, moment = points[at // 2]
+            return _case(step, empty, rng, first=("torn" if at % 2 else "write", moment))
         return _case(rng.choice(made.steps), empty, rng)
 
     return strike
@@ -34,6 +33,8 @@ def _case(step: Step, empty: Path, rng: random.Random, first: tuple[str, int] | 
     run = place(step.before, empty)
     kills = 0
     for number in range(rng.choice((1, 1, 2, 3))):
+        if step.is_out(run):
+            break
         way, at = first if first and not number else (rng.choice(WAYS), rng.randint(1, step.moments))
         ended = _disturbed(step, run, way, at, rng)
         if ended.hung:
@@ -43,17 +44,17 @@ def _case(step: Step, empty: Path, rng: random.Random, first: tuple[str, int] | 
         if ended.code == 0:
             break
         kills += 1
-    ended = child.run(*step.command(run))
-    if ended.code:
-        raise Broken(f"capro {step.words[0]} does not go on after a kill (exit {ended.code}): {ended.err}")
-    if said := difference(step.after, run):
+    again = step.goes_on(run)
+    if again and again.code:
+        raise Broken(f"capro {step.words[0]} does not go on after a kill (exit {again.code}): {again.err}")
+    if said := step.differs(run):
         raise Broken(f"capro {step.words[0]} after {kills} kills: {said}")
     return Outcome(faults=kills)
 
 
 def _disturbed(step: Step, run: Path, way: str, at: int, rng: random.Random) -> child.Ended:
     if way in ("write", "torn"):
-        fault = Fault(str(run), "kill" if way == "write" else "torn", at, seed=rng.randrange(2**30))
+        fault = Fault(step.attacked(run), "kill" if way == "write" else "torn", at, seed=rng.randrange(2**30))
         return child.run(*step.command(run), fault=fault)
     number = {"moment": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}[way]
     command = child.Command(step.command(run))

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from soak import child
 from soak.attack import Attack, Broken, Outcome, Strike
-from soak.pipeline import Pipeline, difference, pipeline, place
+from soak.pipeline import KINDS, Pipeline, pipeline, place
 
 
 def _ready(folder: Path) -> Strike:
-    made = pipeline(folder)
-
     def strike(number: int, rng: random.Random, empty: Path) -> Outcome:
-        return _moved(made, rng, empty) if number % 4 == 0 else _two(made, rng, empty)
+        made = pipeline(folder, KINDS[number % 2])
+        return _moved(made, rng, empty) if number // 2 % 4 == 0 else _two(made, rng, empty)
 
     return strike
 
@@ -33,15 +32,16 @@ def _two(made: Pipeline, rng: random.Random, empty: Path) -> Outcome:
             raise Broken(f"two of capro {step.words[0]} at once: exit {ended.code}: {ended.err}")
     if all(ended.code for ended in ends):
         raise Broken(f"two of capro {step.words[0]} at once, both refused: {ends[0].err}{ends[1].err}")
-    if said := difference(step.after, run):
+    if said := step.differs(run):
         raise Broken(f"two of capro {step.words[0]} at once: {said}")
     return Outcome(faults=1)
 
 
 def _moved(made: Pipeline, rng: random.Random, empty: Path) -> Outcome:
     """The directory has another name for each of some commands in a row."""
-    begin = rng.randrange(1, len(made.steps))
-    steps = made.steps[begin : begin + 2]
+    inside = [step for step in made.steps if step.out is None]  # the name of the run is in what leaves it
+    begin = rng.randrange(1, len(inside))
+    steps = inside[begin : begin + 2]
     run = place(steps[0].before, empty)
     for number, step in enumerate(steps):
         moved = empty / f"moved {number}" / "to ü"
@@ -50,7 +50,7 @@ def _moved(made: Pipeline, rng: random.Random, empty: Path) -> Outcome:
         ended = child.run(*step.command(run))
         if ended.code:
             raise Broken(f"capro {step.words[0]} in a moved directory: exit {ended.code}: {ended.err}")
-        if said := difference(step.after, run):
+        if said := step.differs(run):
             raise Broken(f"capro {step.words[0]} in a moved directory: {said}")
     return Outcome(faults=len(steps))
 

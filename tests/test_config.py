@@ -171,11 +171,11 @@ def test_bad_overrides_are_refused(text: str, message: str, hint: str) -> None:
         (b"preset: [demo]\n", r"preset: \['demo'\] is not a name"),
         (b"preset: 5\n", "preset: 5 is not a name"),
         (b"preset: {a: b}\n", "preset: {'a': 'b'} is not a name"),
-        (b"seed: 1\ntrain:\n  epochs: 2024-02-31\n", "bad.yaml:3: '2024-02-31' is no timestamp"),
+        (b"seed: 1\ntrain:\n  epochs: 2024-02-31\n", "bad.yaml:3: '2024-02-31' is not a valid timestamp"),
         (b"a: " + b"[" * 3000, "bad.yaml:1: nested more than 40 levels"),
-        (b"a: &a [1]\nb: [*a, *a]\n", r"bad.yaml:2: the alias \*a is not taken"),
+        (b"a: &a [1]\nb: [*a, *a]\n", r"bad.yaml:2: the alias \*a is not accepted"),
         (b"seed: " + b"x" * 10_000, r"got 'x{119}\.\.\.$"),
-        (b"seed: " + b"9" * 5000, "is no int"),
+        (b"seed: " + b"9" * 5000, "is not a valid int"),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:

@@ -98,7 +98,7 @@ def test_the_results_are_short_and_each_table_names_its_command() -> None:
 
 def test_the_readme_has_no_figure_that_the_results_do_not_hold() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
-    shown = readme.partition("## Beside")[2].partition("## Install")[0]
+    shown = readme.partition("## Compared")[2].partition("## Install")[0]
     results = (ROOT / "docs" / "results.md").read_text("utf-8")
     figures = set(re.findall(r"\d+\.\d+|\d+(?= %)", shown))
     assert len(figures) > 10
@@ -159,3 +159,16 @@ def test_the_counts_are_the_papers() -> None:
         "Algo.": algorithms,
     }
     assert counted == COUNTS
+
+
+def test_the_notation_has_every_symbol_of_the_papers_list() -> None:
+    """Tab. 5, as it is written here: hats and tildes as letters, the index i left out."""
+    table = (ROOT / "docs" / "notation.md").read_text("utf-8")
+    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
+    found = {symbol.strip() for row in rows for symbol in re.split(r", (?![kE]\))|; | = ", row)}
+    paper = (
+        "x t y y* N C D θ_e θ_c d_v v d_t s t^c s^c p d_p z ṽ q Q k G A d d* V S I_N Ã D̃ Ŝ ŝ K σ_K^c D_K^c D_K ẑ^c z^c "
+        "τ α o r γ m_p b w λ"
+    ).split()
+    assert not [symbol for symbol in paper if symbol not in found]
+    assert {"F(θ_e", "N(i, k)", "R(i, k)", "(V, E)"} <= found

@@ -89,7 +89,7 @@ def test_a_new_environment_has_the_wheels_capro(elsewhere: Elsewhere) -> None:
     for seed in range(6):
         (pictures / f"class {seed % 2}").mkdir(parents=True, exist_ok=True)
         (pictures / f"class {seed % 2}" / f"{seed}.png").write_bytes(png(seed))
-    assert "6 rows in the source = 6 read" in elsewhere.run("capro", "scan", pictures, "--run", "scanned")
+    assert "6 rows in the source = 6 samples" in elsewhere.run("capro", "scan", pictures, "--run", "scanned")
     assert "report.html" in elsewhere.run("capro", "report", "scanned")  # templates are there
     assert "tiger" in elsewhere.run(
         "python", "-c", "from capro.text import wordnet; print(wordnet.senses('tiger'))"

@@ -38,8 +38,6 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("material", reason="the extra `site` is not installed")
-    pytest.importorskip("mkdocstrings", reason="the extra `site` is not installed")
     out = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
@@ -83,7 +81,8 @@ class TestInABrowser:
         assert all(url.startswith(("file:", "data:", "blob:")) for url in watched.requests)
         watched.context.close()
 
-    @pytest.mark.parametrize("width", [390, 1280])
+    # 12 s of CPU each, so `make test` looks at one width
+    @pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.package)])
     def test_no_page_is_wider_than_the_window(self, browser: Any, site: Path, width: int) -> None:
         watched = WatchedPage(browser, viewport={"width": width, "height": 800})
         wide = []

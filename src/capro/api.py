@@ -1,4 +1,4 @@
-"""``CAPro(...).fit(data).predict(images)``: the pipeline as an estimator, by scikit-learn's habits.
+"""``CAPro(...).fit(data).predict(images)``: all stages as an estimator with scikit-learn's conventions.
 
 Images may be paths, Pillow images or arrays; data a folder (or any source that ``capro scan``
 reads), a DataFrame with paths, or a Hugging Face data set. docs/python.md has examples.
@@ -51,21 +51,21 @@ Images = Any  # path, folder, tar, sequence of paths / images / arrays, DataFram
 
 
 class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that learns from noisy web images and texts, and says which labels were wrong.
+    """A classifier that is trained on noisy web images and texts, and says which labels are wrong.
 
     Args:
-        preset: Settings to start from; ``capro config presets`` lists them. None: an existing run's own,
-            else ``small``, or ``small-multi`` where images have several labels. ``paper``: as published.
-        backbone: ``net.backbone``; None: the preset's.
-        run: Run directory; an unfinished run goes on where it stopped. None: a temporary one.
-        verbose: Show stages and progress of ``fit`` on stderr.
-        settings: Any setting: nested (``train={"gamma": 0.4}``), dotted
-            (``**{"train.gamma": 0.4}``) or in scikit-learn's way (``train__gamma=0.4``).
+        preset: Name of a preset; ``capro config presets`` lists them. None: the settings of an existing run,
+            else ``small``, or ``small-multi`` where images have several labels. ``paper``: CAPro as published.
+        backbone: The encoder, ``net.backbone``; None: that of the preset.
+        run: Run directory; an unfinished run is continued where it stopped. None: a temporary one.
+        verbose: Whether ``fit`` shows stages and progress on stderr.
+        settings: Any setting: nested (``train={"gamma": 0.4}``), dotted (``**{"train.gamma": 0.4}``) or as in
+            scikit-learn (``train__gamma=0.4``).
 
     Attributes:
         classes_: Class names, in the order of ``predict_proba``'s columns.
-        run_: The run directory with everything in it; None after ``load``.
-        results_: Vanilla and CAPro on the test split, where there was one.
+        run_: The run, with all its files; None after ``load``.
+        results_: Figures of vanilla and CAPro on the test split; empty without one.
 
     Examples:
         >>> CAPro(backbone="small", train__gamma=0.4).get_params()["train__gamma"]
@@ -94,12 +94,12 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # --- parameters -------------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters by name, as given."""
+        """Return the parameters by name, as they were given."""
         del deep
         return {name: getattr(self, name) for name in OWN} | self.settings
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters; takes effect at the next ``fit``."""
+        """Change parameters; the next ``fit`` uses them."""
         for name, value in params.items():
             if name in OWN:
                 setattr(self, name, value)
@@ -126,14 +126,14 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(
         self, X: Any, y: Sequence[Any] | None = None, *, test: Any = None, classes: str | Path | None = None
     ) -> Self:
-        """Run the whole pipeline.
+        """Do all stages: find wrong labels, correct them, and train the classifier.
 
         Args:
-            X: Folder or other source by path, DataFrame with a column of paths, or Hugging Face
-                data set; labels and texts are in it.
+            X: Data with labels and texts: the path of a folder or another source, a DataFrame with a column of
+                paths, or a Hugging Face data set.
             y: Labels for a DataFrame without a label column.
-            test: A second source of the same kinds, measured on and never trained on.
-            classes: A classes.yaml with senses or definitions; suggested from the texts if None.
+            test: Test data, of the same kind as ``X``; used for measuring only.
+            classes: Path of a classes.yaml with senses or definitions; None: senses are suggested from the texts.
         """
         # only now: a failed fit leaves no model of other data behind
         self.__dict__.pop("_predictor", None)
@@ -162,7 +162,9 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Settings of ``data`` for whatever was given; data in memory is written to ``table``."""
         kind = _kind(data)
         if y is not None and kind != "frame":
-            raise ConfigError("y is for a DataFrame", hint="labels of a source are in it")
+            raise ConfigError(
+                "y is for a DataFrame", hint="leave y out: a path or a data set has its own labels"
+            )
         if test is not None and (_kind(test) != kind or isinstance(data, dict) or isinstance(test, dict)):
             raise ConfigError(
                 f"data is a {type(data).__name__} and test a {type(test).__name__}",
@@ -190,26 +192,26 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def multi_label_(self) -> bool:
-        """Whether a sample may carry several labels."""
+        """Whether a sample may have several labels."""
         return self._fitted().multi_label
 
     @property
     def threshold_(self) -> float | None:
-        """Open-set threshold, calibrated on training data."""
+        """The open-set threshold, chosen on held-out training data; None where there is none."""
         return self._fitted().threshold
 
     def predict_proba(self, X: Images) -> NDArray[np.float32]:
-        """Probabilities, (n, C); each class apart where samples carry several labels."""
+        """Return probabilities, (n, C); with several labels each class has its own, and rows need not sum to 1."""
         return self._fitted().probabilities(self._images(X))
 
     def predict(self, X: Images, *, open_set: bool = False) -> NDArray[Any]:
-        """Class names, (n,); for several labels a 0/1 matrix, (n, C).
+        """Return class names, (n,); with several labels a 0/1 matrix, (n, C).
 
         Args:
             X: Path of an image, folder or tar; a sequence of paths, Pillow images or arrays; a
                 DataFrame with a column of paths; a Hugging Face data set.
-            open_set: None instead of a name (several labels: a row of zeros) where the highest
-                probability is below ``threshold_``.
+            open_set: Give None instead of a name (several labels: a row of zeros) where the highest probability
+                is below ``threshold_``.
         """
         p = self.predict_proba(X)
         if open_set and self.threshold_ is None:
@@ -222,7 +224,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return names
 
     def score(self, X: Images, y: Sequence[Any]) -> float:
-        """Share of right predictions; for several labels, of samples with the exact set."""
+        """Return the share of right predictions; with several labels, of samples whose labels are all right."""
         found = self.predict(X)
         right = found == np.asarray(y)
         return float(right.all(axis=1).mean() if found.ndim == 2 else right.mean())
@@ -243,22 +245,24 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # --- results ----------------------------------------------------------------------------------
 
     def issues(self) -> pd.DataFrame:
-        """The verdicts, one row per training sample; columns as in docs/export.md."""
+        """Return the verdicts, one row per training sample; docs/export.md has the columns."""
         self._fitted()
         if self.run_ is not None:
             return self.run_.issues()
         if self._issues is None:
-            raise CaproError("this model was saved without its verdicts", hint="save it from a fit")
+            raise CaproError(
+                "this model was saved without its verdicts", hint="use a model that was saved after fit"
+            )
         return self._issues.copy()
 
     def review(self, *, host: str = "127.0.0.1", port: int = 0) -> Review:
-        """Serve the review of this run; the result shows its link, and `stop()` ends it.
+        """Serve the review page of this run; the returned object shows the link, and its ``stop()`` ends the review.
 
-        Fit again to go on with the decisions: only what depends on them is done again.
+        Call ``fit`` again to use the decisions: only the stages that depend on them are done again.
         """
         self._fitted()
         if self.run_ is None:
-            raise CaproError("a loaded model has no data to review", hint="review after fit")
+            raise CaproError("a loaded model has no data to review", hint="call review on a model after fit")
         from capro.review.serving import Review
 
         return Review(self.run_, host=host, port=port).start()
@@ -273,10 +277,10 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         formulas: str = "escape",
         license: str | None = None,
     ) -> Path:
-        """Write the cleaned training set; see ``capro export``."""
+        """Write the cleaned data set to a new folder; see ``capro export``."""
         self._fitted()
         if self.run_ is None:
-            raise CaproError("a loaded model has no data to export", hint="export after fit")
+            raise CaproError("a loaded model has no data to export", hint="call export on a model after fit")
         PLAN.require(self.run_, "clean")
         export_data(
             self.run_,
@@ -293,7 +297,9 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Write model, model card, verdicts and parameters to a new folder; ``capro predict`` reads it."""
         self._fitted()
         if self.run_ is None:
-            raise CaproError("a loaded model is saved already", hint="copy its folder")
+            raise CaproError(
+                "a loaded model is saved already", hint="copy the folder that it was loaded from"
+            )
         PLAN.require(self.run_, "finetune")
         params = {k: str(v) if isinstance(v, Path) else v for k, v in self.get_params().items()}
 
@@ -307,7 +313,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | Path) -> CAPro:
-        """A model that ``save`` or ``capro export-model`` wrote."""
+        """Open a model folder that ``save`` or ``capro export-model`` wrote."""
         path = local_path(path, "path")
         predictor = Predictor.load(path)
         params = path / "params.json"
@@ -324,10 +330,10 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Publish the model on the Hugging Face hub; see ``capro push``.
 
         Args:
-            repo: OWNER/NAME; a name alone is one of yours.
-            private: A new repository is seen by its owner alone.
+            repo: OWNER/NAME, or NAME for one of your own.
+            private: Make a new repository private: only its owner sees it.
             yes: Without it, what would become public is printed and nothing is published.
-            license: Of the model, for its card.
+            license: Licence of the model, for its model card.
 
         Returns:
             The address of the repository.
@@ -335,7 +341,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._fitted()
         if self.run_ is None:
             raise CaproError(
-                "a loaded model has a folder already", hint="`capro push FOLDER REPO` publishes it"
+                "a loaded model is in a folder already", hint="`capro push FOLDER REPO` publishes it"
             )
         PLAN.require(self.run_, "finetune")
 

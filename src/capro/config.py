@@ -59,31 +59,36 @@ class DataSettings(Section):
 
     source: str | None = setting(None, "folder, table, tar shards, hub:NAME, or an address (s3://)")
     test: str | None = setting(None, "a second source, for testing only")
-    format: str = setting("auto", "auto, or the kind of source")
+    format: str = setting("auto", "kind of the source; auto recognises it")
     subset: Literal["all", "google", "mini"] = setting(
         "all", "WebVision: google leaves Flickr out; mini is Google's first 50 classes"
     )
     class_list: str | None = setting(None, "WebVision: file with one WordNet id, class or label per line")
-    classes: str | None = setting(None, "classes.yaml with senses or definitions")
-    ambiguous_list: str | None = setting(
-        None, "file with a WordNet id or name per line: classes whose names have several meanings"
+    classes: str | None = setting(
+        None, "path of a classes.yaml, which has the sense or definition of each class"
     )
-    image_root: str | None = setting(None, "folder of a table's paths; the table's own if unset")
+    ambiguous_list: str | None = setting(
+        None, "file with a WordNet id or name per line: the ambiguous classes"
+    )
+    image_root: str | None = setting(
+        None, "folder that the paths of a table are relative to; the table's own if unset"
+    )
     image_column: str | None = setting(None, "column with paths or image bytes; guessed if unset")
     label_column: str | None = setting(None, "column with the web label; guessed if unset")
     text_column: str | None = setting(None, "column read as title; guessed if unset")
     description_column: str | None = setting(None, "column read as description; guessed if unset")
     tags_column: str | None = setting(None, "column read as tags; guessed if unset")
     id_column: str | None = setting(None, "column with unique sample ids; made if unset")
-    split_column: str | None = setting(None, "column that says train or test")
+    split_column: str | None = setting(None, "column that says train, val or test; guessed if unset")
     unlabelled: bool = setting(
-        False,
-        "training samples have no labels: those of data.classes are found by texts and pictures (method plus)",
+        False, "training samples have no labels: texts and pictures choose among data.classes (method plus)"
     )
     without_texts: bool = setting(
-        False, "go on although nearly no sample has a text: labels and pictures decide"
+        False, "continue although hardly any sample has a text: labels and pictures decide"
     )
-    label_separator: str | None = setting(None, "splits a label cell: multi-label")
+    label_separator: str | None = setting(
+        None, "several labels in one cell are separated by this, for example ;"
+    )
     join_labels: bool = setting(
         False, "labels that differ only in case, blanks, hyphens or underscores are one class"
     )
@@ -91,36 +96,42 @@ class DataSettings(Section):
         "auto", "encoding of CSV, TSV and JSONL files; auto: UTF-8, UTF-16 or cp1252, by their bytes"
     )
     max_nesting: Positive = setting(
-        MAX_NESTING, "levels of lists and objects in a cell; a row with more is quarantined"
+        MAX_NESTING, "most levels of lists and objects in a cell; a row with more is quarantined"
     )
     max_group_rows: Positive = setting(
-        MAX_GROUP_ROWS, "rows of a Parquet row group, which is in memory at once; a larger one is quarantined"
+        MAX_GROUP_ROWS,
+        "most rows of a Parquet row group, which is in memory at once; a larger one is quarantined",
     )
 
 
 class ScanSettings(Section):
-    """Which images and rows are taken."""
+    """Limits for images and rows."""
 
-    max_pixels: Positive = setting(50_000_000, "a larger image is quarantined before decoding")
-    max_aspect: Rate = setting(100.0, "longer side over shorter side; more is no photograph")
-    max_bytes: Positive = setting(
-        200_000_000, "a larger file is quarantined; 50 megapixels take 150 MB as BMP"
+    max_pixels: Positive = setting(
+        50_000_000, "most pixels of an image; a larger one is quarantined before decoding"
     )
-    max_scans: Positive = setting(100, "scans of a JPEG; a progressive one has about ten")
+    max_aspect: Rate = setting(100.0, "longer side over shorter side; an image with more is quarantined")
+    max_bytes: Positive = setting(
+        200_000_000,
+        "most bytes of an image file; a larger one is quarantined (50 megapixels take 150 MB as BMP)",
+    )
+    max_scans: Positive = setting(100, "most scans of a JPEG; a progressive one has about ten")
     max_seconds: Annotated[float, Field(gt=0, le=3600)] = setting(
-        20.0, "CPU time that an image with an unusual header may take to decode"
+        20.0, "CPU seconds that an image with an unusual header may take to decode"
     )
     workers: Count = setting(0, "threads that decode; 0: one per core")
-    max_text: Positive = setting(100_000, "characters of a title, description or tags; the rest is cut off")
-    max_label: Positive = setting(1_000, "characters of a label; a row with a longer one is quarantined")
-    max_classes: Positive = setting(100_000, "different labels; a row with a further one is quarantined")
+    max_text: Positive = setting(
+        100_000, "most characters of a title, description or tags; the rest is cut off"
+    )
+    max_label: Positive = setting(1_000, "most characters of a label; a row with a longer one is quarantined")
+    max_classes: Positive = setting(100_000, "most different labels; a row with a further one is quarantined")
 
 
 class ViewSettings(Section):
-    """Augmentation and the decoded cache."""
+    """Views of pictures: augmentation, and the cache of decoded pictures."""
 
-    size: Positive | None = setting(None, "side of the network's input in pixels; backbone's if unset")
-    crop_scale: PositiveShare = setting(0.2, "smallest share of the area a random crop keeps (MoCo)")
+    size: Positive | None = setting(None, "side of the encoder's input in pixels; the encoder's own if unset")
+    crop_scale: PositiveShare = setting(0.2, "smallest share of the area that a random crop keeps (MoCo)")
     flip: Share = setting(0.5, "probability of a horizontal flip")
     jitter: Share = setting(0.4, "strength of colour jitter in the key view (MoCo)")
     grey: Share = setting(0.2, "probability of grey in the key view (MoCo)")
@@ -132,119 +143,140 @@ class NetSettings(Section):
     """The encoder and its heads."""
 
     backbone: str = setting(
-        "resnet50", "small, resnet18, resnet50, lite0, lite1, lite2, or a Hugging Face model or folder"
+        "resnet50",
+        "encoder: small, resnet18, resnet50, lite0, lite1, lite2, or a Hugging Face name or folder",
     )
     weights: str | None = setting(
-        None, "safetensors file with the backbone's weights, ours or torchvision's, or a Hugging Face name"
+        None, "safetensors file with the encoder's weights, ours or torchvision's, or a Hugging Face name"
     )
-    mode: Literal["full", "frozen"] = setting("full", "full: the encoder learns; frozen: heads only")
+    mode: Literal["full", "frozen"] = setting(
+        "full", "full: the encoder is trained too; frozen: only the heads are trained"
+    )
     frozen_views: Count | None = setting(
         None, "augmented views per sample whose features are cached; unset: 3, or none with method plus"
     )
-    centred: bool = setting(False, "frozen mode: heads see features less their mean, in all steps")
+    centred: bool = setting(False, "frozen mode: heads get features minus their mean, in all steps")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
-        "auto", "auto: half precision only where the hardware is fast at it"
+        "auto", "numerical precision; auto: half precision only where the hardware is fast at it"
     )
     runtime: Literal["auto", "torch"] = setting(
-        "auto", "features on a CPU; auto: by ONNX Runtime where it gives the same to 1e-4, torch: never"
+        "auto", "features on a CPU; auto: by ONNX Runtime if they are the same to 1e-4; torch: never"
     )
-    embedding_dim: Positive = setting(128, "d_p, Tab. hyper-parameters")
-    tau: Rate = setting(0.1, "temperature, Tab. hyper-parameters")
+    embedding_dim: Positive = setting(128, "width of the embeddings, d_p (paper, Tab. 6)")
+    tau: Rate = setting(0.1, "temperature, tau (paper, Tab. 6)")
 
 
 class Schedule(Section):
     """SGD with a cosine schedule; shared by the three steps."""
 
-    epochs: Count = setting(120, "in total")
-    batch_size: Positive = setting(256, "over all ranks, Tab. hyper-parameters")
-    lr: Rate = setting(0.1, "peak learning rate, Tab. hyper-parameters")
-    warmup_epochs: Count = setting(5, "linear warm-up, Tab. hyper-parameters")
-    momentum: Share = setting(0.9, "of SGD, Tab. hyper-parameters")
-    weight_decay: Weight = setting(1e-4, "Tab. hyper-parameters")
+    epochs: Count = setting(120, "number of epochs")
+    batch_size: Positive = setting(256, "samples in a batch, over all ranks (paper, Tab. 6)")
+    lr: Rate = setting(0.1, "highest learning rate (paper, Tab. 6)")
+    warmup_epochs: Count = setting(5, "epochs of linear warm-up (paper, Tab. 6)")
+    momentum: Share = setting(0.9, "momentum of SGD (paper, Tab. 6)")
+    weight_decay: Weight = setting(1e-4, "weight decay of SGD (paper, Tab. 6)")
 
 
 class PretrainSettings(Schedule):
     """Step 1: web labels, L_cls + L_prj."""
 
-    lambda_prj: Weight = setting(1.0, "weight of L_prj, Tab. hyper-parameters")
+    lambda_prj: Weight = setting(1.0, "weight of the loss L_prj (paper, Tab. 6)")
 
 
 class EmbedSettings(Section):
     """Text and visual features of every sample."""
 
     text_encoder: str = setting(
-        "minilm", "minilm, xlnet, gpt-neo, or a Hugging Face model or folder, CLIP's as well"
+        "minilm", "minilm, xlnet, gpt-neo, or a Hugging Face name or folder, also of CLIP"
     )
-    max_tokens: Positive = setting(256, "texts are truncated by tokens")
-    visual: str = setting("step1", "step1, or a pretrained backbone by name")
-    batch_size: Positive = setting(64, "of both encoders")
-    shard_size: Positive = setting(4096, "samples per shard: what a killed run may lose")
+    max_tokens: Positive = setting(256, "most tokens of a text; the rest is cut off")
+    visual: str = setting(
+        "step1", "which encoder gives the visual features: step1, or the name of a pretrained one"
+    )
+    batch_size: Positive = setting(64, "pictures or texts that are encoded at once")
+    shard_size: Positive = setting(4096, "samples per shard: the work that a killed run may lose")
 
 
 class MatchSettings(Section):
     """Text enhancement and matching."""
 
-    enhancer: Literal["none", "knn", "reciprocal"] = setting("reciprocal", "knn: VSGraph; reciprocal: ours")
-    k: Positive = setting(5, "neighbours, Tab. hyper-parameters")
+    enhancer: Literal["none", "knn", "reciprocal"] = setting(
+        "reciprocal",
+        "text enhancement; knn: plain neighbours (VSGraph); reciprocal: mutual neighbours (CAPro); none",
+    )
+    k: Positive = setting(5, "neighbours of a sample in the graph (paper, Tab. 6)")
     own_neighbour: bool = setting(
         False, "a sample is in its own R(x, k) of Eq. 3, as in the released scripts (docs/paper.md)"
     )
-    exact_below: Positive = setting(200_000, "more samples are searched by IVF")
-    memory_gb: Weight = setting(0.0, "memory limit of the graph in GB, the rest goes to disk; 0: no limit")
+    exact_below: Positive = setting(
+        200_000, "with more samples neighbours are searched by IVF instead of exactly"
+    )
+    memory_gb: Weight = setting(0.0, "memory for the graph in GB, the rest is written to disk; 0: no limit")
     index: Literal["auto", "exact", "ivf", "pq"] = setting(
-        "auto", "kind of search under memory_gb; pq stores codes instead of vectors"
+        "auto", "kind of search within memory_gb; pq stores codes instead of vectors"
     )
-    recall: Share = setting(0.95, "share of neighbours that a search under memory_gb must find")
-    anchors: Literal["text", "random"] = setting("text", "random: the ablation's baseline")
-    top_k: Positive = setting(50, "K, anchors per class, Tab. hyper-parameters")
+    recall: Share = setting(0.95, "share of the neighbours that a search within memory_gb must find")
+    anchors: Literal["text", "random"] = setting(
+        "text", "what chooses anchors; random: a baseline of the paper's ablation"
+    )
+    top_k: Positive = setting(50, "anchors per class, K (paper, Tab. 6)")
     contrast: Weight = setting(
-        0.0, "weight of being nearer to another class's text (one label only); 0: Eq. 4"
+        0.0, "how much a text counts less if it is nearer to another class text (one label only); 0: Eq. 4"
     )
-    random_share: Share = setting(0.0, "share of the K drawn at random, for diversity (Conclusion)")
+    random_share: Share = setting(
+        0.0, "share of the anchors that is drawn at random, for diversity (paper, Conclusion)"
+    )
 
 
 class TrainSettings(Schedule):
     """Step 2: prototypes, bootstrapping, label correction."""
 
-    epochs: Count = setting(60, "in total")
-    start: Literal["web", "anchors"] = setting("web", "heads of step 1, or trained on anchors first")
-    anchor_epochs: Count = setting(20, "passes over the anchors where start is anchors")
-    frozen_epochs: Count = setting(5, "epochs with the encoder frozen, Tab. hyper-parameters")
+    epochs: Count = setting(60, "number of epochs")
+    start: Literal["web", "anchors"] = setting(
+        "web", "web: with the heads of step 1; anchors: with new heads, first trained on the anchors"
+    )
+    anchor_epochs: Count = setting(20, "epochs on the anchors where train.start is anchors")
+    frozen_epochs: Count = setting(5, "first epochs, in which the encoder is not trained (paper, Tab. 6)")
     correct_after: Count = setting(10, "epochs before labels are corrected (released scripts)")
-    policy: Literal["capro", "mopro"] = setting("capro", "capro: anchors keep their label (Eq. 7)")
-    gamma: Share = setting(0.6, "threshold of the label rule, Tab. hyper-parameters")
-    alpha: Share = setting(0.5, "classifier against prototypes, Tab. hyper-parameters")
+    policy: Literal["capro", "mopro"] = setting(
+        "capro", "label rule; capro: anchors keep their label (Eq. 7); mopro: the rule of MoPro"
+    )
+    gamma: Share = setting(0.6, "threshold of the label rule (paper, Tab. 6)")
+    alpha: Share = setting(
+        0.5, "share of the classifier in the fused score, the prototypes have the rest (paper, Tab. 6)"
+    )
     text_weight: Weight = setting(0.0, "weight of the texts in the fused score (one label only); 0: Eq. 6")
-    update_every: Count = setting(1, "epochs per prototype update; 0: renewed from the anchors alone")
-    prototype_momentum: Share = setting(0.999, "m_p, Tab. hyper-parameters")
-    key_momentum: Share = setting(0.999, "of the key branch (MoCo)")
-    queue: Positive = setting(8192, "Q, Tab. hyper-parameters")
+    update_every: Count = setting(1, "epochs between updates of the prototypes; 0: from the anchors alone")
+    prototype_momentum: Share = setting(0.999, "momentum of the prototypes, m_p (paper, Tab. 6)")
+    key_momentum: Share = setting(0.999, "momentum of the second branch (MoCo)")
+    queue: Positive = setting(8192, "embeddings in the dictionary, Q (paper, Tab. 6)")
     reference: Literal["none", "mixup", "bootstrap", "smoothing", "scc", "ncr", "cb", "cb+mixup"] = setting(
-        "cb", "who provides label references; their own settings are under reference"
+        "cb", "reference provider; the settings of each are under reference"
     )
     bts_classifier: bool = setting(
-        False, "bootstrap p beside q; with a frozen encoder nothing of L_bts reaches p otherwise"
+        False,
+        "apply L_bts to the classifier too; in frozen mode it has no effect on the classifier otherwise",
     )
     lambda_bts: Share = setting(
-        0.1, "weight of L_bts (reference cb, cb+mixup, ncr), Tab. hyper-parameters; others have their own"
+        0.1, "weight of L_bts with reference cb, cb+mixup or ncr (paper, Tab. 6); others have their own"
     )
-    lambda_prj: Weight = setting(1.0, "weight of L_prj, Tab. hyper-parameters")
-    lambda_pro: Weight = setting(1.0, "weight of L_pro, Tab. hyper-parameters")
-    lambda_ins: Weight = setting(1.0, "weight of L_ins, Tab. hyper-parameters")
+    lambda_prj: Weight = setting(1.0, "weight of the loss L_prj (paper, Tab. 6)")
+    lambda_pro: Weight = setting(1.0, "weight of the loss L_pro (paper, Tab. 6)")
+    lambda_ins: Weight = setting(1.0, "weight of the loss L_ins (paper, Tab. 6)")
 
 
 class ReferenceSettings(Section):
-    """What each reference provider of train.reference has of its own."""
+    """Settings of the single reference providers (train.reference)."""
 
     smoothing: Share = setting(
-        0.1, "smoothing: mass that is spread evenly over the classes (released scripts)"
+        0.1, "smoothing: share of the target that is spread evenly over the classes (released scripts)"
     )
     bootstrap_beta: Share = setting(
         0.9, "bootstrap: weight of the label (released scripts; Reed: 0.95 soft, 0.8 hard)"
     )
-    bootstrap_hard: bool = setting(False, "bootstrap: the decision instead of the belief")
-    scc_weight: Share = setting(1.0, "scc: weight of its loss, L_cls has the rest (released scripts)")
-    neighbours: Positive = setting(10, "ncr: nearest others in the batch")
+    bootstrap_hard: bool = setting(False, "bootstrap: the predicted class instead of the probabilities")
+    scc_weight: Share = setting(1.0, "scc: weight of its loss; L_cls has the rest (released scripts)")
+    neighbours: Positive = setting(10, "ncr: nearest neighbours within the batch")
     ncr_weight: Share | None = setting(
         None, "ncr: weight of its loss; unset: train.lambda_bts, as in the released scripts"
     )
@@ -253,15 +285,15 @@ class ReferenceSettings(Section):
         0.8, "mixup and cb+mixup: shares are drawn from Beta(a, a) (released scripts)"
     )
     mixup_weight: Share = setting(
-        1.0, "mixup: weight of its loss, L_cls has the rest; cb+mixup: added beside L_cls (released scripts)"
+        1.0, "mixup: weight of its loss, L_cls has the rest; cb+mixup: added to L_cls (released scripts)"
     )
 
 
 class BaselineSettings(Section):
-    """What baselines of the bench have of their own."""
+    """Settings of single baselines of `capro bench`."""
 
     verified: str | None = setting(
-        None, "table with true labels of some training samples (as train_truth): cleannet, mentornet"
+        None, "table with true labels of some training samples, for cleannet and mentornet"
     )
 
 
@@ -269,42 +301,47 @@ class PlusSettings(Section):
     """The method plus: the posterior of the true label from web label, texts and picture."""
 
     folds: Annotated[int, Field(ge=2)] = setting(
-        3, "parts of the data: each is judged by a classifier of the others"
+        3, "parts of the data; each is judged by a classifier that was trained on the others"
     )
     rounds: Count = setting(0, "rounds of EM; 0: 6 for one label, 4 for several")
     ask_below: Share = setting(
-        0.5, "a posterior below this is a question for a person; the best class stands"
+        0.5, "below this posterior a person should decide; until then the most probable class is used"
     )
     memory_gb: Rate = setting(
-        3.0, "memory of the fit; samples beyond it are judged by a fit to a random part of them"
+        3.0,
+        "memory for the fit in GB; beyond it, it is fitted to a random part of the samples and judges all",
     )
 
 
 class FinetuneSettings(Schedule):
-    """Step 3: the classifier alone, on the cleaned set."""
+    """Step 3: the classifier alone, on the cleaned data set."""
 
-    epochs: Count = setting(15, "in total, Tab. hyper-parameters")
-    lr: Rate = setting(1e-4, "peak learning rate, Tab. hyper-parameters")
-    warmup_epochs: Count = setting(0, "Tab. hyper-parameters")
+    epochs: Count = setting(15, "number of epochs (paper, Tab. 6)")
+    lr: Rate = setting(1e-4, "highest learning rate (paper, Tab. 6)")
+    warmup_epochs: Count = setting(0, "epochs of linear warm-up (paper, Tab. 6)")
     balance: Share | None = setting(
-        None, "0: classes count as they are frequent; 1: all alike; unset: as in steps 1 and 2"
+        None, "0: frequent classes count more; 1: all classes count the same; unset: as in steps 1 and 2"
     )
     centred: bool = setting(
-        False, "train on features less their mean: quicker, and decay hardly holds the bias back"
+        False, "train on features minus their mean, so that the bias is learnt more quickly"
     )
 
 
 class LogSettings(Section):
-    """What a run writes down while it works."""
+    """Trackers and checkpoints."""
 
-    tracker: Literal["none", "tensorboard", "wandb", "mlflow"] = setting("none", "accelerate's trackers")
-    checkpoint_minutes: Rate = setting(10.0, "a checkpoint at least this often, besides every epoch")
+    tracker: Literal["none", "tensorboard", "wandb", "mlflow"] = setting(
+        "none", "where losses are logged, by accelerate's trackers"
+    )
+    checkpoint_minutes: Rate = setting(
+        10.0, "most minutes between two checkpoints; there is one after every epoch too"
+    )
 
 
 class Settings(Section):
     """Everything that decides a run."""
 
-    seed: Count = setting(0, "of every random choice")
+    seed: Count = setting(0, "the number that all random choices follow from")
     method: Literal["paper", "plus"] = setting(
         "paper",
         "paper: CAPro as published; plus: web label, texts and picture weighed together (docs/plus.md)",
@@ -356,13 +393,13 @@ def load(
     overrides: Iterable[str] = (),
     base: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Resolve defaults, preset, file and overrides into settings.
+    """Join defaults, preset, file and overrides into settings; later ones replace earlier ones.
 
     Args:
         file: YAML file with any of the settings; its ``preset`` key names a preset.
-        preset_name: Preset; wins over the file's.
+        preset_name: Name of a preset; replaces that of the file.
         overrides: ``stage.name=value``, the value in YAML syntax.
-        base: Values instead of the defaults.
+        base: Values that replace the defaults.
 
     Examples:
         >>> load(overrides=["train.gamma=0.4"]).train.gamma

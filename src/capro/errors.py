@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 
 class CaproError(Exception):
-    """A mistake in the input or the settings: what and where, and what to do about it.
+    """An error that a user can correct: the message says what and where, ``hint`` what to do.
 
     Examples:
         >>> str(CaproError("labels.csv:3: no 'label' column", hint="name it with --label-column"))
@@ -31,19 +31,19 @@ def readable(text: str, *, most: int = 4000) -> str:
 
 
 class DataError(CaproError):
-    """The source cannot be read as it was described."""
+    """The data cannot be used: a source, a table or a file is wrong, missing or unreadable."""
 
 
 class ConfigError(CaproError):
-    """A setting is unknown or has a value that cannot be used."""
+    """A setting, an option or an argument is unknown, or has a value that cannot be used."""
 
 
 class RunError(CaproError):
-    """The run directory lacks something, or a run cannot go on."""
+    """A stage or a file of the run directory is missing or damaged, or the run cannot continue."""
 
 
 class StoreError(CaproError):
-    """An object store cannot be reached, or refuses: nothing is known of what was asked for."""
+    """An object store or the hub cannot be reached, or refuses the request."""
 
 
 class RankError(RunError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +53,18 @@ def model_folder(name: str, kind: str) -> Path | None:
     )
 
 
+def on_hub(name: str) -> bool:
+    """Whether a model's name is one of the hub's: org/model, and neither a path nor the beginning of one.
+
+    >>> on_hub("facebook/dinov2-small"), on_hub("lite0"), on_hub("models/step1.safetensors"), on_hub("/data/dino")
+    (True, False, False, False)
+    """
+    path = Path(name).expanduser()
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name, re.ASCII) or name.startswith("."):
+        return False
+    return path.suffix != ".safetensors" and not path.exists() and not path.parent.is_dir()
+
+
 def weights_file(name: str) -> Path:
     """The safetensors file that ``net.weights`` names: itself, or that of a folder or of the hub's org/model.
 
@@ -72,7 +85,7 @@ def weights_file(name: str) -> Path:
     except Exception as error:  # the hub's own, and those of whatever lies between
         raise ConfigError(
             f"weights '{name}': no model.safetensors from the Hugging Face hub: {first_line(error)}",
-            hint="fetch it where there is a network and name the file, --set net.weights=FILE.safetensors; "
+            hint="download it where there is a network and name the file, --set net.weights=FILE.safetensors; "
             "--set net.weights=null starts from random weights",
         ) from error
 

@@ -49,7 +49,7 @@ def refuse_credentials(text: str, shown: str) -> None:
     if found is not None and "@" in found[2].partition("/")[0]:
         raise ConfigError(
             f"{shown}: an address with a user's name or a password",
-            hint="leave them out: a store takes credentials from the environment or its own files (docs/storage.md)",
+            hint="leave them out; give credentials in the environment or in the store's own files (docs/storage.md)",
         )
 
 
@@ -82,7 +82,7 @@ def local_path(text: str | Path, option: str) -> Path:
     if is_address(text):
         raise ConfigError(
             f"{option} {masked(str(text))}: cannot be an address of an object store",
-            hint="give a path of this machine, and copy the file",
+            hint="copy it to this machine, and give its path",
         )
     return Path(text)
 

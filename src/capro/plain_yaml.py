@@ -23,7 +23,9 @@ class PlainLoader(yaml.SafeLoader):
         """The next node."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
-            raise ComposerError(None, None, f"the alias *{event.anchor[:80]} is not taken", event.start_mark)
+            raise ComposerError(
+                None, None, f"the alias *{event.anchor[:80]} is not accepted", event.start_mark
+            )
         if self._depth >= MAX_NESTING:
             raise ComposerError(None, None, f"nested more than {MAX_NESTING} levels", event.start_mark)
         self._depth += 1
@@ -40,7 +42,7 @@ class PlainLoader(yaml.SafeLoader):
             raise
         except Exception as error:  # ValueError for month 13, KeyError for `!!bool x`, and others
             kind = node.tag.rpartition(":")[2]
-            problem = f"{str(node.value)[:80]!r} is no {kind} ({error})"
+            problem = f"{str(node.value)[:80]!r} is not a valid {kind} ({error})"
             raise ConstructorError(None, None, problem, node.start_mark) from None
 
 

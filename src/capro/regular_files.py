@@ -53,5 +53,5 @@ def _refuse_others(mode: int, path: str | os.PathLike[str]) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", os.fspath(path))
     if not stat.S_ISREG(mode):
-        kind = KINDS.get(stat.S_IFMT(mode), "no regular file")
+        kind = KINDS.get(stat.S_IFMT(mode), "not a regular file")
         raise NotAFileError(errno.EINVAL, f"is {kind}, not a file", os.fspath(path))

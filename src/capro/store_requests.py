@@ -127,7 +127,7 @@ def _explained(path: Address, error: Exception) -> StoreError:
         return StoreError(f"{path}: {type(error).__name__}: {said}", hint="check the address")
     return StoreError(
         f"{path}: the store cannot be reached, tried {len(WAITS) + 1} times: {said}",
-        hint="check the network, then give the same command again: it goes on where it stopped",
+        hint="check the network, then give the same command again: it continues where it stopped",
     )
 
 

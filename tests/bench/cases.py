@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from capro.bench.summary import Measured, TableResult
+from capro.run.directory import Run
+from capro.stages import PLAN
+from tests import squares
+
+
+def prepare(base: Path, *overrides: str, multi: bool = False) -> Run:
+    """A tiny run after step 1; all training samples are verified."""
+    data = squares.write_data(base / "data", multi=multi)
+    own = (f"baselines.verified={data / 'train_truth.csv'}", "pretrain.epochs=12")
+    run = Run.create(base / "run", squares.settings(data, *own, *overrides, multi=multi))
+    PLAN.do(run, "scan", "pretrain")
+    return run
 
 
 def result(*, axis: str = "", series: bool = False) -> TableResult:

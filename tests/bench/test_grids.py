@@ -10,7 +10,7 @@ from capro import config
 from capro.bench import published
 from capro.bench.baselines import BASELINES
 from capro.bench.grids import TABLES, GridRow, Table, table_of
-from capro.bench.pinned import PRESETS_DECIDE, pinned
+from capro.bench.pinned import PRESETS_DECIDE, pinned, row_settings
 from capro.config import Settings
 from capro.errors import ConfigError
 
@@ -47,6 +47,37 @@ def test_settings_of_rows_do_not_depend_on_the_preset() -> None:
             for name in config.differences(plain, settings(row, preset)):
                 allowed = any(fnmatch(name, pattern) for pattern in PRESETS_DECIDE)
                 assert allowed, f"{table.name}, {row.label}: {name} is the preset {preset}'s"
+
+
+def names(settings: Settings) -> list[str]:
+    found = []
+    for section, values in settings.model_dump().items():
+        found += [f"{section}.{name}" for name in values] if isinstance(values, dict) else [section]
+    return found
+
+
+def test_every_setting_is_pinned_or_a_presets() -> None:
+    """A new setting is put into one of the two lists; none is in both."""
+    for name in names(config.load()):
+        decided = any(fnmatch(name, pattern) for pattern in PRESETS_DECIDE)
+        assert decided != pinned(name), f"{name}: pinned {pinned(name)}, presets decide {decided}"
+    given = config.load(preset_name="small-multi")
+    assert (given.net.centred, given.finetune.centred) == (True, True)  # what follows is not so by itself
+    found = settings(row_of("main", "CAPro"), "small-multi")
+    assert (found.net.centred, found.finetune.centred, found.match.own_neighbour) == (False, False, False)
+
+
+def test_rows_of_the_paper_correct_no_label_before_an_epoch_of_step_2() -> None:
+    """`small` corrects at once since its heads know the anchors; rows of the paper start from step 1."""
+    small, capro = config.load(preset_name="small"), row_of("main", "CAPro").overrides
+    assert small.train.correct_after == 0
+    assert row_settings(small, capro).train.correct_after == 1  # a sixth of 8 epochs
+    longer = config.update(small, ["train.epochs=30"])
+    assert row_settings(longer, capro).train.correct_after == 5
+    assert row_settings(config.update(small, ["train.epochs=1"]), capro).train.correct_after == 0
+    assert row_settings(small, ()) == small  # the product's row
+    google = config.load(preset_name="google500")
+    assert row_settings(google, capro).train.correct_after == 20
 
 
 def test_no_row_has_a_setting_that_presets_decide_but_that_of_its_own_axis() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from capro import config
 from capro.bench import Bench, bench
 from capro.bench.store import SharedRun
 from capro.data.manifest import manifest_of
@@ -18,6 +19,7 @@ from capro.run.directory import Run
 from capro.run.lock import LOCK
 from capro.run.progress import Lines
 from capro.stages import PLAN
+from capro.text import wordnet
 from tests import squares as tiny
 
 pytestmark = pytest.mark.slow
@@ -100,6 +102,24 @@ def test_a_row_that_is_refused_says_what_to_do(done: Bench) -> None:
     assert "--set baselines.verified=FILE" in problem
 
 
+def test_rows_that_learn_from_verified_samples_say_so(done: Bench, data: Path) -> None:
+    given = config.update(done.settings, [f"baselines.verified={data / 'train_truth.csv'}"])
+    work = Bench(done.folder, given, (0,))
+    bench(work, "main", rows=["CleanNet", "MentorNet", "k-NN label vote"])
+    text = (done.folder / "tables" / "main.md").read_text()
+    for label in ("CleanNet", "MentorNet"):
+        assert f"| {label} (has seen verified labels) |" in text
+    assert "| k-NN label vote |" in text
+
+
+def test_a_row_whose_prototypes_would_never_be_updated_is_refused(done: Bench) -> None:
+    """Two epochs: with an update every 5 epochs the row would measure prototypes that nobody polished."""
+    found = bench(Bench(done.folder, done.settings, (0,)), "frequency", rows=["5"])["rows"]
+    assert found["1"]["figures"]
+    assert not found["5"]["figures"]
+    assert "every 5 epochs, and step 2 has 2 epochs (give it 5 epochs or more" in found["5"]["problem"]
+
+
 def test_row_that_cannot_run_is_told(done: Bench) -> None:
     found = bench(done, "text", rows=["xlnet, our enhancement"])
     assert found["rows"]["no text: random anchors"]["figures"]
@@ -149,6 +169,25 @@ def test_a_second_test_set_has_columns_of_its_own(data: Path, tmp_path: Path) ->
     novel.write_text("lime\n")
     opened = bench(replace(work, novel=novel), "openset", rows=["CAPro"])["rows"]["Vanilla"]["figures"][0]
     assert opened["C-F1 mean"] > opened["C-F1 mean on elsewhere/train"]
+    lines = (tmp_path / "out/tables/openset-curves.csv").read_text().splitlines()
+    by_row = Counter(line.partition(",")[0] for line in lines[1:])
+    assert by_row == {f"{row}{on}": 101 for row in ("Vanilla", "CAPro") for on in ("", " on elsewhere/train")}
+    own = [float(line.split(",")[-1]) for line in lines if line.startswith("Vanilla,")]
+    assert sum(own) / 101 == pytest.approx(opened["C-F1 mean"], abs=1e-4)
+    figures = [(tmp_path / "out/tables" / name).read_text() for name in ("openset.svg", "openset.2.svg")]
+    assert ["on elsewhere/train" in text for text in figures] == [False, True]
+    assert all(f">{row}</text>" in text for text in figures for row in ("Vanilla", "CAPro"))
+
+
+def test_novel_classes_may_be_named_by_their_wordnet_ids(data: Path, tmp_path: Path) -> None:
+    classes = tmp_path / "classes.yaml"
+    named = {"crimson": "n04963588", "azure": "n04969242", "lime": "lime.n.06"}
+    classes.write_text("".join(f"- name: {name}\n  sense: {sense}\n" for name, sense in named.items()))
+    (tmp_path / "novel.txt").write_text(f"17 {wordnet.resolve('lime.n.06').wnid}\n")
+    settings = tiny.settings(data, f"data.classes={classes}")
+    work = Bench(tmp_path / "out", settings, (0,), novel=tmp_path / "novel.txt")
+    bench(work, "openset", rows=["Vanilla"])
+    assert (tmp_path / "out" / "openset" / "novel.txt").read_text() == "lime\n"
 
 
 def test_open_set(done: Bench, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capro.bench.figure import draw
 from capro.bench.summary import paired, results_csv, results_markdown, spread
 from tests.bench.cases import result
 
@@ -38,6 +39,14 @@ def test_markdown() -> None:
     assert "A note." in text
     widths = {line.count("|") - line.count("\\|") for line in text.splitlines() if "|" in line}
     assert len(widths) == 1
+
+
+def test_a_remark_stands_behind_the_name_of_its_row() -> None:
+    made = result()
+    made.rows[1].label, made.rows[1].remark = "CleanNet", "has seen verified labels"
+    assert "| CleanNet (has seen verified labels) | 70.0" in results_markdown(made)
+    assert "t,CleanNet (has seen verified labels),0,top1,0.7" in results_csv(made)
+    assert "CleanNet (has seen verified labels)" in draw(made)
 
 
 def test_csv_has_every_value() -> None:

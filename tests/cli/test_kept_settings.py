@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from capro.review.log import Decision, Log
 from capro.run.directory import Run
 from capro.run.lock import alone_in
 from capro.stages import run_all
@@ -102,7 +103,7 @@ def test_verdicts_that_are_replaced_are_announced_and_kept(run: Path, capro: Any
     code, _, err = capro("run", "--run", run, "--set", "plus.ask_below=0.2")
     assert code == 0, err
     assert (
-        f"clean is done again: plus.ask_below was 0.5, is 0.2; what it left is kept in {run / 'clean.1'}"
+        f"clean is done again: plus.ask_below was 0.5, is 0.2; the old result is kept in {run / 'clean.1'}"
         in err
     )
     assert (run / "clean.1" / "verdicts.parquet").read_bytes() == old
@@ -122,7 +123,7 @@ def test_a_stage_does_not_use_what_other_settings_have_made(run: Path, capro: An
     assert (run / "finetune" / "model.safetensors").read_bytes() == model
     code, _, err = capro("match", "--run", run, "--set", "finetune.lr=0.04")
     assert code == 2
-    assert "finetune.lr=0.04: decides the finetune stage, which this command does not do" in err
+    assert "finetune.lr=0.04: a setting of the finetune stage, which this command does not do" in err
     assert (run / "run.yaml").read_bytes() == before
 
 
@@ -141,6 +142,38 @@ def test_what_a_setting_has_not_reached_is_not_taken_out(run: Path, capro: Any, 
     assert capro("export", run, "--out", tmp_path / "a")[0] == 0
     assert capro("export-model", run, "--out", tmp_path / "b")[0] == 0
     assert "top_k: 3" in (tmp_path / "b" / "README.md").read_text("utf-8")
+
+
+def test_what_a_person_has_decided_since_is_not_left_out_in_silence(
+    run: Path, capro: Any, tmp_path: Path
+) -> None:
+    samples = Run.open(run).issues()
+    sample = str(samples.loc[samples["corrected_label"].notna(), "id"].iloc[0])
+    log = Log(run / "review" / "decisions.sqlite")
+    log.decide([Decision(sample, "out")], who="me")
+    log.close()
+    refused = [
+        ["export", run, "--out", tmp_path / "a"],
+        ["export-model", run, "--out", tmp_path / "b"],
+        ["report", run],
+        ["clean", "--run", run],
+        ["finetune", "--run", run],
+    ]
+    for words in refused:
+        code, _, err = capro(*words)
+        assert code == 2, words
+        assert "the match stage is out of date: a person has decided since" in err
+        assert f"hint: `capro run --run {run}` does it again" in err
+    code, _, err = capro("evaluate", run)  # it measures what there is
+    assert code == 0, err
+    assert "warning: a person has decided since: these figures are of the results before" in err
+    assert "a person has decided since" in capro("run", "--run", run, "--dry-run")[1]
+    done_again(run)
+    assert capro("run", "--run", run)[0] == 0
+    assert done_again(run) == ["match", "posterior", "clean", "finetune", "evaluate"]
+    assert "decided since" not in capro("evaluate", run)[2]
+    assert capro("export", run, "--out", tmp_path / "a")[0] == 0
+    assert sample in (tmp_path / "a" / "dropped.csv").read_text("utf-8")
 
 
 def test_a_stage_that_fails_keeps_the_settings_of_those_before_it(

@@ -239,7 +239,10 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean(data: Path, tmp_path: Path) -> Non
     text = output.decode()
     assert os.waitstatus_to_exitcode(status) == 130, text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is visible
-    assert text.splitlines()[-2:] == ["error: interrupted", "hint: the same command goes on where it stopped"]
+    assert text.splitlines()[-2:] == [
+        "error: interrupted",
+        "hint: give the same command again: it continues where it stopped",
+    ]
     assert "▶ pretrain" in text
 
 

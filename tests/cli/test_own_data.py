@@ -50,12 +50,11 @@ def test_a_run_without_texts_stops_and_its_hints_work(tmp_path: Path, capro: Cap
     code, out, _ = capro("scan", data, "--run", run)
     assert code == 0
     assert (
-        "columns that were not read: 'Bildtext'; --text-column, --description-column or --tags-column reads one"
+        "columns that were not read: 'Bildtext'; to read one, give --text-column, --description-column or --tags-column"
         in out
     )
     assert (
-        "warning: 30 of 30 training samples (100\N{NO-BREAK SPACE}%) have no text, so that a run will stop"
-        in out
+        "warning: 30 of 30 training samples (100\N{NO-BREAK SPACE}%) have no text, so a run will stop" in out
     )
     code, _, error = capro("run", "--data", data, "--run", run, *FAST)
     assert code == 2
@@ -102,14 +101,14 @@ def test_without_texts_on_purpose_nothing_claims_a_text(
     code, out, _ = capro("doctor", path)
     assert "no training sample has a text: labels and pictures decide" in out
     assert "texts of similar pictures" not in out
-    assert "about" not in out or "anchors against the rest" not in out
+    assert "about" not in out or "comparing anchors with" not in out
     code, out, _ = capro("report", path)
     page = (path / "report" / "report.html").read_text("utf-8")
     assert "No training image has a text, so there is nothing to match" in page
-    assert "became anchors without a text" in page
-    assert "their texts, helped by" not in page
+    assert "without a text became anchors" in page
+    assert "their texts, together with" not in page
     code, out, _ = capro("match", "--run", path)
-    assert "12 of them have no text and were chosen by their pictures" in out
+    assert "12 of them have no text and were chosen as typical pictures" in out
 
 
 def test_one_class_without_texts_is_named(tmp_path: Path, capro: Capro) -> None:
@@ -118,7 +117,7 @@ def test_one_class_without_texts_is_named(tmp_path: Path, capro: Capro) -> None:
     code, _, error = capro("classes", "show", "--run", run, "--set", f"data.classes={data / 'classes.yaml'}")
     assert code == 0
     assert (
-        "warning: no sample of lime has a text: anchors there rest on texts of similar pictures, or are the most"
+        "warning: no sample of lime has a text: anchors there are chosen by the texts of similar pictures, or"
         in error
     )
 
@@ -135,7 +134,14 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path, capro: Capro, texts
     del done["result"]["texts"]  # it was not counted there
     stage.write_text(json.dumps(done))
     summary = json.loads((run / "scan" / "summary.json").read_text())
-    for newer in ("columns", "joined_labels", "alike_labels", "guessed_encodings", "ignored_tables"):
+    for newer in (
+        "columns",
+        "joined_labels",
+        "alike_labels",
+        "guessed_encodings",
+        "ignored_tables",
+        "doubtful_lines",
+    ):
         del summary[newer]
     (run / "scan" / "summary.json").write_text(json.dumps(summary))
     code, out, _ = capro("scan", data, "--run", run, "--classes", data / "classes.yaml")
@@ -190,7 +196,7 @@ def test_tables_from_excel(tmp_path: Path, capro: Capro, encoding: str) -> None:
     assert code == 0
     assert "metadata: 30 of 30 rows matched a file" in out
     assert "title from 'Alt Text'" in out
-    assert ("metadata.csv is not UTF-8 and was read as cp1252; --encoding NAME" in out) == (
+    assert ("metadata.csv is not UTF-8 and was read as cp1252; if letters look wrong" in out) == (
         encoding == "cp1252"
     )
     manifest = pd.read_parquet(tmp_path / "run" / "scan" / "manifest.parquet")
@@ -256,10 +262,10 @@ def test_some_checked_samples_give_estimates_with_intervals(tmp_path: Path, capr
     code, out, error = capro("evaluate", run, "--truth", some)
     assert code == 0, error
     assert "10 of 30 training samples have a true label: the figures are estimates" in out
-    assert "estimated from the truth" in out
+    assert "estimated from true labels" in out
     assert "95 % interval" in out
-    assert "1 names in the file are no training sample" in out
-    assert "no class of the run, so that no label is true there: 'Lime' (1)" in out
+    assert "1 names in the file are not ids of training samples" in out
+    assert "not a class of the run; no label of these samples counts as right: 'Lime' (1)" in out
     code, out, _ = capro("evaluate", run, "--truth", some, "--json")
     found = json.loads(out)["truth"]
     low, high = found["intervals"]["web_label_accuracy"]

@@ -59,7 +59,7 @@ def test_help_imports_no_heavy_package(words: list[str]) -> None:
 def test_scan_prints_a_table_or_json(folder: Path, tmp_path: Path) -> None:
     done = capro("scan", folder, "--run", tmp_path / "run")
     assert done.returncode == 0
-    assert "6 rows in the source = 6 read + 0 quarantined" in done.stdout
+    assert "6 rows in the source = 6 samples + 0 quarantined" in done.stdout
     # no bar where stderr is no terminal
     assert re.fullmatch(r"scan: done in \d+ s\nno preset was named: small is used, .*\n", done.stderr)
     again = capro("scan", folder, "--run", tmp_path / "run", "--json")
@@ -164,7 +164,7 @@ def test_a_launcher_that_ends_a_rank_gets_a_sentence(
     assert caught.value.code == 128 + signal.SIGTERM
     error, hint = capsys.readouterr().err.splitlines()
     assert error.startswith("error: ended by the launcher")
-    assert hint == "hint: the same command goes on where it stopped"
+    assert hint == "hint: give the same command again: it continues where it stopped"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # a second one ends it at once
 
 

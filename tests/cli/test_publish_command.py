@@ -90,7 +90,7 @@ def test_a_data_set_is_published_and_read_back(made: dict[str, Path], hub: Hub, 
         == {*there.files} - {".gitattributes"}
     )
     note = json.loads((made["dataset"] / "export.json").read_text())
-    assert f"pictures: {note['samples']}, whole" in err
+    assert f"pictures: {note['samples']}, unchanged" in err
     assert "visible to: private" in err
     assert f"listed without a picture, with ids and texts: {note['dropped']} samples" in err
     texts = next(line for line in err.splitlines() if line.startswith("texts of the web"))
@@ -217,7 +217,7 @@ def test_what_somebody_else_commits_meanwhile_is_not_overwritten(
     hub.repositories["models/ann/m"] = there = Repository(private=False)
     hub.meanwhile = lambda: there.commits.append("f" * 40)
     code, _, err = capro("push", made["model"], "ann/m", "--yes")
-    assert (code, "changed by somebody else meanwhile" in err) == (2, True)
+    assert (code, "changed by somebody else in the meantime" in err) == (2, True)
     assert [*there.files] == [".gitattributes"]
 
 
@@ -245,7 +245,7 @@ def test_an_interrupted_upload_publishes_nothing_and_goes_on(
     hub.meanwhile = interrupt
     _, err = process.communicate(timeout=100)
     assert process.returncode == 130, err
-    assert "error: interrupted\nhint: the same command goes on" in err
+    assert "error: interrupted\nhint: give the same command again" in err
     assert [*hub.repositories["models/ann/m"].files] == [".gitattributes"]
     hub.meanwhile = lambda: None
     code, _, err = capro("push", made["model"], "ann/m", "--yes")
@@ -305,5 +305,5 @@ def test_from_python(made: dict[str, Path], hub: Hub, capsys: pytest.CaptureFixt
     shown: list[Any] = []
     assert push(made["model"].parent / "saved", "ann/q", agree=shown.append) is None  # type: ignore[arg-type]
     assert any(line.startswith("issues.parquet: ids, labels and evidence of 24") for line in shown[0])
-    with pytest.raises(CaproError, match="has a folder already"):
+    with pytest.raises(CaproError, match="is in a folder already"):
         CAPro.load(made["model"]).push("ann/q", yes=True)

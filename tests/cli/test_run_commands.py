@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from capro.bench import TABLES
 from capro.cli import main
 from capro.run.directory import Run
 from capro.stages import run_all
@@ -72,7 +73,24 @@ def test_bench(run: Run, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
     assert '"taken"' in next((tmp_path / "out").rglob("events.jsonl")).read_text()
     pinned = ["--set", "train.lambda_bts=0.5", "--set", "train.epochs=1"]
     assert call(monkeypatch, "bench", "main", "--row", "k-NN label vote", *words, *pinned) == 0
-    note = "train.lambda_bts: for the row 'capro, settings as given' alone"
+    note = "train.lambda_bts: used in the row 'capro, settings as given' only"
     assert note in " ".join(capsys.readouterr().err.split())
     assert call(monkeypatch, "bench", "mian", *words) == 2
     assert "did you mean 'main'?" in capsys.readouterr().err
+
+
+def test_bench_all_leaves_out_a_table_that_the_data_has_no_form_for(
+    monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
+) -> None:
+    """Open-set recognition needs one label per sample; the tables after it are made all the same."""
+    data = tiny.write_data(tmp_path / "data", train=8, test=3, noise=2, multi=True)
+    settings = tiny.settings(data, multi=True)
+    (tmp_path / "tiny.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
+    words = ["--data", data, "--run", tmp_path / "out", "--seeds", 1, "--config", tmp_path / "tiny.yaml"]
+    monkeypatch.setattr("capro.bench.TABLES", {name: TABLES[name] for name in ("openset", "policy")})
+    assert call(monkeypatch, "bench", "all", *words) == 0
+    out = capsys.readouterr()
+    assert "table openset is left out: open-set recognition needs one label per sample" in out.err
+    assert "| CAPro's rule |" in out.out
+    assert call(monkeypatch, "bench", "openset", *words) == 2  # asked for by name, it is an error
+    assert "hint: use another table" in capsys.readouterr().err

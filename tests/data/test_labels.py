@@ -30,12 +30,12 @@ def test_numbers_follow_the_order_of_the_classes() -> None:
 
 def test_a_label_outside_the_list_is_refused_or_open() -> None:
     found = manifest("single", [["a"], ["z"]])
-    with pytest.raises(DataError, match="1 labels are not in the class list, for example 'z'") as caught:
+    with pytest.raises(DataError, match="1 labels are not among the classes, for example 'z'") as caught:
         labels_of(found, np.arange(2), ["a"])
     assert "classes.yaml" in caught.value.hint
     assert labels_of(found, np.arange(2), ["a"], others="leave out").tolist() == [0, -1]
     assert known_labels(found, np.arange(2), ["a"]).tolist() == [0, -1]
-    with pytest.raises(DataError, match="not in the class list"):
+    with pytest.raises(DataError, match="not among the classes"):
         known_labels(manifest("multi", [["z"]]), np.arange(1), ["a"])
 
 

@@ -123,7 +123,7 @@ def test_one_picture_is_one_request_of_its_own_bytes(flaky: type[Flaky], tmp_pat
 def test_a_shard_that_is_gone_is_named(flaky: type[Flaky], tmp_path: Path) -> None:
     manifest, _ = scan_it(put_tree(shards(tmp_path / "d"), "flaky://bucket/shards"), tmp_path / "out")
     ObjectPath("flaky", "bucket/shards/00000.tar").remove()
-    with pytest.raises(DataError, match="image of sample train/00000/0 is gone: no such object"):
+    with pytest.raises(DataError, match="image of sample train/00000/0 cannot be read: no such object"):
         ImageStore(manifest).read(0)
 
 

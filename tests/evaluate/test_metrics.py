@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 from scipy.stats import binomtest
 from sklearn import metrics as theirs
 from sklearn.calibration import calibration_curve
@@ -34,7 +35,7 @@ def test_single_label_equals_scikit_learn(case) -> None:
     y = np.random.default_rng(seed + 1).integers(0, c, n)
     taken = scores.argmax(axis=1)
     assert ours.top_k_accuracy(scores, y, 1) == pytest.approx(theirs.accuracy_score(y, taken))
-    matrix = ours.confusion(scores, y)
+    matrix = ours.confusion(scores, y).toarray()
     np.testing.assert_array_equal(matrix, theirs.confusion_matrix(y, taken, labels=np.arange(c)))
     recall = theirs.recall_score(y, taken, labels=np.arange(c), average=None, zero_division=np.nan)
     np.testing.assert_allclose(ours.class_accuracy(scores, y), recall)
@@ -139,7 +140,7 @@ def test_a_perfectly_calibrated_model_has_no_error() -> None:
 
 
 def test_confusion_pairs_are_ordered() -> None:
-    matrix = np.array([[5, 1, 3], [0, 9, 1], [3, 0, 0]])
+    matrix = sparse.csr_array([[5, 1, 3], [0, 9, 1], [3, 0, 0]])
     found = ours.confusion_pairs(matrix, top=3)
     assert [(p.true, p.taken, p.times) for p in found] == [(0, 2, 3), (2, 0, 3), (0, 1, 1)]
     assert found[1].share == 1.0
@@ -212,3 +213,18 @@ def test_the_interval_is_wilsons(samples: int, share: float) -> None:
 
 def test_nothing_has_no_interval() -> None:
     assert np.isnan(ours.wilson(float("nan"), 0)).all()
+
+
+@given(cases)
+def test_confusion_of_several_labels_equals_its_definition(case) -> None:
+    seed, n, c, coarse = case
+    scores = draw(seed, n, c, coarse=coarse)
+    y = np.random.default_rng(seed + 1).integers(0, 2, (n, c))
+    named = ours.top_decisions(scores, 3)
+    slow = np.zeros((c, c), dtype=np.int64)
+    for row in range(n):
+        for i in range(c):
+            slow[i, i] += bool(y[row, i] and named[row, i])
+            for j in range(c):
+                slow[i, j] += bool(y[row, i] and not named[row, i] and named[row, j] and not y[row, j])
+    np.testing.assert_array_equal(ours.confusion_multi(scores, y).toarray(), slow)

@@ -120,6 +120,14 @@ def test_class_list(tmp_path: Path) -> None:
     file = tmp_path / "novel.txt"
     file.write_text("# novel\nant\n\nbee\nant\n")
     assert open_set.read_class_list(file, ["ant", "bee", "cat"]) == ["ant", "bee"]
+    file.write_text("0 n02206856\nant  # the insect\nn09999999 cat\n")
+    ids = {"n02206856": "bee", "n02121620": "cat"}
+    with pytest.raises(DataError, match=r"novel.txt:3: no class 'n09999999 cat'"):
+        open_set.read_class_list(file, ["ant", "bee", "cat"], ids)
+    file.write_text("0 n02206856\nant  # the insect\n")
+    assert open_set.read_class_list(file, ["ant", "bee", "cat"], ids) == ["bee", "ant"]
+    with pytest.raises(DataError, match=r"novel.txt:1: no class '0 n02206856'"):
+        open_set.read_class_list(file, ["ant", "cat"], ids)
     file.write_text("ant\nbea\n")
     with pytest.raises(DataError, match=r"novel.txt:2: no class 'bea'") as error:
         open_set.read_class_list(file, ["ant", "bee"])

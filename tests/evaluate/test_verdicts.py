@@ -67,7 +67,7 @@ def test_columns_and_values_by_hand() -> None:
 def test_sentences_say_what_decided() -> None:
     said = verdicts.single_label(evidence()).set_index("id")["evidence"]
     assert said["a"].startswith(
-        f"Anchor of '{CLASSES[0]}': its own text and the texts of 1 similar picture are "
+        f"Anchor of '{CLASSES[0]}': its own text and the texts of 1 similar picture have "
     )
     assert "0.25" in said["a"]
     assert f"from '{CLASSES[0]}' to '{CLASSES[1]}'" in said["b"]
@@ -100,9 +100,14 @@ def test_texts_that_counted_are_named() -> None:
             True,
             "text",
             0.25,
-            "its own text and the texts of 1 similar picture are 0.25 from the class's meaning",
+            "its own text and the texts of 1 similar picture have a distance of 0.25 to the class text",
         ),
-        (False, "text", 0.25, "it has no text, and the texts of 1 similar picture are 0.25 from"),
+        (
+            False,
+            "text",
+            0.25,
+            "it has no text, and the texts of 1 similar picture have a distance of 0.25 to",
+        ),
         (
             False,
             "picture",
@@ -142,7 +147,7 @@ def test_a_posterior_names_only_evidence_that_exists(own: bool, given: int, part
 def test_keep_without_proof_says_so() -> None:
     p = np.array([[0.4, 0.5, 0.1]] * 4, np.float32)
     changed = evidence(fused=p, decisions=np.full(4, int(Decision.KEEP)), corrected=np.zeros(4, int))
-    assert "since nothing is sure" in verdicts.single_label(changed)["evidence"][0]
+    assert "since no class is sure" in verdicts.single_label(changed)["evidence"][0]
 
 
 def test_multi_label_has_a_row_per_sample_with_lists_and_one_per_pair() -> None:

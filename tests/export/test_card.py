@@ -85,6 +85,32 @@ def test_a_card_names_the_licence_that_was_given_and_data_of_the_hub(run: Run, m
     assert data.eval_results[0].dataset_type == "ann/crawl"
 
 
+@pytest.mark.parametrize(
+    ("chosen", "base"),
+    [
+        (["net.backbone=facebook/dinov2-small"], "facebook/dinov2-small"),
+        (["net.backbone=resnet50", "net.weights=timm/resnet50.a1_in1k"], "timm/resnet50.a1_in1k"),
+        (["net.backbone=facebook/dinov2-small", "net.weights=mine/own.safetensors"], None),  # a file
+        (["net.backbone=models/dino"], None),  # a folder of this machine
+        (["net.backbone=models/gone"], None),  # one that was there
+        (["net.backbone=small"], None),
+    ],
+)
+def test_a_card_names_the_model_of_the_hub_that_training_began_with(
+    chosen: list[str],
+    base: str | None,
+    run: Run,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (tmp_path / "models" / "dino").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    data = ModelCard(model_card(run.with_settings(settings.update(run.settings, chosen)), config)).data
+    assert data.base_model == base
+
+
 def test_without_a_test_set_a_card_has_no_figures(
     run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

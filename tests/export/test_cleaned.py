@@ -282,11 +282,11 @@ def _replace_by_pipe(picture: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "content": (lambda picture: picture.write_bytes(b"another"), "its content is another"),
+    "content": (lambda picture: picture.write_bytes(b"another"), "its content has changed"),
     "link": (_replace_by_link, "it is a link out of the data folder"),
     "link to the same": (_replace_by_link_to_a_copy, "it is a link out of the data folder"),
     "gone": (Path.unlink, r"it is gone \(No such file or directory\)"),
-    "pipe": (_replace_by_pipe, "it is no file"),
+    "pipe": (_replace_by_pipe, "it is not a file"),
 }
 
 

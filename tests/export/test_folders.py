@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import multiprocessing
 import os
 import signal
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from capro.errors import RunError
 from capro.export.folders import TEMPORARY, new_folder, safe_name, safe_names
@@ -107,3 +110,29 @@ def test_safe_names() -> None:
         assert not name.startswith("-")
         assert len(name.encode()) < 200
     assert safe_name("tiger cat") == "tiger_cat"
+
+
+def _one_by_one(names: list[str]) -> list[str]:
+    """A slow reference: the first number that is free."""
+    used: list[str] = []
+    for name in names:
+        base = safe_name(name)
+        tried = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
+        used.append(next(each for each in tried if each.casefold() not in {old.casefold() for old in used}))
+    return used
+
+
+@given(
+    st.lists(st.sampled_from(["a", "A", "a-2", "A-2", "a/", "/a", "?", "!", "a-3", "unnamed"]), unique=True)
+)
+def test_names_get_the_first_free_number(names: list[str]) -> None:
+    assert [*safe_names(names).values()] == _one_by_one(names)
+
+
+def test_many_labels_without_letters_take_no_quadratic_time() -> None:
+    labels = ["!" * (number % 150 + 1) + "?" * (number // 150 + 1) for number in range(20_000)]
+    begin = time.process_time()
+    found = safe_names(labels)
+    assert time.process_time() - begin < 5  # it was minutes
+    assert len(set(found.values())) == 20_000
+    assert found[labels[-1]] == "unnamed-20000"

@@ -44,7 +44,7 @@ def test_a_scan_says_what_is_wrong_with_the_crawl(home: Path, capro: Capro) -> N
     assert wrong_hints(out + error) == []
     rows = crawl.pictures + len(BROKEN) + crawl.rows_without_file
     bad = len(BROKEN) + crawl.rows_without_file
-    assert f"{rows} rows in the source = {crawl.pictures} read + {bad} quarantined" in out
+    assert f"{rows} rows in the source = {crawl.pictures} samples + {bad} quarantined" in out
     assert "title from 'Alt Text', description from 'page title'" in out
     assert "columns that were not read: 'Quelle'" in out
     assert "metadata.csv is not UTF-8 and was read as cp1252" in out
@@ -66,7 +66,7 @@ def test_a_crawl_whose_texts_are_not_found_stops_and_each_way_on_works(home: Pat
     code, out, error = capro(*scan)
     assert code == 0, error
     assert "training samples (100\N{NO-BREAK SPACE}%) have no text" in out
-    assert "'Bildtext', 'Überschrift', 'Quelle'; --label-column, --text-column" in out
+    assert "'Bildtext', 'Überschrift', 'Quelle'; to read one, give --label-column, --text-column" in out
     code, _, error = capro("run", "--run", "runs/crawl")
     assert code == 2
     assert "columns that were not read: Bildtext, Überschrift, Quelle" in error
@@ -94,7 +94,7 @@ def test_from_the_crawl_to_a_prediction(home: Path, capro: Capro) -> None:
     assert code == 0, error
     code, out, error = capro(*scan, *quick, "--join-labels")  # what the warning asks for
     assert code == 0, error
-    assert "label 'Boat' was joined to 'boat'" in out
+    assert "label 'Boat' was joined with 'boat'" in out
     assert "separate classes" not in out
     code, out, error = capro(*suggest)
     assert code == 0, error
@@ -131,7 +131,8 @@ def test_from_the_crawl_to_a_prediction(home: Path, capro: Capro) -> None:
     )
     code, out, error = capro("evaluate", "runs/crawl", "--truth", "checked.csv")
     assert out.startswith(
-        "no test split: nothing to compare on\n20 of 300 training samples have a true label"
+        "no test split, so the models were not compared: give other data with --on\n"
+        "20 of 300 training samples have a true label"
     )
     code, out, error = capro("evaluate", "runs/crawl", "--truth", "checked.csv", "--json")
     assert code == 0, error

@@ -12,7 +12,7 @@ from capro.graph.budget import LEAST_BYTES, Budget, RowReader, release
 
 
 def test_a_tiny_budget_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"a memory budget of 0\.001 GB") as caught:
+    with pytest.raises(ConfigError, match=r"0\.001 GB of memory is too little") as caught:
         Budget(1 << 20, tmp_path)
     assert "match.memory_gb" in caught.value.hint
     assert Budget(LEAST_BYTES, tmp_path).bytes == LEAST_BYTES

@@ -25,7 +25,7 @@ def test_the_data_is_json_and_complete(data: Any) -> None:
         "What was done",
         "What it brought",
     ]
-    assert "takes 15\xa0% of the web labels to be wrong" in data["summary"][1]["text"]
+    assert "judges 15\xa0% of the web labels to be wrong" in data["summary"][1]["text"]
     assert len(data["map"]["items"]) == SIZE
     assert all(place is not None for place in data["samples"]["place"])
     first = data["matches"]["classes"][0]
@@ -47,7 +47,7 @@ def test_several_labels(tmp_path: Path) -> None:
     assert data["threshold"]["capro"]["recall"][0] == 1
     assert "labels were missing" in data["summary"][1]["text"]
     text = page.render(data)
-    assert "there is no single confusion" in text
+    assert "there is no confusion matrix" in text
     assert "From which probability" in text
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from capro import config
+from capro.method.anchors import match
 from capro.report import galleries, page
+from capro.run.artefacts import CLASS_TEXTS, TEXTS
 from capro.run.directory import Run
+from capro.train.setup import training_set
 from tests.report.made import SIZE, collected
 
 
@@ -26,3 +33,20 @@ def test_many_classes_leave_out_those_with_least_change(run: Run, monkeypatch: p
     data = collected(run)
     assert len(data["galleries"]["classes"]) == 2
     assert "The 2 classes of 4 with most change" in page.render(data)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_distances_of_matches_are_those_of_the_stage(run: Run, own: bool) -> None:
+    """As `capro match` measures them, also where a text is in its own neighbourhood."""
+    here = replace(run, settings=config.update(run.settings, [f"match.own_neighbour={own}", "match.k=3"]))
+    training = training_set(here)
+    found = match(
+        np.asarray(here.read(TEXTS)), here.read(CLASS_TEXTS), training.labels.numpy(), k=3, top_k=galleries.TOP,
+        ids=training.row_ids, own_neighbour=own,
+    ).gallery  # fmt: skip
+    shown = collected(here)["matches"]["classes"]
+    assert shown
+    for row in shown:
+        of_class = found.distance[found.label == row["label"]]
+        nearest = np.sort(of_class[~np.isnan(of_class)])[: galleries.TOP]
+        np.testing.assert_allclose(row["text_distance"], nearest, atol=6e-4)

@@ -16,7 +16,7 @@ def test_harm_is_said() -> None:
 
 def test_anchors_are_said_by_what_chose_them() -> None:
     text = sentences.was_done(None, {"text": 3, "picture": 1, "chance": 2}, multi=False)
-    assert text.startswith("3 images became anchors: their texts, helped by")
-    assert "1 image became anchors without a text: their pictures are the most typical" in text
+    assert text.startswith("3 images became anchors: their texts, together with")
+    assert "1 image without a text became anchors: they are the most typical" in text
     assert text.endswith("2 images were drawn at random as anchors.")
     assert sentences.was_done(None, {}, multi=False) == ""

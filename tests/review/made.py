@@ -58,6 +58,12 @@ def make_run(folder: Path, *, multi: bool = False, per_class: int = 8) -> Run:
     return run
 
 
+def clean_anew(run: Run, seed: int = 1) -> None:
+    """Other verdicts, as after an Apply."""
+    evidence = make_evidence(setup.training_set(run), seed)
+    fake_stage(run, "clean", lambda here: _write(here, evidence), again=seed)
+
+
 def _write(folder: Path, evidence: verdicts.Evidence) -> None:
     write_array(folder / CLEANED_LABELS.file, evidence.corrected)
     write_array(folder / FUSED_SCORES.file, keep({"fused": np.asarray(evidence.fused, dtype=np.float32)}))

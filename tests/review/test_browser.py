@@ -8,17 +8,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
+import numpy as np
 import pytest
 
 from capro.review.log import Log, log_file
 from capro.review.serving import Review
+from capro.review.views import Views
 from capro.run.directory import Run
 from tests.browsing import MARKS, WatchedPage, browser
 from tests.made_up import CLASSES
-from tests.review.made import make_run
+from tests.review.made import clean_anew, make_run
 
 __all__ = ["browser"]
 pytestmark = MARKS
@@ -27,9 +31,14 @@ READY = "html[data-ready]"
 
 @pytest.fixture
 def review(run: Run) -> Iterator[Review]:
-    made = Review(run, work=lambda _path: iter(["[1/1] clean"])).start()
+    made = Review(run, work=_other_verdicts).start()
     yield made
     made.stop()
+
+
+def _other_verdicts(path: Path) -> Iterator[str]:
+    clean_anew(Run.open(path))
+    yield "[1/1] clean"
 
 
 class Watched(WatchedPage):
@@ -179,7 +188,7 @@ def test_by_mouse(watched: Watched, review: Review) -> None:
     page.locator("[data-verb=out]").click()
     watched.saved(4)
     page.locator("#more-like").click()
-    page.wait_for_selector("text=Pictures like this one")
+    page.wait_for_selector("text=Pictures similar to this one")
     page.locator("nav a", has_text="Progress").click()
     page.wait_for_selector("h1 >> text=Progress")
 
@@ -238,6 +247,8 @@ def test_at_phone_width(browser: Any, review: Review) -> None:
     page.locator("[data-verb=accept]").tap()
     page.locator("#sure-yes").tap()
     seen.saved(3)
+    page.locator("[data-do=page]").tap()
+    assert page.locator("#scope").inner_text().startswith(f"{len(review.desk.table)} selected")
     box = page.locator("[data-verb=accept]").bounding_box()
     assert box["height"] >= 44
     assert seen.complaints == []
@@ -265,7 +276,8 @@ def test_of_copies_the_best_is_kept_by_key_and_by_button(watched: Watched, revie
     assert page.locator(".bundle .tile").count() == 2
     page.keyboard.press("b")
     page.wait_for_selector("#sure[open]")
-    assert page.locator("#sure-title").inner_text() == "Keep the best of: 2 pictures?"
+    assert page.locator("#sure-title").inner_text() == "Keep the best of 2 near duplicates?"
+    assert "The whole group: 1 stays, 1 picture out as copies." in page.locator("#sure-text").inner_text()
     page.keyboard.press("Enter")
     watched.saved(1)
     page.keyboard.press("z")
@@ -275,6 +287,94 @@ def test_of_copies_the_best_is_kept_by_key_and_by_button(watched: Watched, revie
     page.locator("#sure-yes").click()
     watched.saved(1)
     assert [said.answer for said in review.desk.said.values()] == ["copy"]
+
+
+def test_the_best_of_a_group_that_goes_over_the_page(watched: Watched, review: Review) -> None:
+    desk = review.desk
+    copies = np.where(np.arange(len(desk.table)) < 22, 7, -1)
+    desk.table = replace(desk.table, copies=copies)
+    desk.views = Views(desk.table)
+    page = watched.go("/?copies=any&size=20")
+    assert "20 of 22 near duplicates" in page.locator(".bundle h2").inner_text()
+    page.keyboard.press("b")
+    page.wait_for_selector("#sure[open]")
+    said = page.locator("#sure-text").inner_text()
+    assert "1 stays, 21 pictures out as copies, 2 of the copies not on this page" in said
+    page.keyboard.press("Enter")
+    watched.saved(21)
+    page.keyboard.press("b")
+    watched.until("document.querySelector('#toast').textContent.startsWith('Nothing to do')")
+
+
+def test_the_page_is_selected_and_left_by_buttons(watched: Watched, review: Review) -> None:
+    page, names = watched.page, review.desk.table.names
+    page.locator("[data-do=page]").click()
+    assert page.locator("#scope").inner_text().startswith(f"{len(review.desk.table)} selected")
+    page.locator("[data-do=page]").click()
+    assert page.locator(".selected").count() == 0
+    page.keyboard.press("c")
+    page.wait_for_url(f"**/?label={quote_plus(names[0])}")
+    page.locator("#next-class").click()
+    page.wait_for_url(f"**/?label={quote_plus(names[1])}")
+    page.wait_for_selector(READY, state="attached")
+    page.locator("[data-do=like]").click()
+    page.wait_for_selector("text=Pictures similar to this one")
+    watched.go(f"/sample/3?label={quote_plus(names[1])}")
+    page.locator("[data-do=next]").click()
+    watched.until("location.pathname !== '/sample/3'")
+    page.locator("[data-do=back]").click()
+    watched.until("location.pathname === '/sample/3'")
+    page.keyboard.press("c")
+    page.wait_for_url(f"**/?label={quote_plus(names[2])}")
+    assert not review.desk.said
+
+
+@pytest.mark.parametrize("path", ["/?label=nut&size=20", "/sample/7?order=row"])
+def test_a_page_of_before_apply_accepts_nothing_and_is_read_again(
+    browser: Any, review: Review, path: str
+) -> None:
+    seen = Watched(browser, review.link)
+    page = seen.go(path)
+    before = review.desk.version
+    for _ in _other_verdicts(review.desk.run.path):
+        pass
+    review.desk.reload()
+    page.keyboard.press("a")
+    page.wait_for_selector("#told[open]")
+    assert "Your last action was not saved" in page.locator("#told-text").inner_text()
+    assert page.url == seen.base + path
+    assert page.locator("meta[name=capro-version]").get_attribute("content") == review.desk.version != before
+    page.keyboard.press("a")  # no answer to what nobody has looked at
+    page.wait_for_timeout(300)
+    assert not review.desk.said
+    page.keyboard.press("Enter")
+    page.keyboard.press("a")
+    seen.saved(1)
+    (said,) = review.desk.said.values()
+    row = next(iter(review.desk.said))
+    assert said.proposed == review.desk.table.labels(row, before=False)
+    page.reload()
+    page.wait_for_selector(READY, state="attached")
+    assert page.locator("#told[open]").count() == 0
+    seen.context.close()
+
+
+def test_what_the_server_refuses_is_said_and_not_sent_for_ever(browser: Any, review: Review) -> None:
+    seen = Watched(browser, review.link)
+    page, asked = seen.page, []
+
+    def refuse(route: Any) -> None:
+        asked.append(route.request.url)
+        route.fulfill(status=413, body="The request is too large.")
+
+    page.route("**/decide", refuse, times=1)
+    page.keyboard.press("d")
+    seen.until("document.querySelector('#toast').textContent === 'Not saved: The request is too large.'")
+    assert page.locator("[data-kind=saving]").count() == 0
+    page.keyboard.press("d")
+    seen.saved(1)
+    assert len(asked) == 1
+    seen.context.close()
 
 
 def test_hostile_texts_are_inert(watched: Watched, review: Review) -> None:
@@ -295,6 +395,11 @@ def test_apply_is_announced_and_the_queue_renewed(watched: Watched) -> None:
     page.locator("#apply").click()
     page.locator("#sure-yes").click()
     page.wait_for_selector("text=Applied: the queue is new.")
+    page.locator("#news a").click()
+    page.wait_for_selector(READY, state="attached")
+    page.locator("#apply").click()
+    page.locator("#sure-yes").click()
+    watched.until("document.querySelector('#toast').textContent === 'Applied: nothing is new.'")
 
 
 def test_no_jump_while_pictures_load_and_focus_is_visible(watched: Watched) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from capro.errors import DataError, RunError
 from capro.review.decisions import deciding_person, resolve
-from capro.review.log import Decision, open_log
+from capro.review.log import Decision, log_file, open_log
 from capro.run.directory import Run
+from capro.run.stage import Stage, perform
 
 IDS, CLASSES = ["a", "b", "c", "d"], ["cat", "dog", "cow"]
 
@@ -29,9 +32,23 @@ def test_one_label() -> None:
     assert fixed.picked.tolist() == [True, False, False, False]
 
 
-def test_a_class_that_is_gone_settles_nothing() -> None:
-    fixed = resolve({"a": Decision("a", "labels", yes=("bird",))}, IDS, CLASSES, several=False)
-    assert not fixed.rows.any()
+@pytest.mark.parametrize("said", [{"yes": ("birt",)}, {"yes": ("cat",), "no": ("birt",)}])
+def test_a_decision_with_an_unknown_class_is_refused(said: dict[str, tuple[str, ...]]) -> None:
+    with pytest.raises(DataError, match="decided on 'a', and 'birt' is no class of this run") as found:
+        resolve({"a": Decision("a", "labels", **said)}, IDS, [*CLASSES, "bird"], several=True)  # type: ignore[arg-type]
+    assert "decide on the sample again with `capro review`" in found.value.hint
+    assert "did you mean 'bird'?" in found.value.hint
+
+
+def test_a_log_that_was_emptied_is_refused_where_results_have_decisions_in_them(run: Run) -> None:
+    log_file(run).parent.mkdir(exist_ok=True)
+    log_file(run).touch()
+    assert deciding_person(run) == ""  # killed while it was made
+    perform(run, Stage("clean", lambda _: None, decisions=lambda _: "a"))
+    with pytest.raises(RunError, match="the log of decisions is empty, and there are results"):
+        deciding_person(run)
+    log_file(run).unlink()
+    assert deciding_person(run) == ""
 
 
 def test_several_labels() -> None:
@@ -50,10 +67,10 @@ def test_several_labels() -> None:
 
 
 def test_the_hash_follows_what_is_settled(run: Run) -> None:
-    assert deciding_person(run) == {}
+    assert deciding_person(run) == ""
     log = open_log(run)
     log.decide([Decision("a", "unsure")], who="me")
-    assert deciding_person(run) == {}
+    assert deciding_person(run) == ""
     log.decide([Decision("a", "out", proposed=("cat",))], who="me")
     first = deciding_person(run)
     log.decide([Decision("a", "out")], who="somebody else")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -66,6 +67,66 @@ def test_label_studio_of_others(run: Run, tmp_path: Path) -> None:
     assert replayed(run).decided()[sample].yes == (CLASSES[2],)
 
 
+def _task(sample: str, *annotations: object, **more: object) -> dict[str, object]:
+    return {"data": {"id": sample}, "annotations": [*annotations], **more}
+
+
+def _chosen(*names: object) -> dict[str, object]:
+    return {"result": [{"type": "choices", "value": {"choices": [*names]}}]}
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        (5, "task 2: the task is no mapping but 5"),
+        ({"annotations": {"a": 1}}, "task 2: annotations is no list but {'a': 1}"),
+        ({"annotations": ["x"]}, "task 2: an annotation is no mapping but 'x'"),
+        ({"annotations": [{"result": 5}]}, "task 2: the result is no list but 5"),
+        ({"annotations": [{"result": ["x"]}]}, "task 2: a result is no mapping but 'x'"),
+        (
+            {"annotations": [{"result": [{"type": "choices", "value": "x"}]}]},
+            "task 2: the value of a result is no mapping but 'x'",
+        ),
+        (_task("x", {"result": [{"type": "choices", "value": {"choices": 5}}]}), "task 2: choices are 5"),
+        (_task("x", _chosen({"a": 1})), "task 2: choices are [{'a': 1}], not names"),
+        (_task("x", {"result": [{"type": "rectanglelabels"}]}), "task 2: its annotation has no choices"),
+        ({**_task("x", _chosen("cat")), "data": "x"}, "task 2: data is no mapping but 'x'"),
+        (_task("x", _chosen("cat"), meta=[1]), "task 2: meta is no mapping but [1]"),
+        (_task("x", _chosen("cat"), meta={"capro": "y"}), "task 2: meta.capro is no mapping but 'y'"),
+        (_task("x", _chosen(CLASSES[0]), meta={"capro": {"not_labels": 5}}), "task 2: not_labels are 5"),
+    ],
+)
+def test_tasks_of_another_form_are_refused_with_their_number(
+    several: Run, tmp_path: Path, task: object, text: str
+) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps([_task("y"), task]), "utf-8")
+    with pytest.raises(DataError, match=re.escape(text)):
+        import_decisions(several, file)
+    assert replayed(several).decided() == {}
+
+
+def test_a_cancelled_annotation_decides_nothing(several: Run, tmp_path: Path) -> None:
+    desk = Desk(several)
+    samples = [desk.table.sample_id(row) for row in range(2)]
+    desk.log.close()
+    cancelled = {"was_cancelled": True, "result": []}
+    file = tmp_path / "x.json"
+    file.write_text(
+        json.dumps([_task(samples[0], cancelled), _task(samples[1], _chosen(CLASSES[2]), cancelled)]), "utf-8"
+    )
+    assert import_decisions(several, file) == 1
+    assert replayed(several).decided()[samples[1]].yes == (CLASSES[2],)
+
+
+@pytest.mark.parametrize("labels", [1, [3]])
+def test_labels_that_are_no_names_are_refused(run: Run, tmp_path: Path, labels: object) -> None:
+    file = tmp_path / "x.parquet"
+    pd.DataFrame({"id": ["x"], "answer": ["labels"], "labels": [labels]}).to_parquet(file)
+    with pytest.raises(DataError, match=re.escape(f"x.parquet: row 1: labels are {labels}, not names")):
+        import_decisions(run, file)
+
+
 def test_several_labels_survive(several: Run, tmp_path: Path) -> None:
     shutil.copytree(several.path, tmp_path / "copy")
     desk = Desk(several)
@@ -103,7 +164,7 @@ def test_a_wrong_file_is_refused_whole(
 
 
 def test_an_ending_that_says_nothing(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no format"):
+    with pytest.raises(DataError, match="file ending is not known"):
         export_decisions(run, tmp_path / "x.txt")
     with pytest.raises(DataError, match="no such file"):
         import_decisions(run, tmp_path / "x.csv")

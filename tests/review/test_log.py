@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -161,6 +163,108 @@ def test_a_file_that_is_no_log_is_named(tmp_path: Path) -> None:
     file = tmp_path / "log.sqlite"
     file.write_bytes(b"no database" * 100)
     with pytest.raises(RunError, match=r"log\.sqlite: the log of decisions cannot be used"):
+        Log(file)
+
+
+def changed(file: Path, *statements: str) -> None:
+    """Change rows as a failing disk does: nothing forbids it."""
+    with closing(sqlite3.connect(file)) as base, base:
+        for name in ("actions_stay", "actions_remain", "decisions_stay", "decisions_remain"):
+            base.execute(f"drop trigger if exists {name}")
+        for statement in statements:
+            base.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        (
+            "update decisions set yes = '[\"cau\"]' where sample = 'b'",
+            "its rows are not those that were written",
+        ),
+        (
+            "update decisions set yes = '[\"cat\"' where sample = 'b'",
+            "its rows are not those that were written",
+        ),
+        ("update decisions set yes = x'00ff' where sample = 'b'", "its rows are not those that were written"),
+        ("update actions set kind = 'undo' where number = 2", "its rows are not those that were written"),
+        ("delete from decisions where sample = 'b'", "its rows are not those that were written"),
+        ("delete from actions where number = 2", "it is gone"),
+    ],
+)
+def test_a_damaged_action_is_refused_and_the_others_can_be_saved(
+    tmp_path: Path, statement: str, why: str
+) -> None:
+    file = tmp_path / "run" / "review" / "decisions.sqlite"
+    log = Log(file)
+    for name in "abc":
+        log.decide([label(name, "cat"), Decision(f"{name}2", "out")], who="me")
+    log.close()
+    changed(file, statement)
+    with pytest.raises(RunError, match=rf"action 2 of the log of decisions is damaged: {why}") as found:
+        Log(file)
+    assert f"capro review {tmp_path / 'run'} --export saved.csv" in found.value.hint
+    left = Log(file, leave_out=True).replay
+    assert [*left.decided()] == ["a", "a2", "c", "c2"]
+    assert [why in text for text in left.damaged] == [True]
+
+
+def test_no_flipped_bit_changes_decisions_in_silence(tmp_path: Path) -> None:
+    file = tmp_path / "review" / "decisions.sqlite"
+    log = Log(file)
+    for number in range(30):
+        log.decide([label(f"{number}-{each}", "cat") for each in range(number % 5 + 1)], who="me")
+    log.close()
+    whole, wanted, refused = file.read_bytes(), log.replay.decided(), 0
+    rng = random.Random(1)
+    for _ in range(150):
+        flipped = bytearray(whole)
+        flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
+        for left in file.parent.iterdir():
+            left.unlink()
+        file.write_bytes(flipped)
+        try:
+            log = Log(file)
+        except RunError:
+            refused += 1
+        else:
+            assert log.replay.decided() == wanted
+            log.close()
+    assert refused > 20
+
+
+def test_the_last_action_is_missed_too(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    log = Log(file)
+    log.decide([label("a", "cat")], who="me")
+    log.decide([label("b", "cat")], who="me")
+    log.close()
+    changed(file, "delete from actions where number = 2")
+    with pytest.raises(RunError, match="action 2 of the log of decisions is damaged: it is gone"):
+        Log(file)
+
+
+def test_a_log_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "log.sqlite"
+    log = Log(file)
+    log.decide([label("a", "cat")], who="me")
+    log.close()
+    changed(file, "alter table actions drop column hash")
+    log = Log(file)
+    assert [*log.replay.decided()] == ["a"]
+    log.decide([label("b", "cat")], who="me")
+    log.close()
+    hashes = sqlite3.connect(file).execute("select hash is null from actions order by number").fetchall()
+    assert hashes == [(1,), (0,)]
+    for cell, why in (('["cat"', "is no list of names"), ("5", "is no list of names"), ("[5]", "is no list")):
+        changed(file, f"update decisions set yes = '{cell}' where sample = 'a'")
+        with pytest.raises(RunError, match=f"action 1 of the log of decisions is damaged: .*{why}"):
+            Log(file)
+    changed(file, "update decisions set yes = '[]', answer = 'outs' where sample = 'a'")
+    with pytest.raises(RunError, match=r"action 1 .* the answer is 'outs'"):
+        Log(file)
+    changed(file, "update actions set shown = '[' where number = 1")
+    with pytest.raises(RunError, match=r"action 1 .* does not say what was shown"):
         Log(file)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
@@ -14,9 +18,10 @@ from capro.review.apply import ApplyError
 from capro.review.desk import Desk
 from capro.review.security import HEADERS, Doors
 from capro.review.server import make_app
+from capro.review.views import Views
 from capro.run.directory import Run
 from tests.made_up import CLASSES, HOSTILE
-from tests.review.made import entered
+from tests.review.made import clean_anew, entered, make_run
 
 HOST = "127.0.0.1:8000"
 ORIGIN = {"origin": f"http://{HOST}"}
@@ -34,7 +39,12 @@ class Site:
 
     def post(self, path: str, body: Any = None, **headers: str) -> Any:
         sent = {**ORIGIN, "x-capro-key": self.key, **headers}
-        return self.client.post(path, json=body or {}, headers={k: v for k, v in sent.items() if v})
+        body = {"version": self.desk.version, **(body or {})}
+        return self.client.post(path, json=body, headers={k: v for k, v in sent.items() if v})
+
+    def picture(self, row: int, path: str = "/sample") -> str:
+        """The address of a picture, as a page has it."""
+        return str(re.findall(r'<img src="([^"]+)"', self.client.get(f"{path}/{row}").text)[0])
 
     def decide(self, rows: list[int], verb: str, **more: Any) -> Any:
         return self.post("/decide", {"rows": rows, "verb": verb, **more})
@@ -55,7 +65,8 @@ def tagged(several: Run) -> Iterator[Site]:
 def test_a_link_works_once_and_the_next_is_announced(site: Site) -> None:
     other = TestClient(site.app, base_url=f"http://{HOST}")
     assert other.get("/").status_code == 401
-    assert other.get("/open?token=wrong").status_code == 401
+    for token in ("wrong", "\u00e9"):
+        assert other.get("/open", params={"token": token}).status_code == 401
     link = site.doors.link()
     answer = other.get(link)
     assert answer.status_code == 200
@@ -75,6 +86,15 @@ def test_another_host_is_refused(site: Site, host: str) -> None:
     assert site.client.get("/", headers={"host": host}).status_code == 421
 
 
+def test_on_port_80_a_browser_names_no_port(desk: Desk) -> None:
+    doors = Doors("127.0.0.1", 80)
+    app = make_app(desk, doors)
+    for host, status in (("127.0.0.1", 200), ("localhost", 200), ("[::1]", 200), ("evil.example", 421)):
+        client = TestClient(app, base_url=f"http://{host}")
+        assert client.get(doors.link().replace("127.0.0.1:80", host)).status_code == status
+    assert not Doors("127.0.0.1", 8000).known_host("[::1]")
+
+
 def test_a_write_needs_origin_key_and_cookie(site: Site) -> None:
     body = {"rows": [0], "verb": "out"}
     assert site.post("/decide", body, origin="http://evil.example").status_code == 403
@@ -82,6 +102,8 @@ def test_a_write_needs_origin_key_and_cookie(site: Site) -> None:
     assert site.post("/decide", body, origin="").status_code == 403
     assert site.post("/decide", body, **{"x-capro-key": ""}).status_code == 403
     assert site.post("/decide", body, **{"x-capro-key": "guess"}).status_code == 403
+    foreign = {**ORIGIN, "x-capro-key": b"\xe9"}  # no ASCII: failed in the comparison
+    assert site.client.post("/decide", json=body, headers=foreign).status_code == 403
     stranger = TestClient(site.app, base_url=f"http://{HOST}")
     headers = {**ORIGIN, "x-capro-key": site.key}
     assert stranger.post("/decide", json=body, headers=headers).status_code == 401
@@ -91,7 +113,7 @@ def test_a_write_needs_origin_key_and_cookie(site: Site) -> None:
     assert site.post("/decide", body).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/sample/0", "/progress", "/classes", "/class/0", "/picture/small/0",
+@pytest.mark.parametrize("path", ["/", "/sample/0", "/progress", "/classes", "/class/0", "/picture/x/small/0",
                                   "/static/review.css", "/no/such/page", "/open?token=x", "/?order=x"])  # fmt: skip
 def test_every_answer_forbids_foreign_content(site: Site, path: str) -> None:
     answer = site.client.get(path)
@@ -122,11 +144,30 @@ def test_texts_are_escaped_everywhere(site: Site) -> None:
 
 
 def test_pictures_come_as_thumbnails_and_are_kept(site: Site, run: Run) -> None:
-    answer = site.client.get("/picture/small/3")
+    address = site.picture(3)
+    answer = site.client.get(address)
     assert answer.headers["content-type"] == "image/webp"
     kept = [*(run.path / "review" / "pictures").rglob("*.webp")]
     assert [file.read_bytes() for file in kept] == [answer.content]
-    assert site.client.get("/picture/small/3").content == answer.content
+    assert site.client.get(address).content == answer.content
+
+
+def test_a_picture_of_another_run_on_the_same_port_is_not_shown(site: Site, tmp_path: Path) -> None:
+    """A browser keeps pictures for a day: the address must name the scan that they are of."""
+    other = Desk(make_run(tmp_path / "other", per_class=5))
+    next_site, row = Site(other), 6
+    here, there = site.picture(row), next_site.picture(row)
+    assert here != there
+    answer = site.client.get(here)
+    assert answer.headers["cache-control"] == "private, max-age=86400"
+    assert next_site.client.get(there).content != answer.content
+    for old in (here, f"/picture/small/{row}"):
+        gone = next_site.client.get(old)
+        assert (gone.status_code, gone.headers["cache-control"]) == (404, "no-store")
+    again = Desk(site.desk.run)  # a restart, on the other hand, keeps them
+    assert Site(again).picture(row) == here
+    for desk in (other, again):
+        desk.log.close()
 
 
 def test_a_picture_that_is_gone_is_said_and_the_page_stays(site: Site, run: Run) -> None:
@@ -135,7 +176,7 @@ def test_a_picture_that_is_gone_is_said_and_the_page_stays(site: Site, run: Run)
     data = file.read_bytes()
     file.unlink()
     row = next(r for r in range(len(site.desk.table)) if site.desk.table.sample_id(r).endswith("001 x.png"))
-    assert site.client.get(f"/picture/small/{row}").status_code == 404
+    assert site.client.get(site.picture(row)).status_code == 404
     file.write_bytes(data)
     assert site.client.get("/").status_code == 200
 
@@ -165,10 +206,13 @@ def test_decisions_by_verb(site: Site) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
+        ({"rows": [0], "verb": "out", "view": [1]}, "view is no object of texts"),
+        ({"rows": [0], "verb": "out", "view": {"order": 5}}, "view is no object of texts"),
+        ({"rows": [0], "verb": "out", "view": {"like": "9" * 5000}}, "like is no number"),
         ({"rows": [], "verb": "out"}, "0 rows"),
         ({"rows": [10**6], "verb": "out"}, "1 rows"),
-        ({"rows": ["0"], "verb": "out"}, "no list of numbers"),
-        ({"rows": [True], "verb": "out"}, "no list of numbers"),
+        ({"rows": ["0"], "verb": "out"}, "not a list of numbers"),
+        ({"rows": [True], "verb": "out"}, "not a list of numbers"),
         ({"rows": [0], "verb": "explode"}, "no decision 'explode'"),
         ({"rows": [0], "verb": "label", "label": "cow"}, "no class 'cow'"),
         ({"rows": [0], "verb": "add", "label": "nut"}, "one label here"),
@@ -185,6 +229,9 @@ def test_a_wrong_decision_is_refused_with_a_sentence(site: Site, body: Any, text
 def test_a_body_that_is_no_object_is_refused(site: Site) -> None:
     headers = {**ORIGIN, "x-capro-key": site.key}
     assert site.client.post("/decide", content=b"[1", headers=headers).status_code == 400
+    for wrong in (b"[" * 100_000, b'{"rows": [' + b"9" * 5000 + b"]}", b'{"verb": "\\ud800"}'):
+        answer = site.client.post("/decide", content=wrong, headers=headers)
+        assert (answer.status_code, answer.text) == (400, "The request is not a JSON object.")
     assert site.client.post("/decide", content=b"x" * 3_000_000, headers=headers).status_code == 413
 
 
@@ -194,6 +241,27 @@ def test_a_wrong_address_says_what_is_wrong(site: Site) -> None:
     assert "did you mean" in answer.text
     assert site.client.get("/?from=x").status_code == 400
     assert site.client.get("/?size=100000").status_code == 400
+
+
+LONG = "9" * 5000  # more digits than Python makes a number of
+
+
+@pytest.mark.parametrize("path", ["/changes?since=abc", "/changes?since=-1", f"/changes?since={LONG}", f"/?from={LONG}",
+                                  f"/?like={LONG}", f"/?size={LONG}", f"/?copies={LONG}", f"/sample/{LONG}",
+                                  f"/likes/{LONG}", f"/class/{LONG}", f"/copies/{LONG}", "/sample/x",
+                                  "/?copies=\u0663\u00b2"])  # fmt: skip
+def test_a_wrong_number_gets_one_sentence(site: Site, path: str) -> None:
+    answer = site.client.get(path)
+    assert answer.status_code == 400
+    said = answer.json()["error"] if path.startswith(("/changes", "/copies")) else answer.text
+    assert "is no number" in said or "copies is" in said
+    assert len(said) < 1500
+
+
+def test_a_picture_with_a_wrong_number_gets_one_sentence(site: Site) -> None:
+    address = site.picture(3).removesuffix("3")
+    assert site.client.get(address + LONG).status_code == 400
+    assert site.client.get(address + "99999").status_code == 400
 
 
 def test_others_decisions_are_seen(site: Site, run: Run) -> None:
@@ -238,17 +306,61 @@ def test_of_near_identical_pictures_the_best_is_kept(site: Site) -> None:
     assert [said.answer for said in site.desk.said.values()] == ["copy"]
 
 
+def test_the_best_of_a_whole_group_is_kept_whatever_the_page_shows(site: Site) -> None:
+    desk = site.desk
+    copies = np.full(len(desk.table), -1)
+    copies[[2, 3, 5, 8, 13]] = 7
+    copies[[4, 6]] = 9
+    pixels = np.arange(len(copies))
+    desk.table = replace(desk.table, copies=copies, pixels=pixels)
+    desk.views = Views(desk.table)
+    page = site.client.get("/?copies=7&size=20").text
+    assert "5 near duplicates" in page
+    site.decide([13], "out")
+    page = site.client.get("/?copies=7&size=20").text
+    assert "4 of 5 near duplicates" in page
+    assert site.client.get("/copies/2").json() == {"size": 5, "kept": 8, "out": [2, 3, 5], "decided": 0}
+    site.decide([3], "label", label=CLASSES[0])  # what a person has labelled stays before what nobody has
+    assert site.client.get("/copies/8").json() == {"size": 5, "kept": 3, "out": [2, 5, 8], "decided": 0}
+    answer = site.decide([2], "best")
+    assert sorted(state["row"] for state in answer.json()["rows"]) == [2, 5, 8]
+    assert {row: said.answer for row, said in desk.said.items()} == {
+        13: "out", 3: "labels", 2: "copy", 5: "copy", 8: "copy"}  # fmt: skip
+    assert site.client.get("/copies/2").json() == {"size": 5, "kept": 3, "out": [], "decided": 0}
+    assert site.decide([2], "best").json()["rows"] == []
+    site.decide([4, 2, 6, 0], "best")
+    assert desk.said[4].answer == "copy"
+    assert 6 not in desk.said
+    assert 0 not in desk.said
+    site.decide([6], "label", label=CLASSES[0])
+    site.decide([4], "anchor", label=CLASSES[0])
+    assert site.client.get("/copies/4").json() == {"size": 2, "kept": 6, "out": [4], "decided": 1}
+
+
+def test_keys_of_help_have_a_button_on_the_page(site: Site) -> None:
+    grid, sample = site.client.get("/?label=nut").text, site.client.get("/sample/0?label=nut").text
+    for text in ('data-do="page"', 'data-do="like"'):
+        assert text in grid
+    for text in ('data-do="next"', 'data-do="back"', 'id="more-like"'):
+        assert text in sample
+    assert 'data-do="page"' not in sample
+    names = site.desk.table.names
+    following = urlencode({"label": names[(names.index("nut") + 1) % len(names)]})
+    for page in (grid, sample):
+        assert f'id="next-class" href="/?{following}"' in page
+
+
 def test_a_class_can_get_another_meaning(site: Site, run: Run) -> None:
     answer = site.post("/class/2/meaning", {"sense": "nut.n.01", "definition": "a hard fruit"})
     assert answer.status_code == 200
     again = Run.open(run.path)
-    assert str(again.settings.data.classes).endswith("review/classes.yaml")
-    text = Path(str(again.settings.data.classes)).read_text("utf-8")
+    assert again.settings.data.classes == "run:review/classes.yaml"
+    text = (run.path / "review" / "classes.yaml").read_text("utf-8")
     assert "a hard fruit" in text
     assert "tiger/cat" in text
     wrong = site.post("/class/2/meaning", {"sense": "n00000000", "definition": ""})
     assert wrong.status_code == 400
-    assert Path(str(again.settings.data.classes)).read_text("utf-8") == text
+    assert (run.path / "review" / "classes.yaml").read_text("utf-8") == text
 
 
 def test_progress_counts_the_answers(site: Site) -> None:
@@ -257,9 +369,9 @@ def test_progress_counts_the_answers(site: Site) -> None:
     page = site.client.get("/progress").text
     for figure in (
         "<b>3</b> decided",
-        "<b>1</b> near duplicates",
+        "<b>1</b> dropped as near duplicates",
         "<b>2</b> not sure",
-        "<b>0</b> out",
+        "<b>0</b> dropped",
         "<b>0</b> labelled",
     ):
         assert figure in page
@@ -294,6 +406,7 @@ def test_apply_runs_once_reports_and_renews(desk: Desk) -> None:
     def work(path: Path) -> Iterator[str]:
         said.append(path)
         yield "[1/2] match"
+        clean_anew(desk.run)
         if len(said) > 1:
             raise ApplyError("error: no space")
 
@@ -301,10 +414,55 @@ def test_apply_runs_once_reports_and_renews(desk: Desk) -> None:
     before = desk.version
     assert site.post("/apply").json() == {"started": True}
     _wait(site)
-    assert desk.version == before + 1
+    assert desk.version != before
     site.post("/apply")
     _wait(site)
     assert site.client.get("/changes").json()["apply"]["error"] == "error: no space"
+
+
+def test_after_apply_a_page_of_before_decides_nothing(desk: Desk) -> None:
+    """It shows the old proposals: "accept" would accept what nobody was shown."""
+
+    def work(_path: Path) -> Iterator[str]:
+        clean_anew(desk.run)
+        yield "[1/1] clean"
+
+    site = Site(desk, work)
+    row = 7
+    old, shown = desk.version, desk.table.labels(row, before=False)
+    site.decide([1], "out", sent="answer-lost")
+    site.post("/apply")
+    _wait(site)
+    assert desk.table.labels(row, before=False) != shown
+    stale = {"version": old}
+    assert site.client.get("/changes").json()["version"] != old
+    for path, body in (
+        ("/decide", {"rows": [row], "verb": "accept"}), ("/undo", {}), ("/redo", {}),
+        ("/class/2/meaning", {"sense": "nut.n.01"}),
+    ):  # fmt: skip
+        for seen in (stale, {"version": None}, {"version": 1}):
+            answer = site.post(path, body | seen)
+            assert answer.status_code == 409
+            assert answer.json() == {"error": "the queue is new", "hint": "reload the page"}
+    assert [*desk.said] == [1]
+    assert not (desk.run.path / "review" / "classes.yaml").exists()
+    # what was saved before, its answer lost, may be sent again
+    answer = site.decide([1], "out", sent="answer-lost", **stale)
+    assert answer.json()["rows"] == [{"row": 1, "kind": "out", "word": "dropped"}]
+    assert len(desk.log.replay.actions) == 1
+    page = site.client.get(f"/sample/{row}").text
+    site.decide([row], "accept", version=page.split('name="capro-version" content="')[1].split('"')[0])
+    assert desk.said[row].yes == desk.table.labels(row, before=False)
+
+
+def test_the_version_is_of_the_verdicts_not_of_the_process(desk: Desk) -> None:
+    again = Desk(desk.run)
+    assert again.version == desk.version
+    again.log.close()
+    clean_anew(desk.run)
+    later = Desk(desk.run)
+    assert later.version != desk.version
+    later.log.close()
 
 
 def _wait(site: Site) -> None:

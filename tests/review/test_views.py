@@ -75,16 +75,32 @@ def test_the_address_holds_the_view(desk: Desk) -> None:
     assert View().query() == ""
 
 
+def test_the_next_class_keeps_the_other_filters(desk: Desk) -> None:
+    names = desk.table.names
+    for query, expected in (
+        ({}, {"label": names[0]}),
+        ({"label": names[0], "verdict": "drop"}, {"label": names[1], "verdict": "drop"}),
+        ({"label": names[1], "order": "score"}, {"label": names[2], "order": "score"}),
+        ({"given": names[1], "after": names[0]}, {"label": names[2]}),
+        ({"label": names[-1], "state": "all"}, {"label": names[0], "state": "all"}),
+        ({"after": "-", "size": "20"}, {"label": names[0], "size": "20"}),
+        ({"like": "3"}, {"label": names[0]}),
+        ({"copies": "any", "label": names[1]}, {"label": names[2]}),
+    ):  # fmt: skip
+        found = View.parse(query, desk.table).of_next_class(names)
+        assert found == View.parse(expected, desk.table), query
+
+
 @pytest.mark.parametrize(
     ("query", "text"),
     [
         ({"order": "gian"}, "order is 'gian'"),
         ({"label": "cow"}, "label is 'cow'"),
-        ({"low": "x"}, "low is no number"),
+        ({"low": "x"}, "low is not a number"),
         ({"size": "1"}, "size is 1"),
         ({"like": "999"}, "like is 999"),
         ({"order": "like"}, "needs a picture"),
-        ({"copies": "x"}, "copies is 'x'"),
+        ({"copies": "x"}, "copies is no number"),
         ({"state": "x"}, "state is 'x'"),
     ],
 )

@@ -58,7 +58,7 @@ def test_a_disk_that_takes_no_more_is_named_and_nothing_is_left(
 ) -> None:
     """A full disk was called a bug in capro."""
     with pytest.raises(
-        DiskError, match=r"result(\.np[yz])?: (the file system takes|no space is left)"
+        DiskError, match=r"result(\.np[yz])?: (the file is too large|no space is left)"
     ) as caught:
         WRITERS[writer](tmp_path / "result")
     assert "--run or --out" in caught.value.hint
@@ -122,7 +122,7 @@ def test_every_meaning_is_a_sentence_with_an_action() -> None:
     [
         ("file/run", "a part of the path is a file"),
         ("x" * 300, "the name is too long"),
-        ("loop/run", "symbolic links lead in a circle"),
+        ("loop/run", "symbolic links form a loop"),
     ],
 )
 def test_a_run_in_a_bad_place_is_named(tmp_path: Path, place: str, message: str) -> None:
@@ -179,5 +179,5 @@ def test_a_long_name_can_be_written(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_the_place_of_a_file_is_named_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match="is a folder, and a file is needed here"), atomic_path(tmp_path):
+    with pytest.raises(DiskError, match="is a folder, but a file is needed here"), atomic_path(tmp_path):
         raise AssertionError

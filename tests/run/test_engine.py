@@ -57,7 +57,10 @@ def test_engines_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
         return str(caught.value), caught.value.hint
 
     assert message("rya", None) == ("--engine 'rya'", "did you mean 'ray'?")
-    assert message("process", "auto") == ("--address auto: only the engine ray has one", "add --engine ray")
+    assert message("process", "auto") == (
+        "--address auto: only the engine ray has one",
+        "add --engine ray, or leave --address out",
+    )
     with monkeypatch.context() as patch:
         patch.setattr(module, "find_spec", lambda _: None)
         assert message("ray", None) == ("--engine ray needs the package 'ray'", 'pip install "capro[ray]"')
@@ -77,5 +80,8 @@ def test_the_command_line_refuses_them(capro: Capro, command: str, tmp_path) -> 
     words = ["--out", tmp_path / "out"] if command == "export" else ["--data", tmp_path, "--run"]
     code, _, said = capro(command, *words, tmp_path / "run", "--address", "auto")
     assert code == 2
-    assert said == "error: --address auto: only the engine ray has one\nhint: add --engine ray\n"
+    assert (
+        said
+        == "error: --address auto: only the engine ray has one\nhint: add --engine ray, or leave --address out\n"
+    )
     assert not (tmp_path / "run").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 from capro.config import Settings, update
 from capro.errors import DataError
 from capro.run.directory import Run
-from capro.run.freshness import FILES, UNKNOWN, Outlook, decides, outdated, outlook
+from capro.run.freshness import DECIDED, FILES, UNKNOWN, Outlook, decides, outdated, outlook
 from capro.run.stage import Stage, perform
 from tests.fakes import as_version_0_1_0
 from tests.run.cases import make, stage
@@ -75,8 +75,8 @@ def test_what_reads_a_stage_that_is_known_by_its_content_is_done_again_only_if_t
     found = outlook([scan(2), embed, match, _gamma(), report], _changed(run, "train.gamma=0.4"))
     assert [(each.stage, each.why) for each in found] == [
         ("scan", FILES),
-        ("embed", "only if what it reads (scan) comes out different"),
-        ("match", "only if what it reads (scan, embed) comes out different"),
+        ("embed", "only if the result of scan is different"),
+        ("match", "only if the result of scan, embed is different"),
         ("clean", f"train.gamma was {run.settings.train.gamma}, is 0.4"),
         ("report", "it reads clean"),
     ]
@@ -94,6 +94,40 @@ def test_a_stage_of_version_0_1_0_says_only_that_something_changed(tmp_path: Pat
         raise DataError("the source is not there")
 
     assert outdated(replace(_gamma(), files=gone), run) == []  # what was made of it is still whole
+
+
+def test_what_a_person_has_decided_since_is_named(tmp_path: Path) -> None:
+    run = make(tmp_path, Settings())
+
+    def clean(said: str) -> Stage:
+        return replace(_gamma(), decisions=lambda _: said)
+
+    perform(run, stage("scan"))
+    perform(run, clean(""))
+    assert outdated(clean(""), run) == []
+    assert outdated(clean("a"), run) == [DECIDED]
+    assert outdated(clean("a").as_applied(), run) == []
+    assert outlook([stage("scan"), clean("a")], run)[1] == Outlook("clean", "stale", DECIDED)
+    perform(run, clean("a"))
+    assert outdated(clean("a"), run) == []
+    assert outdated(clean(""), run) == [DECIDED]  # taken back
+    file = run.folder("clean") / "stage.json"
+    as_version_0_1_0(file, "decisions")  # an earlier version kept them in the fingerprint alone
+    assert outdated(clean("a"), run) == []
+    assert outdated(clean("b"), run) == [DECIDED]
+
+
+def test_what_is_decided_while_a_stage_works_is_not_taken_for_part_of_it(tmp_path: Path) -> None:
+    run, said = make(tmp_path, Settings()), ["a"]
+
+    def work(_: object) -> None:
+        said.append("b")
+
+    clean = Stage("clean", work, decisions=lambda _: said[-1])
+    perform(run, clean)
+    assert outdated(clean, run) == [DECIDED]
+    assert perform(run, replace(clean, work=lambda _: None))
+    assert outdated(clean, run) == []
 
 
 def test_what_reads_a_stage_that_will_be_the_same_again_stays_fresh(tmp_path: Path) -> None:

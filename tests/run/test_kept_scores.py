@@ -51,7 +51,7 @@ def test_several_labels_keep_what_was_given(monkeypatch: pytest.MonkeyPatch) -> 
 def test_nan_is_refused_with_the_sample_and_how_many_there_are() -> None:
     scores = np.array([[0.5, 0.5], [0.1, np.nan], [np.nan, np.nan]], np.float32)
     with pytest.raises(
-        RunError, match=r"model: sample cat-1 has nan as a score \(2 of 3 samples have\)"
+        RunError, match=r"model: sample cat-1 has nan as a score \(so have 2 of 3 samples\)"
     ) as caught:
         numbers_only(scores, place="model", name=["cat-0", "cat-1", "cat-2"].__getitem__)
     assert "lower learning rate" in caught.value.hint

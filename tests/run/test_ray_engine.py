@@ -239,7 +239,7 @@ def test_a_node_without_the_package_is_named(engine: RayEngine, monkeypatch: pyt
             RunError, match=r"^a node of .* cannot do the work: No module named 'only_here'$"
         ) as caught:
             list(engine.map(module.work, [0]))
-        assert "install the same capro" in caught.value.hint, lacking
+        assert "install the same version of capro" in caught.value.hint, lacking
         monkeypatch.setattr(ray_engine, "_task", ray.remote(module.work))
 
 
@@ -285,7 +285,7 @@ def test_a_task_that_ray_gives_up_is_submitted_again(
     monkeypatch.setattr(ray_engine, "RESUBMISSIONS", 0)
     with pytest.raises(RunError, match="a task was lost 1 times") as caught:
         list(engine.map(ray_work.DieOnce(tmp_path / "again"), [0]))
-    assert "goes on where this run stopped" in caught.value.hint
+    assert "continues where it stopped" in caught.value.hint
 
 
 def test_ctrl_c_ends_the_tasks(nodes: Nodes, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_reviewed_random_part_is_printed_without_a_test_split(tmp_path: Path, 
     said = " ".join(capsys.readouterr().out.split())
     assert "75.0" in said
     assert "3 of 4" in said
-    assert "drawn at random" in said
+    assert "random questions" in said
 
 
 def data_of(run: Run) -> Path:

@@ -328,7 +328,7 @@ def test_labels_outside_the_class_list_are_refused(data, tmp_path):
     (tmp_path / "few.yaml").write_text("- {name: red, definition: a colour}\n")
     run = Run.create(tmp_path / "run", tiny.settings(data, f"data.classes={tmp_path / 'few.yaml'}"))
     PLAN.do(run, "scan")
-    with pytest.raises(DataError, match="2 labels are not in the class list, for example 'blue'"):
+    with pytest.raises(DataError, match="2 labels are not among the classes, for example 'blue'"):
         PLAN.do(run, "classes")
 
 

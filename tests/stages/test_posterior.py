@@ -32,7 +32,7 @@ from capro.run.kept_scores import KeptScores, keep
 from capro.run.progress import Watch
 from capro.stages import PLAN, clean, run_all
 from capro.stages.finetune import calibration_of
-from capro.stages.posterior import Evidence
+from capro.stages.posterior import Evidence, check, row_blocks
 from capro.stages.train import judge_of
 from capro.train.classifier_only import ClassifierOnly
 from capro.train.setup import training_set
@@ -96,7 +96,25 @@ def test_the_memory_of_the_fit_bounds_its_rows(single):
         update={"plus": single.settings.plus.model_copy(update={"memory_gb": 0.001})}
     )
     small = replace(evidence, run=single.with_settings(settings))
-    assert small.rows_at_once() == pytest.approx(evidence.rows_at_once() / 3000, rel=0.01)
+    assert small.rows_at_once() < evidence.rows_at_once() / 3000
+    assert replace(evidence, features=np.zeros((evidence.rows_at_once(), 7), np.float32)).memory_gb() <= 3
+    assert replace(evidence, features=np.zeros((evidence.rows_at_once() + 1, 7), np.float32)).memory_gb() > 3
+
+
+def test_a_fit_to_very_few_samples_is_told(single, tmp_path, monkeypatch):
+    monkeypatch.setattr(Evidence, "rows_at_once", lambda _: 12)
+    run = tiny.copied(single, tmp_path / "run")
+    PLAN.do(run, "posterior", force=True)
+    assert any(
+        "fitted to 12 samples, fewer than 5 per class, so all classes share their weights: plus.memory_gb=0.1"
+        in line
+        for line in check(run)
+    )
+
+
+def test_blocks_of_very_many_classes_are_small():
+    assert [rows.stop - rows.start for rows in row_blocks(20_000, 33)] == [8192, 8192, 3616]
+    assert max(rows.stop - rows.start for rows in row_blocks(20_000, 10_001)) == 838
 
 
 def test_blocks_change_nothing(single, tmp_path, monkeypatch):
@@ -174,7 +192,7 @@ def test_a_doubtful_sample_is_a_question(single, tmp_path):
     PLAN.do(run, "clean")
     frame = run.issues()
     assert frame["needs_review"].all()
-    assert frame["evidence"].str.contains("a person should look").all()
+    assert frame["evidence"].str.contains("a person should decide").all()
     assert (frame["decision"] != "drop").all()  # the best class stands until somebody has looked
 
 
@@ -225,7 +243,7 @@ def test_the_paper_is_untouched_by_the_other_method(tmp_path):
 
 def test_a_class_with_something_wrong_is_named():
     finding = {"kind": "one class", "classes": ["bat", "club"], "share": 0.4, "samples": []}
-    assert finding_text(finding) == "'bat' and 'club' can hardly be told apart: they may be one class"
+    assert finding_text(finding) == "'bat' and 'club' can hardly be separated: they may be one class"
 
 
 class Warned(Watch):
@@ -301,7 +319,7 @@ def test_pictures_texts_and_class_names_are_enough(tmp_path):
 
 def test_without_labels_the_classes_must_be_listed_and_the_method_be_plus(tmp_path):
     run = made(tmp_path, "data.unlabelled=true", "data.classes=null")
-    with pytest.raises(ConfigError, match="no label names the classes"):
+    with pytest.raises(ConfigError, match="without labels the classes are not known"):
         PLAN.do(run, "scan", "classes")
     paper = made(tmp_path / "paper", "data.unlabelled=true", "method=paper")
     with pytest.raises(ConfigError, match="needs labels"):

@@ -69,7 +69,7 @@ def test_projected_features_are_the_models_own(saved):
 
 
 def test_a_language_model_projects_no_picture():
-    with pytest.raises(ConfigError, match="no image-text model"):
+    with pytest.raises(ConfigError, match="not an image-text model"):
         load_text_encoder("minilm").project(np.zeros((1, 4), np.float32))
 
 
@@ -119,7 +119,7 @@ def test_the_hub_is_asked_only_where_it_may_be(monkeypatch, tmp_path):
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
     with pytest.raises(
-        ConfigError, match=r"'some/model' is no folder, and could not be loaded.*no network"
+        ConfigError, match=r"'some/model' is not a folder, and could not be loaded.*no network"
     ) as caught:
         has_text_tower("some/model")
     assert "docs/encoders.md" in caught.value.hint

@@ -145,10 +145,10 @@ def test_any_text_resolves_or_is_refused(text):
     [
         ("n02123158", "no noun sense at n02123158", "WordNet 3.0, as ImageNet has them"),
         ("tiger.n.09", "has 2 noun sense(s) of 'tiger'", "tiger.n.02 (large feline"),
-        ("tigerr cat", "'tigerr cat' is no noun", "did you mean 'tiger_cat'"),
-        ("tiger beetel.n.01", "'tiger beetel.n.01' is no noun", "did you mean 'tiger_beetle'"),
-        ("", "'' is no noun", "give a definition"),
-        ("x" * 100_000, "is no noun", "give a definition"),
+        ("tigerr cat", "'tigerr cat' is not a noun", "did you mean 'tiger_cat'"),
+        ("tiger beetel.n.01", "'tiger beetel.n.01' is not a noun", "did you mean 'tiger_beetle'"),
+        ("", "'' is not a noun", "give a definition"),
+        ("x" * 100_000, "is not a noun", "give a definition"),
     ],
 )
 def test_errors_say_what_to_do(reference, message, hint):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from capro.bench.grids import TABLES
+from capro.bench.novelty import NotForThisData
 from capro.bench.pinned import pinned
 from capro.bench.runner import Bench, bench
 
-__all__ = ["TABLES", "Bench", "bench", "pinned"]
+__all__ = ["TABLES", "Bench", "NotForThisData", "bench", "pinned"]

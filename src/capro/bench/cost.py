@@ -82,7 +82,7 @@ def cost_markdown(title: str, parts: Sequence[Part], samples: int, command: str)
     head = ["part", "parameters", "GFLOPs", "seconds", "seconds an epoch"]
     lines = [
         *markdown_table(title, head, rows),
-        f"GFLOPs are multiply-adds of one input. Seconds are those of the stage when it was done, on "
+        f"GFLOPs are multiply-adds of one input. Seconds are those of the stage when it ran, on "
         f"{samples:,} training samples with {torch.get_num_threads()} threads; other work on the "
         "machine slows them. The paper: R50 25 M and 3.8, MiniLM 22 M and 4.7, XLNet 110 M and 29, "
         "GPT-Neo 1.3 B and 3400.",

@@ -29,7 +29,7 @@ def draw(result: TableResult) -> str:
 def dots(result: TableResult) -> str:
     """One line per row: every seed a light dot, the mean a full one, the spread a bar."""
     metric = result.metrics[0]
-    rows = [(row.label, [100 * v for v in row.values(metric).values()]) for row in result.rows]
+    rows = [(row.name, [100 * v for v in row.values(metric).values()]) for row in result.rows]
     rows = [(label, values) for label, values in rows if values]
     low, high = _range([value for _, values in rows for value in values])
     height = TOP + STEP * len(rows) + 40

@@ -18,13 +18,47 @@ from capro.data.manifest import Manifest, manifest_of
 from capro.errors import DataError
 from capro.evaluate import open_set
 from capro.evaluate.scoring import scores_of
-from capro.run.artefacts import MODELS, SCORES, TEST_SCORES, VAL_SCORES
+from capro.run.artefacts import MODELS, SCORES, TEST_SCORES, VAL_SCORES, write_text
 from capro.run.directory import Run
 from capro.run.plan import Plan
-from capro.text.classes import load_classes, save_classes
+from capro.run.progress import Watch
+from capro.stages import PLAN
+from capro.text.classes import classes_of, load_classes, save_classes, wordnet_ids
 from capro.train.setup import training_set
 
+Curves = dict[str, open_set.Curve]  # by what stands behind a metric's name (by_test_set.py), or by row
 VAL_SHARE = 10  # one in ten training samples of each known class chooses the threshold
+
+
+class NotForThisData(DataError):
+    """A table that has no form for a data set; `capro bench all` leaves it out."""
+
+
+def known_names(base: Run, listed: Path | None, folder: Path, *, seed: int, watch: Watch) -> list[str]:
+    """Known classes of a run on all classes; they and the novel ones are written down in ``folder/openset``.
+
+    Args:
+        base: A run that was scanned.
+        listed: Class list of the novel classes; half of them by the seed if unset.
+        folder: Of the bench.
+        seed: Of the draw.
+        watch: Where progress is shown.
+    """
+    names = manifest_of(base).label_names("train")
+    if listed is not None:
+        PLAN.do(base, "classes", watch=watch)  # for their WordNet ids
+        novel = open_set.read_class_list(listed, names, wordnet_ids(classes_of(base)))
+        known = [name for name in names if name not in novel]
+        if len(known) < 2:
+            raise DataError(f"{listed}: leaves {len(known)} known classes", hint="leave 2 or more")
+    else:
+        try:
+            known, novel = open_set.split_classes(names, seed=seed)
+        except DataError as error:
+            raise NotForThisData(str(error), hint=error.hint) from None
+    for word, found in (("known", known), ("novel", novel)):
+        write_text(folder / "openset" / f"{word}.txt", "\n".join(found) + "\n")
+    return known
 
 
 def known_classes(path: Path, target: Path, known: Sequence[str]) -> Path:
@@ -42,7 +76,7 @@ def known_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
     """
     source = manifest_of(base)
     if source.task != "single":
-        raise DataError("open-set recognition needs one label per sample", hint="use another table")
+        raise NotForThisData("open-set recognition needs one label per sample", hint="use another table")
     decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": VAL_SHARE}
     return derived_plan(base, _known_rows(source, known, seed), decides)
 
@@ -60,8 +94,8 @@ def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
     return derived_rows(source, wanted | (split == "test"), split=split.tolist())
 
 
-def open_figures(run: Run, row: GridRow) -> tuple[dict[str, float], open_set.Curve]:
-    """C-F1 of a finished row on each test set: mean, best, at the held-out threshold; and the curve of the first."""
+def open_figures(run: Run, row: GridRow) -> tuple[dict[str, float], Curves]:
+    """C-F1 of a finished row on each test set: mean, best, at the held-out threshold; and the curves."""
     manifest, training = manifest_of(run), training_set(run)
     splits = {name: manifest.split(name) for name in ("test", "val")}
     labels = {name: known_labels(manifest, at, training.classes) for name, at in splits.items()}
@@ -76,9 +110,9 @@ def open_figures(run: Run, row: GridRow) -> tuple[dict[str, float], open_set.Cur
         }
     chosen = open_set.held_out_threshold(scores["val"], labels["val"])
     figures: dict[str, float] = {}
-    curves = []
+    curves: Curves = {}
     for name, rows in rows_by_test_set(run).items():
-        curve = open_set.curve(scores["test"][rows], labels["test"][rows])
+        curve = curves[name] = open_set.curve(scores["test"][rows], labels["test"][rows])
         held = curve.at(chosen)
         own = {
             "C-F1 mean": curve.mean,
@@ -89,19 +123,31 @@ def open_figures(run: Run, row: GridRow) -> tuple[dict[str, float], open_set.Cur
             "threshold best": curve.best.threshold,
         }
         figures |= {f"{metric}{name}": value for metric, value in own.items()}
-        curves.append(curve)
-    return figures | {"threshold held-out": chosen}, curves[0]
+    return figures | {"threshold held-out": chosen}, curves
 
 
-def mean_curve(curves: Sequence[open_set.Curve]) -> open_set.Curve:
-    """The mean over seeds at each threshold."""
-    return open_set.Curve(*(np.mean(np.stack(values), axis=0) for values in zip(*curves, strict=True)))
+def mean_curves(curves: Mapping[str, Sequence[Curves]]) -> dict[str, Curves]:
+    """The mean over seeds at each threshold, by test set and then by row; curves are given by row and seed."""
+    found: dict[str, Curves] = {}
+    for label, of_seeds in curves.items():
+        for name in of_seeds[0] if of_seeds else ():
+            parts = zip(*(each[name] for each in of_seeds), strict=True)
+            found.setdefault(name, {})[label] = open_set.Curve(
+                *(np.mean(np.stack(values), axis=0) for values in parts)
+            )
+    return found
 
 
-def curves_csv(curves: Mapping[str, open_set.Curve]) -> str:
-    """Row, threshold, C-P, C-R, C-F1: what the figure draws, and more."""
+def points(curve: open_set.Curve) -> list[tuple[float, float]]:
+    """Threshold and C-F1 of a curve."""
+    return [*zip(curve.thresholds.tolist(), curve.f1.tolist(), strict=True)]
+
+
+def curves_csv(means: Mapping[str, Curves]) -> str:
+    """Row (and test set), threshold, C-P, C-R, C-F1: what the figures draw, and more."""
     rows = [
-        [label, *(f"{float(value):.6g}" for value in values)]
+        [f"{label}{name}", *(f"{float(value):.6g}" for value in values)]
+        for name, curves in means.items()
         for label, curve in curves.items()
         for values in zip(*curve, strict=True)
     ]

@@ -8,19 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capro import config
 from capro.bench import figure
-from capro.bench.baselines import baseline
+from capro.bench.baselines import BASELINES, baseline
 from capro.bench.by_test_set import figures_by_test_set
 from capro.bench.cost import Part, cost_markdown, costs_of
 from capro.bench.grids import GridRow, Table, table_of
-from capro.bench.novelty import curves_csv, known_classes, known_plan, mean_curve, open_figures
+from capro.bench.novelty import (
+    Curves,
+    curves_csv,
+    known_classes,
+    known_names,
+    known_plan,
+    mean_curves,
+    open_figures,
+    points,
+)
+from capro.bench.pinned import row_settings
 from capro.bench.store import SharedRun, only_one
 from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown, suffixes
-from capro.config import Settings
+from capro.config import Settings, TrainSettings
 from capro.data.manifest import manifest_of
 from capro.errors import CaproError, ConfigError, DataError, did_you_mean
-from capro.evaluate.open_set import Curve, read_class_list, split_classes
 from capro.run.artefacts import write_text
 from capro.run.plan import Plan
 from capro.run.progress import SILENT, Watch
@@ -59,7 +67,7 @@ class Bench:
 
     def run_of(self, table: str, label: str, overrides: Sequence[str], seed: int) -> SharedRun:
         """The run directory of one row and seed."""
-        settings = config.update(self.settings, [*overrides, f"seed={seed}"])
+        settings = row_settings(self.settings, [*overrides, f"seed={seed}"])
         name = re.sub(r"[^\w.+-]+", "-", label).strip("-").lower()
         return SharedRun.make(
             self.folder / "runs" / table / name / f"seed{seed}",
@@ -75,13 +83,23 @@ class Bench:
     def finish(self, run: SharedRun, row: GridRow, plan: Plan = PLAN) -> dict[str, float]:
         """The rest of a row, after step 1; its figures on each test set."""
         if not len(manifest_of(run).split("test")):
-            raise DataError("the data has no test split", hint="give one with --set data.test=PATH")
+            raise DataError("the data have no test split", hint="give one with --set data.test=PATH")
         if row.baseline is not None:
             baseline(run, row.baseline, watch=self.watch, plan=plan)
         else:
+            _need_updates(run.settings.train)
             names = [stage.name for stage in plan.of(run.settings)]
             plan.do(run, *names[names.index("pretrain") + 1 :], watch=self.watch)
         return figures_by_test_set(run, row.baseline)
+
+
+def _need_updates(train: TrainSettings) -> None:
+    """Refuse a row whose prototypes nobody would polish: it would say nothing about how often they are updated."""
+    if train.update_every > train.epochs:
+        raise ConfigError(
+            f"prototypes are updated every {train.update_every} epochs, and step 2 has {train.epochs} epochs",
+            hint=f"give it {train.update_every} epochs or more: --set train.epochs={2 * train.update_every}",
+        )
 
 
 def bench(work: Bench, name: str, *, rows: Sequence[str] = ()) -> dict[str, Any]:
@@ -111,8 +129,10 @@ def _chosen(table: Table, rows: Sequence[str]) -> list[GridRow]:
 
 
 def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, Any]:
-    measured = {row.label: Measured(row.label, paper=row.paper, x=row.x) for row in rows}
-    curves: dict[str, list[Curve]] = {row.label: [] for row in rows}
+    measured = {
+        row.label: Measured(row.label, paper=row.paper, x=row.x, remark=_remark(work, row)) for row in rows
+    }
+    curves: dict[str, list[Curves]] = {row.label: [] for row in rows}
     total, done = len(work.seeds) * len(rows), 0
     for seed in work.seeds:
         for row in rows:
@@ -120,8 +140,8 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, A
             work.watch.say(f"[{done}/{total}] {table.name}: {row.label}, seed {seed}")
             try:
                 if table.kind == "openset":
-                    figures, curve = _open_row(work, table, row, seed)
-                    curves[row.label].append(curve)
+                    figures, found = _open_row(work, table, row, seed)
+                    curves[row.label].append(found)
                 else:
                     run = work.run_of(table.name, row.label, row.overrides, seed)
                     work.prepare(run)
@@ -138,13 +158,18 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, A
     return _write(work, table, measured, curves)
 
 
+def _remark(work: Bench, row: GridRow) -> str:
+    """What a row has beyond the others: MentorNet's data-driven form and CleanNet learn from verified samples."""
+    learns = row.baseline is not None and BASELINES[row.baseline].verified != "never"
+    return "has seen verified labels" if learns and work.settings.baselines.verified else ""
+
+
 def _write(
-    work: Bench, table: Table, measured: dict[str, Measured], curves: dict[str, list[Curve]]
+    work: Bench, table: Table, measured: dict[str, Measured], curves: dict[str, list[Curves]]
 ) -> dict[str, Any]:
-    means = {label: mean_curve(found) for label, found in curves.items() if found}
-    for label, mean in means.items():
-        points = zip(mean.thresholds.tolist(), mean.f1.tolist(), strict=True)
-        measured[label].series = [(float(t), float(value)) for t, value in points]
+    means = mean_curves(curves)
+    for label, mean in means.get("", {}).items():
+        measured[label].series = points(mean)
     known = next(iter(measured[table.against].figures.values()), {})
     kind = "openset" if table.kind == "openset" else "single" if "top1" in known else "multi"
     result = TableResult(
@@ -162,6 +187,9 @@ def _write(
         write_text(work.folder / "tables" / f"{table.name}-curves.csv", curves_csv(means))
     rows = {row.label: {"figures": row.figures, "problem": row.problem} for row in result.rows}
     files = {"md": results_markdown(result), "csv": results_csv(result), "svg": figure.draw(result)}
+    for number, (name, found) in enumerate([*means.items()][1:], start=2):  # test sets after the first
+        series = [(label, points(mean)) for label, mean in found.items()]
+        files[f"{number}.svg"] = figure.curves(f"{table.title}{name}", series, "threshold")
     return _written(work, table, files) | {"rows": rows}
 
 
@@ -176,13 +204,13 @@ def _written(work: Bench, table: Table, files: dict[str, str]) -> dict[str, Any]
 # --- open set -------------------------------------------------------------------------------------
 
 
-def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[str, float], Curve]:
+def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[str, float], Curves]:
     """A row of the open-set table: the same pipeline on the known classes alone."""
     base = work.run_of(table.name, "all classes", (), seed)
     PLAN.do(base, "scan", watch=work.watch)
     if base.settings.net.mode == "frozen":
         PLAN.do(base, "features", watch=work.watch)
-    known = _known(work, manifest_of(base).label_names("train"))
+    known = known_names(base, work.novel, work.folder, seed=work.settings.seed, watch=work.watch)
     overrides = list(row.overrides)
     if work.settings.data.classes:
         target = work.folder / "openset" / "classes.yaml"
@@ -193,20 +221,6 @@ def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[
     work.prepare(run, plan)
     work.finish(run, row, plan)
     return open_figures(run, row)
-
-
-def _known(work: Bench, names: list[str]) -> list[str]:
-    """Known classes; both lists are written down."""
-    if work.novel is not None:
-        novel = read_class_list(work.novel, names)
-        known = [name for name in names if name not in novel]
-        if len(known) < 2:
-            raise DataError(f"{work.novel}: leaves {len(known)} known classes", hint="leave 2 or more")
-    else:
-        known, novel = split_classes(names, seed=work.settings.seed)
-    for word, listed in (("known", known), ("novel", novel)):
-        write_text(work.folder / "openset" / f"{word}.txt", "\n".join(listed) + "\n")
-    return known
 
 
 # --- cost -----------------------------------------------------------------------------------------

@@ -78,6 +78,12 @@ class Measured:
     x: float | None = None
     problem: str = ""
     series: list[tuple[float, float]] = field(default_factory=list)  # a curve, mean over seeds
+    remark: str = ""  # what a reader must know of the row
+
+    @property
+    def name(self) -> str:
+        """The label, with the remark behind it."""
+        return f"{self.label} ({self.remark})" if self.remark else self.label
 
     def values(self, metric: str) -> dict[int, float]:
         """One metric by seed."""
@@ -119,14 +125,14 @@ def results_markdown(result: TableResult) -> str:
             for metric in result.metrics[:1]
         ]
         own = [_printed(row.paper.get(name, ())) for name in papers]
-        cells.append([row.label, *means, *gains, *own])
+        cells.append([row.name, *means, *gains, *own])
     lines = markdown_table(result.title, head, cells)
     problems = [f"- not run: {row.label}: {row.problem}" for row in result.rows if row.problem]
     lines += [*problems, ""] if problems else []
     seeds = ", ".join(map(str, result.seeds))
     lines.append(
         f"Mean ± standard deviation over seeds {seeds}; differences are paired by seed, with the "
-        "number of seeds in which they are positive. Last epoch, test set looked at once."
+        "number of seeds in which they are positive. Last epoch, test set used once."
     )
     if papers:
         lines.append(
@@ -160,7 +166,7 @@ def _printed(figures: Sequence[float | None]) -> str:
 def results_csv(result: TableResult) -> str:
     """Every single value: table, row, seed, metric, value."""
     values = [
-        [result.name, row.label, seed, metric, repr(float(value))]
+        [result.name, row.name, seed, metric, repr(float(value))]
         for row in result.rows
         for seed in sorted(row.figures)
         for metric, value in row.figures[seed].items()

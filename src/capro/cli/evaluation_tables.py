@@ -21,7 +21,7 @@ def assessment(found: Mapping[str, Any]) -> None:
     if found["samples"]:
         print_line(f"[bold]{found['samples']:,} samples[/] of {escape(found['on'])}{opened}", whole=True)
     else:
-        print_line("no test split: nothing to compare on")
+        print_line("no test split, so the models were not compared: give other data with --on")
     if "methods" in found:
         _metrics(found)
         _classes(found)
@@ -40,11 +40,11 @@ def _reviewed(found: Mapping[str, Any]) -> None:
     part = found["estimate"]
     if part is None:
         print_line(
-            f"[bold]review[/]: {found['decided']:,} samples decided, none of the random part: "
-            "its questions say how many labels are right"
+            f"[bold]review[/]: {found['decided']:,} samples decided, no random question among them: "
+            "only random questions show how many labels are right"
         )
         return
-    words = {"before": "as the web gave them", "after": "as cleaned, of those kept"}
+    words = {"before": "given labels", "after": "corrected labels, of samples kept"}
     rows = [
         (
             text,
@@ -55,8 +55,8 @@ def _reviewed(found: Mapping[str, Any]) -> None:
         for name, text in words.items()
     ]
     print_line(
-        f"[bold]review[/]: {found['decided']:,} samples decided; right labels by the {part['judged']:,} that "
-        f"were drawn at random ({part['unsure']} not sure, {part['skipped']} not answered)",
+        f"[bold]review[/]: {found['decided']:,} samples decided; right labels among "
+        f"{part['judged']:,} random questions ({part['unsure']} not sure, {part['skipped']} not answered)",
         whole=True,
     )
     print_table(["labels", ">right, %", ">95 % interval", ">samples"], rows)
@@ -148,16 +148,20 @@ def _open_set(found: Mapping[str, Any]) -> None:
         limits = ["-" if p["threshold"] is None else f"{p['threshold']:.2f}" for p in points]
         pairs = [text for p, t in zip(points, limits, strict=True) for text in (percent(p["f1"]), t)]
         rows.append((name, percent(row["mean"]), *pairs))
-    print_table(["C-F1, %", ">mean over thresholds", ">best", ">at t", ">held-out t", ">at t"], rows)
-    print_line("the best point is chosen on the data it is measured on: read the others first")
+    print_table(
+        ["C-F1, %", ">mean over thresholds", ">best", ">at threshold", ">held out", ">at threshold"], rows
+    )
+    print_line("'best' is chosen on the data that it is measured on, so it is too high: prefer the others")
     for name, row in found["held_out"].items():
         known, rejected = row["known"], row["open"]["rejected"]
         how = (
             f"from {known['samples']:,} {known['from']}; it keeps {percent(known['kept'])} % of them and "
-            f"rejects {percent(rejected)} % of the same without their own class"
+            f"rejects {percent(rejected)} % of the same samples without their own class"
         )
-        nothing = "none, there was nothing to choose it from"
-        print_line(f"held-out t of {name}: {nothing if row['threshold'] is None else how}", whole=True)
+        nothing = "none, since there are no samples to choose it on"
+        print_line(
+            f"held-out threshold of {name}: {nothing if row['threshold'] is None else how}", whole=True
+        )
 
 
 def _truth(found: Mapping[str, Any]) -> None:
@@ -179,18 +183,18 @@ def _truth(found: Mapping[str, Any]) -> None:
         (f"web {what}", found["web_label_accuracy"], "web_label_accuracy"),
         (f"cleaned {what}", found["cleaned_label_accuracy"], "cleaned_label_accuracy"),
         ("samples kept", found["kept"], ""),
-        ("labels called noise", noise["called"], "called"),
-        ("... that are wrong (precision)", noise["precision"], "precision"),
-        ("wrong labels called noise (recall)", noise["recall"], "recall"),
+        ("labels judged wrong", noise["called"], "called"),
+        ("... of which are wrong (precision)", noise["precision"], "precision"),
+        ("wrong labels that were judged wrong (recall)", noise["recall"], "recall"),
         ("new labels that are true", noise["corrected"], "corrected"),
     ]
     if "found" in noise:
         figures.append(("missing labels that were added", noise["found"], "found"))
     rows = [(name, percent(value), _between(intervals.get(key))) for name, value, key in figures]
     if intervals:
-        print_table(["estimated from the truth", ">%", ">95 % interval"], rows)
+        print_table(["estimated from true labels", ">%", ">95 % interval"], rows)
     else:
-        print_table(["measured on the truth", ">%"], [row[:2] for row in rows])
+        print_table(["measured by true labels", ">%"], [row[:2] for row in rows])
 
 
 def _between(interval: Sequence[float | None] | None) -> str:
@@ -204,18 +208,20 @@ def _truth_notes(found: Mapping[str, Any]) -> None:
     if found["checked"] < found["of"]:
         print_line(
             f"{found['checked']:,} of {found['of']:,} training samples have a true label: the figures are estimates "
-            "for all of them, if the checked ones were drawn at random"
+            "for all of them, valid if the checked samples were drawn at random"
         )
     if found["of_no_class"]:
         print_line(
-            f"{found['of_no_class']:,} of the true labels are empty and count as showing none of the classes; "
-            "leave out rows that nobody has checked"
+            f"{found['of_no_class']:,} of the true labels are empty: these samples show none of the classes; "
+            "remove rows that nobody has checked"
         )
     if found["unmatched"]:
-        print_line(f"{found['unmatched']:,} names in the file are no training sample")
+        print_line(f"{found['unmatched']:,} names in the file are not ids of training samples")
     if found["unknown_labels"]:
         names = ", ".join(f"'{escape(name)}' ({count:,})" for name, count in found["unknown_labels"].items())
-        print_line(f"true labels that are no class of the run, so that no label is true there: {names}")
+        print_line(
+            f"true labels that are not a class of the run; no label of these samples counts as right: {names}"
+        )
 
 
 def environment(found: Mapping[str, Any]) -> None:

@@ -35,8 +35,10 @@ OptionalPath = Optional[Path]  # noqa: UP045
 RunFolder = Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory.")]
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")]
 RunArgument = Annotated[Text, typer.Argument(metavar="RUN", help="Run directory.")]
-RunOption = Annotated[Text, typer.Option("--run", metavar="PATH", help="Run directory, if not given as RUN.")]
-Overrides = Annotated[Texts, typer.Option("--set", help="Override a setting: train.gamma=0.4")]
+RunOption = Annotated[
+    Text, typer.Option("--run", metavar="PATH", help="Run directory, if it is not given as RUN.")
+]
+Overrides = Annotated[Texts, typer.Option("--set", help="Change a setting: train.gamma=0.4")]
 ReadingOverrides = Annotated[
     Texts, typer.Option("--set", help="How the data of --on are read: data.label_column=query")
 ]
@@ -48,21 +50,30 @@ Preset = Annotated[
     ),
 ]
 Memory = Annotated[
-    Text, typer.Option("--memory", help="Memory for the graph, say 4GB; wins over match.memory_gb.")
+    Text, typer.Option("--memory", help="Memory for the graph, for example 4GB; replaces match.memory_gb.")
 ]
 EngineName = Annotated[
     str,
-    typer.Option("--engine", help="process: this one; ray: tasks on a Ray cluster (docs/distributed.md)."),
+    typer.Option(
+        "--engine",
+        help="What does the work; process: this process; ray: tasks on a Ray cluster (docs/distributed.md).",
+    ),
 ]
 Address = Annotated[
     Text,
-    typer.Option("--address", help="Of the Ray cluster: auto, HOST:PORT, or local, which starts one here."),
+    typer.Option(
+        "--address",
+        help="Address of the Ray cluster: auto, HOST:PORT, or local, which starts one on this machine.",
+    ),
 ]
-SourceOption = Annotated[Text, typer.Option("--data", help="Source: wins over data.source.")]
+SourceOption = Annotated[Text, typer.Option("--data", help="Source of the data; replaces data.source.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
-Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is fresh.")]
+Force = Annotated[bool, typer.Option("--force", help="Do the stage again even if nothing has changed.")]
 LicenseName = Annotated[
-    Text, typer.Option("--license", help="For the card, as the Hugging Face hub names it: cc-by-4.0.")
+    Text,
+    typer.Option(
+        "--license", help="Licence for the model card or data card, in the hub's spelling: cc-by-4.0."
+    ),
 ]
 NewFolder = Annotated[str, typer.Option("--out", metavar="PATH", help="A folder that does not exist yet.")]
 
@@ -195,7 +206,7 @@ def check_source(settings: Settings) -> None:
 def one_run(path: str | None, option: str | None) -> str:
     """The run directory, given as an argument or with --run."""
     if (path is None) == (option is None):
-        raise ConfigError("give one run directory", hint="as an argument, or with --run")
+        raise ConfigError("give one run directory", hint="give it as an argument, or with --run, not both")
     return path or option or "."
 
 
@@ -216,6 +227,6 @@ def settings_for_reading(run: Run, overrides: list[str] | None, on: str | None) 
             given = shlex.quote(config.override(settings, name))
             raise ConfigError(
                 f"--set {name}: `capro evaluate` changes no setting of a run",
-                hint=f"`capro run --run {shlex.quote(run.place)} --set {given}` does again what it decides",
+                hint=f"`capro run --run {shlex.quote(run.place)} --set {given}` changes it for the run",
             )
     return settings

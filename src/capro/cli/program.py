@@ -79,7 +79,7 @@ def main() -> None:
     except Terminated:
         fail(
             "ended by the launcher, as when another process of this run has ended",
-            "the same command goes on where it stopped",
+            "give the same command again: it continues where it stopped",
             code=128 + signal.SIGTERM,
         )
     except (KeyboardInterrupt, typer.Abort) as error:
@@ -97,7 +97,7 @@ def main() -> None:
             fail(str(found), found.hint)
         unexpected(error)
     if code == 130:
-        fail("interrupted", "the same command goes on where it stopped", code=130)
+        fail("interrupted", "give the same command again: it continues where it stopped", code=130)
     code = code if isinstance(code, int) else 0
     if processes.count() > 1:  # threads of the process group that live at exit can abort a finished rank
         sys.stdout.flush()
@@ -128,7 +128,7 @@ def unexpected(error: BaseException) -> NoReturn:
         traceback.print_exception(error)
     fail(
         f"unexpected {type(error).__name__}: {error}",
-        "this is a bug in capro: please report it with the output of CAPRO_DEBUG=1",
+        "this is a bug in capro: give the command again with CAPRO_DEBUG=1 set, and report what it prints",
         code=1,
     )
 
@@ -141,7 +141,7 @@ def usage(error: Any) -> NoReturn:
         raise SystemExit(2)
     command = context.command_path if context is not None else "capro"
     message = " ".join(error.format_message().split()).rstrip(".")
-    fail(message[:1].lower() + message[1:], f"`{command} --help` lists what it takes")
+    fail(message[:1].lower() + message[1:], f"`{command} --help` lists its arguments and options")
 
 
 def note(text: str) -> None:
@@ -186,7 +186,10 @@ def root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=show_version, is_eager=True, help="Show the version, and what it stands on."
+            "--version",
+            callback=show_version,
+            is_eager=True,
+            help="Show the versions of capro, Python and the main packages.",
         ),
     ] = False,
 ) -> None:

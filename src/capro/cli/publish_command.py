@@ -20,13 +20,14 @@ def push(
         str, typer.Argument(help="Made by `capro export-model`, or by `capro export --to hf`.")
     ],
     repo: Annotated[
-        str, typer.Argument(help="Repository on the Hugging Face hub: OWNER/NAME, or a NAME of yours.")
+        str,
+        typer.Argument(help="Repository on the Hugging Face hub: OWNER/NAME, or NAME for one of your own."),
     ],
     private: Annotated[
-        bool, typer.Option("--private", help="A new repository is seen by its owner alone.")
+        bool, typer.Option("--private", help="Make a new repository private: only its owner sees it.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask; what becomes public is printed all the same.")
+        bool, typer.Option("--yes", help="Do not ask; what becomes public is still printed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -45,11 +45,11 @@ def evaluate(
         ),
     ] = None,
     open_set: Annotated[
-        bool, typer.Option("--open-set", help="Samples of no known class are one open class.")
+        bool, typer.Option("--open-set", help="Count samples of no known class as one open class.")
     ] = False,
     novel: Annotated[
         OptionalPath,
-        typer.Option(callback=local_only, help="Class list: the names that may be open, one per line."),
+        typer.Option(callback=local_only, help="File with the classes that may be open, one per line."),
     ] = None,
     set_: ReadingOverrides = None,
     as_json: AsJson = False,
@@ -78,7 +78,9 @@ def evaluate(
 @app.command()
 def report(
     run: RunPath,
-    out: Annotated[Text, typer.Option("--out", metavar="PATH", help="Also write it here.")] = None,
+    out: Annotated[
+        Text, typer.Option("--out", metavar="PATH", help="Also write the report to this file.")
+    ] = None,
     title: Annotated[Text, typer.Option("--title", help="Title of the page.")] = None,
     force: Force = False,
 ) -> None:
@@ -102,7 +104,7 @@ def export(
     out: NewFolder,
     to: Annotated[str, typer.Option("--to", help=f"{', '.join(WRITERS)}.")] = "csv",
     images: Annotated[
-        Text, typer.Option("--images", help="none, link or copy; what the format needs if unset.")
+        Text, typer.Option("--images", help="none, link or copy; if unset, what the format needs.")
     ] = None,
     skip_changed: Annotated[
         bool, typer.Option("--skip-changed", help="Leave out pictures that changed since the scan.")
@@ -110,7 +112,8 @@ def export(
     formulas: Annotated[
         str,
         typer.Option(
-            "--formulas", help="escape or keep texts in CSV files that a spreadsheet would compute (=1+1)."
+            "--formulas",
+            help="escape or keep texts in CSV files that a spreadsheet takes for formulas (=1+1).",
         ),
     ] = "escape",
     license: LicenseName = None,
@@ -149,7 +152,9 @@ def export(
 def export_model(
     run: RunPath,
     out: NewFolder,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, checked.")] = False,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Also write model.onnx, checked against PyTorch.")
+    ] = False,
     license: LicenseName = None,
     as_json: AsJson = False,
 ) -> None:
@@ -176,19 +181,23 @@ def predict(
     out: Annotated[
         OptionalPath,
         typer.Option(
-            "--out", callback=local_only, help="File to write; its ending says csv or jsonl. Else stdout."
+            "--out", callback=local_only, help="File to write; its ending says csv or jsonl. Stdout if unset."
         ),
     ] = None,
-    format: Annotated[Text, typer.Option("--format", help="csv or jsonl.")] = None,
-    top: Annotated[int, typer.Option("--top", min=0, help="Classes listed; 0 for all.")] = 5,
+    format: Annotated[
+        Text, typer.Option("--format", help="csv or jsonl; by the ending of --out if unset.")
+    ] = None,
+    top: Annotated[
+        int, typer.Option("--top", min=0, help="Number of classes listed per image; 0 for all.")
+    ] = 5,
     open_set: Annotated[
-        bool, typer.Option("--open-set", help="No label below the calibrated threshold.")
+        bool, typer.Option("--open-set", help="Give no label to an image below the open-set threshold.")
     ] = False,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Label images with an exported model.
 
-    An unreadable image gets a row with its error; where none could be read, the exit code is 1.
+    An image that cannot be read gets a row with its error; where no image could be read, the exit code is 1.
     """
     from capro.evaluate.open_set import in_words
     from capro.export.predictor import Predictor, find_images, save_rows
@@ -201,7 +210,11 @@ def predict(
     shown = {name: count for name, count in found.items() if open_set or name != "open"}
     note(", ".join(f"{count:,} {name}" for name, count in shown.items()))
     if found["errors"] == found["images"]:
-        fail("no image could be read", "the column `error` says why; check the paths", code=1)
+        fail(
+            "no image could be read",
+            "check the paths; the column `error` has the reason for each image",
+            code=1,
+        )
 
 
 @config_app.command("show")
@@ -211,7 +224,7 @@ def config_show(
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the resolved settings with their meaning and origin."""
+    """Print every setting with its value, its meaning and its origin."""
     from capro import config
 
     settings = config.load(file, preset_name=preset, overrides=set_ or [])

@@ -19,22 +19,35 @@ if TYPE_CHECKING:
 @app.command()
 def review(
     run: RunPath,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0,
-    open_: Annotated[bool, typer.Option("--open", help="Open the browser.")] = False,
-    host: Annotated[str, typer.Option("--host", help="Address to bind to.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0: any free one.")
+    ] = 0,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            help="Address to serve the page at; with another one than 127.0.0.1 other machines can reach it.",
+        ),
+    ] = "127.0.0.1",
     export: Annotated[
         OptionalPath,
         typer.Option(
-            "--export", callback=local_only, help="Write the decisions: .parquet, .csv, .json (Label Studio)."
+            "--export",
+            callback=local_only,
+            help="Write the decisions to a file: .parquet, .csv or .json (Label Studio).",
         ),
     ] = None,
     import_: Annotated[
-        OptionalPath, typer.Option("--import", callback=local_only, help="Take decisions from such a file.")
+        OptionalPath,
+        typer.Option(
+            "--import", callback=local_only, help="Read decisions from a file of one of these kinds."
+        ),
     ] = None,
 ) -> None:
-    """Look at doubtful samples and decide.
+    """Decide doubtful samples yourself.
 
-    Serves a page on this machine; `capro run --run RUN` then goes on with the decisions.
+    Serves a web page on this machine; `capro run --run RUN` then uses your decisions.
     """
     from capro.review.exchange import export_decisions, import_decisions
     from capro.review.stored_log import kept_in_store
@@ -46,9 +59,10 @@ def review(
         with kept_in_store(opened):
             taken = import_decisions(opened, import_)
         print(f"{many(taken, 'decision')} taken from {import_}")
-        note(f"`capro run --run {run}` goes on with them")
+        note(f"`capro run --run {run}` uses them")
     elif export is not None:
-        print(f"{many(export_decisions(opened, export), 'decision')} in {export}")
+        written = export_decisions(opened, export, warn=lambda text: note(f"warning: {text}"))
+        print(f"{many(written, 'decision')} in {export}")
     else:
         with kept_in_store(opened):
             _serve(opened, host, port, open_)
@@ -61,14 +75,16 @@ def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
 
     app = Review(opened, host=host, port=port, used=lambda link: note(f"opened; for another browser: {link}"))
     if not only_here(host):
-        note(f"warning: {host} can be reached by other machines: whoever has a link can see and decide")
+        note(
+            f"warning: {host} can be reached by other machines: everybody with a link sees pictures and can decide"
+        )
     link = app.link
     print(link, flush=True)
-    note("each link works once; Ctrl+C ends the review, decisions are kept as they are made")
+    note("each link works once; Ctrl-C ends the review, every decision is saved at once")
     if browser:
         webbrowser.open(link)
     with suppress(KeyboardInterrupt):  # how a person ends it
         app.serve()
     app.stop()
     said = app.desk.progress()
-    note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.place}` goes on with them")
+    note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.place}` uses them")

@@ -39,11 +39,11 @@ def next_commands(place: str, *, tested: bool) -> str:
     """What one does with a finished run, ready to be copied; figures only if there is a test split."""
     run = shlex.quote(place)
     rows = [
-        (f"capro report {run}", "a page to look at, with pictures and evidence"),
-        (f"capro review {run} --open", "decide the doubtful ones yourself"),
-        *([(f"capro evaluate {run}", "figures by class, those made worse first")] * tested),
+        (f"capro report {run}", "one HTML page with results, pictures and evidence"),
+        (f"capro review {run} --open", "decide doubtful samples yourself"),
+        *([(f"capro evaluate {run}", "figures by class, the classes made worse first")] * tested),
         (f"capro export {run} --out cleaned", "the cleaned data set"),
-        (f"capro export-model {run} --out model", "the classifier, for `capro predict`"),
+        (f"capro export-model {run} --out model", "the model, for `capro predict`"),
     ]
     width = max(len(command) for command, _ in rows)
     return "\n".join(["next:", *(f"  {command:<{width}}  {text}" for command, text in rows)])
@@ -69,10 +69,10 @@ def run_command(
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Every stage, from scan to evaluation.
+    """Do every stage, from scan to evaluation.
 
-    What is fresh is skipped, so the same command resumes. An existing run keeps the settings that the
-    command does not change; a new one without a preset gets one that fits the data.
+    Stages that are fresh are skipped, so that the same command continues a run that was stopped. An existing run
+    keeps the settings that the command does not change; a new run without a preset gets one that fits the data.
     """
     from capro.cli import tables
     from capro.run.engine import check_engine, engine_of
@@ -131,12 +131,12 @@ def _print_outlook(
 @app.command()
 def demo(
     run: RunFolder = "runs/demo",
-    multi_label: Annotated[bool, typer.Option(help="The multi-label variant.")] = False,
+    multi_label: Annotated[bool, typer.Option(help="Images with several labels.")] = False,
     set_: Overrides = None,
 ) -> None:
     """Run everything on the embedded demo data.
 
-    The results are compared with what is really true, which the demo data know.
+    The demo data have true labels, with which the results are compared.
     """
     from capro.cli import tables
     from capro.demo.run import run_demo
@@ -171,23 +171,27 @@ def bench_command(
     seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
     rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
     take: Annotated[
-        Texts, typer.Option("--from", help="A run whose fitting stages are taken; repeatable.")
+        Texts,
+        typer.Option(
+            "--from", help="Another run, whose stages with the same fingerprint are reused; may be repeated."
+        ),
     ] = None,
     novel: Annotated[
         OptionalPath,
         typer.Option(
-            callback=local_only, help="openset: class list of the novel classes; half of them if unset."
+            callback=local_only,
+            help="openset: file with the novel classes, one per line; half of the classes if unset.",
         ),
     ] = None,
     preset: Preset = None,
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the grid behind a table of the paper.
+    """Make tables of the paper on your data.
 
-    What is finished is never done again.
+    Runs that are finished are not done again.
     """
-    from capro.bench import TABLES, Bench, bench, pinned
+    from capro.bench import TABLES, Bench, NotForThisData, bench, pinned
     from capro.run.progress import Lines, terminal
 
     settings = new_settings(data, set_, file=config, preset=preset)
@@ -196,7 +200,7 @@ def bench_command(
     own = [name for text in set_ or [] if pinned(name := text.partition("=")[0].strip())]
     if own:
         note(
-            f"{', '.join(own)}: for the row '{product}' alone; the other rows are the paper's (docs/bench.md)"
+            f"{', '.join(own)}: used in the row '{product}' only; other rows have the paper's settings (docs/bench.md)"
         )
     work = Bench(
         local_path(run, "--run"),
@@ -208,8 +212,15 @@ def bench_command(
         command=shlex.join(["capro", *sys.argv[1:]]),
         watch=Lines(note, terminal, stages=False, warnings=False),
     )
-    for name in TABLES if tables == ["all"] else tables:
-        found = bench(work, name, rows=rows or [])
+    every = tables == ["all"]
+    for name in TABLES if every else tables:
+        try:
+            found = bench(work, name, rows=rows or [])
+        except NotForThisData as error:
+            if not every:
+                raise
+            note(f"table {name} is left out: {error}")
+            continue
         print_result(found, as_json, lambda found: print(Path(found["files"][0]).read_text("utf-8")))
         note(f"written: {', '.join(found['files'])}")
 
@@ -234,7 +245,7 @@ def doctor(
 ) -> None:
     """Say what looks wrong and which settings fit.
 
-    From the data and, where they exist, the results: noise, gamma, K and why.
+    Uses the data and, where they exist, the results; gives noise, gamma and K with the reasons.
     """
     import tempfile
 
@@ -242,7 +253,10 @@ def doctor(
 
     if machine:
         if path is not None:
-            raise ConfigError(f"{path}: --environment is about this machine", hint="leave the path out")
+            raise ConfigError(
+                f"{path}: --environment is about this machine, not about a run or data",
+                hint="leave the path out",
+            )
         from capro.environment import environment
 
         print_result(environment(), as_json, evaluation_tables.environment)
@@ -250,7 +264,7 @@ def doctor(
     if path is None:
         raise ConfigError(
             "doctor needs a run directory or a source",
-            hint="`capro doctor RUN`, or `capro doctor --environment` for a bug report",
+            hint="give one, `capro doctor RUN`; or `capro doctor --environment` for a bug report",
         )
     from capro.evaluate.doctor import advice
     from capro.stages import PLAN
@@ -258,7 +272,7 @@ def doctor(
     if _is_run(path):
         if preset is not None:
             raise ConfigError(
-                f"{path}: a run has its settings, and --preset is for data", hint="leave --preset out"
+                f"{path}: this run has settings already, --preset is for a source", hint="leave --preset out"
             )
         found = advice(open_run(path, set_))
     else:

@@ -35,7 +35,7 @@ def scan(
         Text,
         typer.Argument(
             metavar="SOURCE",
-            help="Folder, table, tar shards, hub:NAME or s3://ADDRESS; the run's own if unset.",
+            help="Folder, table, tar shards, hub:NAME or s3://ADDRESS; the run's own source if unset.",
         ),
     ] = None,
     preset: Preset = None,
@@ -67,12 +67,13 @@ def scan(
 def classes_suggest(
     run: RunFolder,
     out: Annotated[
-        OptionalPath, typer.Option("--out", callback=local_only, help="A classes.yaml to edit.")
+        OptionalPath,
+        typer.Option("--out", callback=local_only, help="File to write: a classes.yaml to edit."),
     ] = None,
     set_: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the WordNet senses of every label by the class's own texts."""
+    """Rank the WordNet senses of every class by the texts of its samples."""
     if out is not None and out.exists():  # before anything is imported
         fail(f"{out}: exists already", "give another file to --out, or delete it")
     from capro.cli import tables
@@ -95,7 +96,7 @@ def classes_suggest(
 
 @classes_app.command("show")
 def classes_show(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Resolve the classes of a run and print the text that each is matched by."""
+    """Find the sense of every class of a run and print its class text."""
     from capro.cli import tables
     from capro.text.classes import classes_of
 
@@ -118,7 +119,7 @@ def pretrain(run: RunFolder, set_: Overrides = None) -> None:
 
 @app.command()
 def embed(run: RunFolder, set_: Overrides = None) -> None:
-    """Compute text and visual features of every training sample."""
+    """Compute the text features and visual features of every training sample."""
     PLAN.do(open_run(run, set_), "embed", watch=plain_lines())
 
 
@@ -126,7 +127,7 @@ def embed(run: RunFolder, set_: Overrides = None) -> None:
 def match(run: RunFolder, memory: Memory = None, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Choose the anchors of each class by their texts.
 
-    Texts are first enhanced through the graph of visual neighbours.
+    Before that, each text gets a share of the texts of similar pictures (text enhancement).
     """
     from capro.cli import tables
     from capro.run.artefacts import ANCHORS
@@ -144,7 +145,7 @@ def train(run: RunFolder, set_: Overrides = None) -> None:
 
 @app.command()
 def clean(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Judge every label: anchor, keep, relabel or drop."""
+    """Judge every training sample: anchor, keep, relabel or drop."""
     from capro.cli import tables
 
     opened = open_run(run, set_)

@@ -31,10 +31,10 @@ SHOWN_COLUMNS = 8
 READ_AS = {"image": "image", "label": "label", "text": "title", "description": "description", "tags": "tags",
            "id": "id", "split": "split"}  # what a column is read as, by its purpose  # fmt: skip
 NOTES = {  # of a reader, by what it counted
-    "other_files_ignored": "files are no pictures and were ignored",
+    "other_files_ignored": "files are not images and were ignored",
     "other_members_ignored": "tar members are neither image nor text and were ignored",
-    "truncated_shards": "shards end too early: their whole samples were kept",
-    "damaged_places": "places in shards are damaged: the samples around them were kept",
+    "truncated_shards": "shards end too early: their complete samples are used",
+    "damaged_places": "places in shards are damaged: the samples around them are used",
     "cut_texts": "texts are longer than scan.max_text and were cut there",
     "metadata_replaced": "metadata rows have bytes outside the file's encoding, read as replacement characters",
     "replaced": "texts have bytes outside their encoding, read as replacement characters",
@@ -90,7 +90,7 @@ def scan_summary(summary: dict[str, Any], quarantine: Path, *, without_texts: bo
         f"[bold]{summary['samples']:,} samples[/] ({parts}), {len(summary['classes'])} classes, {kind}"
     )
     print_line(
-        f"{summary['rows']:,} rows in the source = {summary['samples']:,} read "
+        f"{summary['rows']:,} rows in the source = {summary['samples']:,} samples "
         f"+ {summary['quarantined']:,} quarantined"
     )
     if "metadata_rows" in notes:
@@ -105,17 +105,17 @@ def scan_summary(summary: dict[str, Any], quarantine: Path, *, without_texts: bo
     _columns(summary.get("columns", {"read": {}, "not_read": []}))  # scans of 0.1.0 have none
     _classes(summary["classes"], splits)
     for name, other in summary.get("joined_labels", {}).items():
-        print_line(f"label '{escape(name)}' was joined to '{escape(other)}'")
+        print_line(f"label '{escape(name)}' was joined with '{escape(other)}'")
     for split in splits:
         count = summary["without_text"].get(split, 0)
         if count and (split != "train" or count <= FEW_TEXTS * counts[split]):  # more is a warning
-            needless = "" if split == "train" else "; only training uses texts"
+            needless = "" if split == "train" else "; that is fine, only training uses texts"
             print_line(f"{count:,} {split} samples ({count / counts[split]:.0%}) have no text{needless}")
     if summary["quarantined"]:
         reasons = summary["quarantined_by"].items()
         rows = [(escape(reason), f"{count:,}", explain(reason)) for reason, count in reasons]
         print_table(["quarantined because", ">rows", "meaning"], rows)
-        print_line(f"each with its reason in {escape(str(quarantine))}", whole=True)
+        print_line(f"every quarantined row is in {escape(str(quarantine))}", whole=True)
     besides = summary | {"quarantined": 0}  # those are in the table
     for problem in scan_problems(besides, without_texts=without_texts):
         print_line(f"[bold yellow]warning[/]: {escape(problem)}")
@@ -132,7 +132,7 @@ def _columns(columns: dict[str, Any]) -> None:
     if others:
         names = some([f"'{escape(name)}'" for name in others], SHOWN_COLUMNS)
         free = [f"--{purpose}-column" for purpose in ("label", *TEXTS) if purpose not in read]
-        options = f"; {listed(free, 'or')} reads one" if free else ""
+        options = f"; to read one, give {listed(free, 'or')}" if free else ""
         print_line(f"columns that were not read: {names}{options}")
 
 
@@ -180,7 +180,7 @@ def class_texts(specs: Sequence[ClassSpec]) -> None:
         )
         for spec in specs
     ]
-    print_table(["class", "sense", "matched by"], rows)
+    print_table(["class", "sense", "class text"], rows)
 
 
 def match_summary(found: dict[str, Any], anchors: Path) -> None:
@@ -188,7 +188,7 @@ def match_summary(found: dict[str, Any], anchors: Path) -> None:
     print_line(f"[bold]{found['anchors']:,} anchors[/] in {escape(str(anchors))}", whole=True)
     by_picture = found.get("chosen_by", {}).get("picture")
     if by_picture:
-        print_line(f"{by_picture:,} of them have no text and were chosen by their pictures")
+        print_line(f"{by_picture:,} of them have no text and were chosen as typical pictures of their class")
     if found["recall"] is not None:
         print_line(f"neighbours searched by IVF with recall {found['recall']:.3f}")
 
@@ -202,7 +202,7 @@ def clean_summary(run: Run) -> None:
     total = max(1, sum(found.values()))
     parts = ", ".join(f"{count:,} {name} ({count / total:.0%})" for name, count in found.items())
     print_line(f"verdicts: {parts}")
-    print_line(f"each with its evidence in {escape(str(run.file(VERDICTS)))}", whole=True)
+    print_line(f"every verdict with its evidence is in {escape(str(run.file(VERDICTS)))}", whole=True)
 
 
 def outlook(found: Sequence[Outlook], kept: Mapping[str, str]) -> None:
@@ -211,7 +211,7 @@ def outlook(found: Sequence[Outlook], kept: Mapping[str, str]) -> None:
     rows = []
     for each in found:
         place = kept.get(each.stage, "") if each.state == "stale" else ""
-        why = each.why + (f"; what it left is kept in {place}" if place else "")
+        why = each.why + (f"; the old result is kept in {place}" if place else "")
         rows.append((each.stage, f"[{colours[each.state]}]{each.state}[/]", escape(why)))
     print_table(["stage", "state", "because"], rows)
     count = sum(each.state != "fresh" for each in found)
@@ -228,7 +228,7 @@ def run_summary(run: Run, found: dict[str, dict[str, float]]) -> None:
 def headline_table(found: dict[str, dict[str, float]]) -> None:
     """Vanilla against CAPro, with the difference."""
     if not found:
-        print_line("no test split: nothing to compare on")
+        print_line("no test split, so the models were not compared: give test data with --test")
         return
     names = list(found["vanilla"])
     rows = [(method, *(f"{100 * row[name]:.1f}" for name in names)) for method, row in found.items()]
@@ -249,8 +249,7 @@ def demo_summary(demo: DemoRun) -> None:
     print_table(["anchors by", ">all classes", ">ambiguous classes"], rows)
     clean_summary(run)
     print_line(
-        f"labels that are true: {demo.truth['web_label_accuracy']:.1%} of the web's, "
-        f"{demo.truth['cleaned_label_accuracy']:.1%} of the cleaned set's, which keeps "
-        f"{demo.truth['kept']:.1%} of the samples"
+        f"labels that are true: {demo.truth['web_label_accuracy']:.1%} of the web labels, "
+        f"{demo.truth['cleaned_label_accuracy']:.1%} after cleaning; {demo.truth['kept']:.1%} of the samples are kept"
     )
     headline_table(run.result("evaluate"))

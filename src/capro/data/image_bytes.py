@@ -108,7 +108,7 @@ class ImageStore:
                 return read(source, path, int(row)) or b""
         except OSError as error:
             raise DataError(
-                f"{source.root}: image of sample {identity} is gone: {error.strerror}",
+                f"{source.root}: the image of sample {identity} cannot be read: {error.strerror}",
                 hint="put the data back, or run `capro scan` again",
             ) from None
 

@@ -32,9 +32,9 @@ REASONS = {
     "format": "an image, but not JPEG, PNG, WebP, GIF, BMP or TIFF",
     "too-large": "more pixels than scan.max_pixels",
     "too-many-bytes": "more bytes than scan.max_bytes",
-    "too-many-scans": "a JPEG of more scans than scan.max_scans",
+    "too-many-scans": "a JPEG with more scans than scan.max_scans",
     "too-slow": "decoding takes more CPU time than scan.max_seconds",
-    "too-thin": "longer side over shorter side is above scan.max_aspect",
+    "too-thin": "one side is more than scan.max_aspect times the other",
     "truncated": "the file ends too early",
     "damaged": "the content cannot be decoded",
 }

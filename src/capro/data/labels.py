@@ -98,7 +98,7 @@ def labels_of(
         unknown = sorted({name for row in names for name in row} - set(classes))
         if unknown:
             raise DataError(
-                f"{len(unknown)} labels are not in the class list, for example {unknown[0]!r}",
+                f"{len(unknown)} labels are not among the classes, for example {unknown[0]!r}",
                 hint="add them to classes.yaml, or leave data.classes unset to take them from the data",
             )
     return encode(names, classes, several=manifest.task == "multi")

@@ -34,15 +34,15 @@ ROWS_PER_BLOCK = 10_000  # rows at a time
 ROW_REASONS = {
     "missing-file": "the metadata names a file that is not there",
     "outside-folder": "the path leaves the data folder",
-    "no-label": "no label, neither in the metadata nor from the folder",
+    "no-label": "no label in the metadata and none from the folder",
     "bad-row": "the row cannot be read",
-    "bad-name": "its path or label is not valid Unicode",
+    "bad-name": "the path or the label is not valid Unicode",
     "long-label": "a label has more characters than scan.max_label",
-    "class-limit": "its label is new, and there are scan.max_classes already",
+    "class-limit": "the label is new, and there are scan.max_classes classes already",
     "too-deep": "a cell is nested deeper than data.max_nesting",
     "large-group": "a Parquet row group has more rows than data.max_group_rows",
     "broken-file": "a file of the table cannot be read",
-    "unexpected": "reading it raised an error that was not foreseen; the detail names it",
+    "unexpected": "reading the row raised an unexpected error, which the detail names",
     "bad-split": "the split is not train, val or test",
     "duplicate-id": "an earlier row has the same id; only test samples of two sources may share one",
     "no-concept-tag": "NUS-WIDE, training: none of the concepts is among the image's tags",
@@ -52,8 +52,8 @@ ROW_REASONS = {
     "truncated-shard": "the shard ends within this sample",
     "no-image": "the sample has no image",
     "unreadable": "the file cannot be opened",
-    "not-a-file": "a pipe, device, socket or folder where a file should be",
-    "damaged-shard": "bytes of the shard are no members of a tar; samples in them are lost",
+    "not-a-file": "a pipe, device, socket or folder instead of a file",
+    "damaged-shard": "bytes of the shard are not members of a tar; the samples in them are lost",
 }
 
 

@@ -56,7 +56,7 @@ def write_frame_source(
 def with_labels(frame: pd.DataFrame, y: Sequence[Any]) -> pd.DataFrame:
     """The frame with a column ``label``."""
     if len(y) != len(frame):
-        raise DataError(f"{len(frame)} rows, but {len(y)} labels in y", hint="one label per row")
+        raise DataError(f"{len(frame)} rows, but {len(y)} labels in y", hint="give one label for each row")
     return frame.assign(label=list(y))
 
 

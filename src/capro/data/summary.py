@@ -65,6 +65,7 @@ def summarise(
             name: found for intake in intakes for name, found in intake.guessed_encodings.items()
         },
         "ignored_tables": [name for intake in intakes for name in intake.ignored_tables],
+        "doubtful_lines": [place for intake in intakes for place in intake.doubtful_lines],
     }
 
 
@@ -116,13 +117,25 @@ def scan_problems(summary: dict[str, Any], *, without_texts: bool = False) -> li
         found.append(f"{many(summary['quarantined'], 'row')} could not be used ({why}).")
     copies = summary["duplicates"]
     if copies["copies_in_train"]:
-        text = f"{many(copies['copies_in_train'], 'training image')} are exact copies of another"
+        count = copies["copies_in_train"]
+        are = "is an exact copy" if count == 1 else "are exact copies"
+        text = f"{many(count, 'training image')} {are} of another image"
         differ = copies["groups_with_different_labels"]
-        found.append(text + (f", {differ:,} of them under different labels." if differ else "."))
-    if copies["held_out_also_in_train"]:
         found.append(
-            f"{many(copies['held_out_also_in_train'], 'held-out image')} are in the training set "
-            "as well: figures measured on them look better than they are."
+            text + (f"; {many(differ, 'group')} of copies with different labels." if differ else ".")
+        )
+    leaked = copies["held_out_also_in_train"]
+    if leaked:
+        found.append(
+            f"{many(leaked, 'test or val image')} {'is' if leaked == 1 else 'are'} in the training set as well: "
+            "figures measured on them are too good. Remove them from the training data."
+        )
+    doubts = summary.get("doubtful_lines", [])
+    if doubts:
+        more = f" and {len(doubts) - SHOWN:,} more" if len(doubts) > SHOWN else ""
+        found.append(
+            f"{many(len(doubts), 'row')} of several lines, each of which could be a row of the table: "
+            f"{'; '.join(doubts[:SHOWN])}{more}. If they are rows, close the quote in the first line."
         )
     return [*found, *_text_problems(summary, without_texts), *_label_problems(summary)]
 
@@ -134,11 +147,11 @@ def _text_problems(summary: dict[str, Any], without_texts: bool) -> list[str]:
     if total and empty / total > FEW_TEXTS:
         text = f"{empty:,} of {many(total, 'training sample')} ({share(empty, total)}) have no text"
         stops = empty / total > 1 - FEWEST_TEXTS and not without_texts
-        how = "name the column that has them (--text-column), or --without-texts says that there are none"
-        found.append(f"{text}, so that a run will stop: {how}." if stops else f"{text}.")
+        how = "name the column with texts (--text-column), or give --without-texts if there are none"
+        found.append(f"{text}, so a run will stop: {how}." if stops else f"{text}.")
     for name, encoding in summary.get("guessed_encodings", {}).items():
         found.append(
-            f"{name} is not UTF-8 and was read as {encoding}; --encoding NAME names another encoding."
+            f"{name} is not UTF-8 and was read as {encoding}; if letters look wrong, give its encoding with --encoding."
         )
     for name in summary.get("ignored_tables", []):
         ending = name[name.rindex(".") :].lower()

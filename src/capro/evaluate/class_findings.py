@@ -7,9 +7,9 @@ from typing import Any
 from capro.run.directory import Run
 
 SENTENCES = {  # by the kinds of `capro.method.plus.diagnose`
-    "anchors": "{share:.0%} of the anchors of {names} show something else: its sense or definition may be wrong",
-    "one class": "{names} can hardly be told apart: they may be one class",
-    "sense": "hardly any text of {names} is nearest to its own definition: its sense may be wrong",
+    "anchors": "{share:.0%} of the anchors of {names} get another label: its sense or definition may be wrong",
+    "one class": "{names} can hardly be separated: they may be one class",
+    "sense": "hardly any text of {names} is nearest to its own class text: its sense may be wrong",
 }
 
 
@@ -22,7 +22,7 @@ def finding_text(finding: dict[str, Any]) -> str:
     """A finding as a sentence.
 
     >>> finding_text({"kind": "one class", "classes": ["bat", "club"], "share": 0.4})
-    "'bat' and 'club' can hardly be told apart: they may be one class"
+    "'bat' and 'club' can hardly be separated: they may be one class"
     """
     names = " and ".join(f"'{name}'" for name in finding["classes"])
     return SENTENCES[finding["kind"]].format(names=names, share=finding["share"])

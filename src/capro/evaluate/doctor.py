@@ -132,12 +132,12 @@ def _noise(run: Run) -> tuple[float | None, str]:
             exact_below=run.settings.match.exact_below,
         )
         if found is not None:
-            return found, "anchors against the rest"
+            return found, "from comparing anchors with the other samples"
     if after is not None:
         labels, given = np.array(after), _labels(run)
         if labels.ndim == 2:
-            return float((labels <= 0)[given > 0].mean()), "labels that cleaning removed"
-        return float((labels != given).mean()), "labels that cleaning changed"
+            return float((labels <= 0)[given > 0].mean()), "the labels that cleaning removed"
+        return float((labels != given).mean()), "the labels that cleaning changed"
     return None, ""
 
 
@@ -211,7 +211,7 @@ class Parameter:
         name = self.setting
         if abs(value - wanted) <= self.slack(wanted) + 1e-9:
             return Finding("fine", self.topic, f"{name} = {value:g} fits: {why}")
-        text = f"{name} is {value:g}, {wanted:g} follows: {why}"
+        text = f"{name} is {value:g}, {wanted:g} is better: {why}"
         return Finding("advice", self.topic, text, f"--set {name}={wanted:g}")
 
 
@@ -258,24 +258,27 @@ def recommended_gamma(facts: Facts) -> tuple[float, str]:
     if facts.task == "multi" and (ratio or 0) > 0.5:
         return (
             0.6,
-            f"positives are frequent ({ratio:.2f} per negative), so that the many negatives do not outweigh them",
+            f"positives are frequent ({ratio:.2f} per negative), so that the negatives do not dominate",
         )
     if facts.task == "multi":
         return 0.9, (
-            f"{'few' if ratio is None else f'{ratio:.2f}'} positives per negative: a lower "
-            "threshold calls everything negative (paper: 0.02 and 50 % noise, 0.9 beats 0.6)"
+            f"{'few' if ratio is None else f'{ratio:.2f}'} positives per negative: with a lower "
+            "threshold everything becomes negative (paper: with 0.02 and 50 % noise, 0.9 is better than 0.6)"
         )
-    ours = "(the direction is the paper's, the number ours)"
+    ours = "(the paper gives the direction, the number is ours)"
     if noise is None:
         return 0.6, "the paper's value at 34 % noise; the noise here is not known yet"
     if noise > 0.45:
         return 0.4, (
             f"{noise:.0%} noise is more than the paper's 34 %: wrong labels must be corrected before "
-            f"they are learnt {ours}"
+            f"the network learns them {ours}"
         )
     if noise < 0.15:
-        return 0.8, f"{noise:.0%} noise is far less than the paper's 34 %: corrections should be sure {ours}"
-    return 0.6, f"{noise:.0%} noise is near the paper's 34 %, where 0.6 beats 0.8"
+        return (
+            0.8,
+            f"{noise:.0%} noise is far less than the paper's 34 %: only sure corrections should be made {ours}",
+        )
+    return 0.6, f"{noise:.0%} noise is near the paper's 34 %, where 0.6 is better than 0.8"
 
 
 def recommended_k(facts: Facts) -> tuple[int, str]:
@@ -285,7 +288,7 @@ def recommended_k(facts: Facts) -> tuple[int, str]:
     if noise is not None and noise < 0.3:
         wanted, why = 100, f"{noise:.0%} noise is below 30 %: more than 50 anchors add diversity"
     elif noise is not None:
-        why = f"{noise:.0%} noise is 30 % or more: more than 50 anchors would not be pure"
+        why = f"{noise:.0%} noise is 30 % or more: of more than 50 anchors too many would be wrong"
     filled = sorted(n for n in facts.sizes.values() if n)
     if not filled:
         return wanted, why
@@ -295,7 +298,7 @@ def recommended_k(facts: Facts) -> tuple[int, str]:
         return wanted, why
     return most, (
         f"{why}; but a quarter of the classes have {quarter} samples or "
-        "fewer, and half of their right ones should stay for the rest (ours)"
+        "fewer, and at most half of their right samples should be anchors (our rule)"
     )
 
 
@@ -303,7 +306,7 @@ def recommended_frequency(facts: Facts) -> tuple[int, str]:
     """Epochs per prototype update, and why."""
     if facts.task == "multi":
         return 10, (
-            "several labels: rarer updates keep prototypes from the overwhelming negatives (the "
+            "several labels: with rare updates the many negatives change the prototypes less (the "
             "paper's best on NUS-WIDE; differences are small)"
         )
     return 1, "one label: every epoch, for diversity (differences are small)"
@@ -314,38 +317,38 @@ def _fixed(value: float, why: str) -> Callable[[Facts], tuple[float, str]]:
 
 
 _WEIGHTS = {
-    "lambda_pro": "more shrinks classes onto their prototypes",
-    "lambda_ins": "more pushes samples of one class apart",
-    "lambda_prj": "more keeps details of v in the embedding",
+    "lambda_pro": "a higher value moves samples closer to the prototype of their class",
+    "lambda_ins": "a higher value moves samples of one class apart",
+    "lambda_prj": "a higher value keeps more details of the feature in the embedding",
 }
 
 RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     Rule(
         "warning", "duplicates across splits",
         lambda f, _: _leaked(f),
-        "{found[0]:,} held-out images are in the training set as well ({found[1]}): figures "
-        "measured on them look better than they are",
+        "{found[0]:,} test or val images are in the training set as well ({found[1]}): figures "
+        "measured on them are too good",
         "remove them from the training data",
     ),
     Rule(
         "warning", "copies with different labels",
         lambda f, _: f.duplicates.get("groups_with_different_labels", 0),
         "{found:,} images occur several times in training with different labels: at "
-        "least one label of each is wrong, unless the data is multi-label",
+        "least one label of each is wrong, unless images have several labels",
     ),
     Rule(
-        "warning", "no test split", lambda f, _: not f.test_samples, "nothing can be compared with vanilla",
+        "warning", "no test split", lambda f, _: not f.test_samples, "nothing can be measured",
         "give one: --set data.test=PATH, or a column with --split-column",
     ),
     Rule(
         "warning", "texts missing", lambda f, _: FEW_TEXTS < f.no_text < 1,
-        "{f.no_text:.0%} of the training samples have no text: anchors rest on the texts of similar pictures",
+        "{f.no_text:.0%} of the training samples have no text: texts of similar pictures are used for them",
         "name the columns with texts: --text-column, --description-column, --tags-column",
     ),
     Rule(
         "warning", "no texts", lambda f, s: f.no_text == 1 and not s.data.without_texts,
-        "no training sample has a text: nothing but labels and pictures can decide, and a run stops",
-        "name the columns with texts: --text-column, --description-column, --tags-column; or go on without: "
+        "no training sample has a text: only labels and pictures are left to decide, and a run stops",
+        "name the columns with texts: --text-column, --description-column, --tags-column; or continue without: "
         "--set data.without_texts=true",
     ),
     Rule(
@@ -354,28 +357,28 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     ),
     Rule(
         "warning", "texts missing in classes", lambda f, _: _without_text(f),
-        "more than half of the samples have no text in {found}",
+        "more than half of the samples have no text in these classes: {found}",
     ),
     Rule(
         "advice", "dictionary",
         lambda f, s: (
             has_queue(s) and s.train.queue > max(1, f.samples // 2) and max(1, f.samples // 2)
         ),
-        "train.queue is {s.train.queue:,} for {f.samples:,} samples: keys of "
-        "past epochs in it go stale (our rule: at most half of the samples)",
+        "train.queue is {s.train.queue:,} for {f.samples:,} samples: many embeddings "
+        "in the dictionary come from past epochs (our rule: at most half of the samples)",
         "--set train.queue={found}",
     ),
     Rule(
         "advice", "uneven classes", lambda f, s: s.finetune.balance is None and _uneven(f),
         "the largest class has {found[0]:,} samples, the smallest {found[1]:,}: the classifier will "
-        f"favour the large ones (our rule: balance by roots from {UNEVEN} to 1 on)",
-        "--set finetune.balance=0.5, or 0 if they are as uneven in use",
+        f"favour the large ones (our rule: balance them if the ratio is {UNEVEN} or more)",
+        "--set finetune.balance=0.5, or 0 if classes are as uneven where the model will be used",
     ),
     Rule(
         "warning", "small classes", lambda f, _: _small(f),
         f"fewer than {SMALL_CLASS} training samples in {{found}}: too few for anchors "
         "and other samples to correct",
-        "fetch more images of them, or merge classes",
+        "collect more images of these classes, or join classes",
     ),
     Rule(
         "warning", "classes without meaning", lambda f, _: f.no_text < 1 and f.undefined,
@@ -384,13 +387,13 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     ),
     Rule(
         "advice", "ambiguous names", lambda f, _: f.no_text < 1 and f.ambiguous,
-        "several senses: {found}; the text of the class alone decides which of them becomes its anchors",
-        "look at `capro classes show --run RUN` and at match/anchors.png",
+        "several senses: {found}; the class text alone decides which of them the anchors show",
+        "check `capro classes show --run RUN` and match/anchors.png",
     ),
     Rule(
         "advice", "senses", lambda f, _: not f.classes_known,
-        "the classes have not been resolved yet: ambiguous names are unknown",
-        "`capro classes suggest --run RUN`",
+        "the senses of the classes are not chosen yet, so ambiguous classes are not known",
+        "run `capro classes suggest --run RUN`",
     ),
     Rule(
         "fine", "noise", lambda f, _: f.noise is not None,
@@ -401,21 +404,22 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     Parameter("frequency", "train.update_every", recommended_frequency, lambda epochs: 9 if epochs > 1 else 4),
     Parameter(
         "lambda_bts", "train.lambda_bts",
-        _fixed(0.1, "balances a sample's own label and the collective reference; much more smooths too much"),
+        _fixed(0.1, "balances the label and the predictions for similar samples; much more smooths too much"),
         lambda _: 0.1,
     ),
     *(
-        Parameter(name, f"train.{name}", _fixed(1, f"{why}; compare 0 and 1 before anything else"), lambda _: 0.5)
+        Parameter(name, f"train.{name}", _fixed(1, f"{why}; try 0 and 1 first"), lambda _: 0.5)
         for name, why in _WEIGHTS.items()
     ),
     Rule(
         "advice", "classes made worse", lambda f, _: f.harmed and (len(f.harmed), _names(f.harmed)),
         "{found[0]} of {f.compared} classes are worse than vanilla: {found[1]} (the paper: 312 of 1,000)",
-        "look at their anchors and senses first",
+        "check their anchors and senses first",
     ),
     Rule(
-        "warning", "emptied classes", lambda f, _: f.emptied, "cleaning left less than a tenth of {found}",
-        "look at their anchors: the sense may be wrong",
+        "warning", "emptied classes", lambda f, _: f.emptied,
+        "cleaning kept less than a tenth of the samples of {found}",
+        "check their anchors: the sense may be wrong",
     ),
 ]  # fmt: skip
 
@@ -425,7 +429,7 @@ def diagnose(facts: Facts, settings: Settings) -> list[Finding]:
     # the method plus has none of the paper's thresholds to choose
     rules = [rule for rule in RULES if settings.method == "paper" or isinstance(rule, Rule)]
     found = [each for rule in rules if (each := rule.finding(facts, settings))]
-    look = "look at its pictures in the report, then at its entry in classes.yaml"
+    look = "check its pictures in the report, then its entry in classes.yaml"
     found += [Finding("warning", "class", text, look) for text in facts.classes_wrong]
     return sorted(found, key=lambda each: LEVELS.index(each.level))
 

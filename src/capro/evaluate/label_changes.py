@@ -1,4 +1,7 @@
-"""What cleaning did to the labels, counted: by class, from where to where. Pure."""
+"""What cleaning did to the labels, counted: by class, from where to where. Pure.
+
+Counts of class by class are sparse: of 10,000 classes the whole matrix would have 800 MB.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 KINDS = ("anchor", "keep", "away", "arrived", "drop")
 ANCHOR, KEEP, AWAY, ARRIVED, DROP = range(len(KINDS))
 Ints = NDArray[np.int64]
+Counts = sparse.csr_array  # of class by class
 
 
 @dataclass(frozen=True)
@@ -60,44 +65,48 @@ def label_changes(given: Ints, after: Ints, anchored: NDArray[np.bool_]) -> Labe
     return LabelChanges(*(np.concatenate(part).astype(np.int64) for part in parts))
 
 
-def flow(given: Ints, after: Ints, classes: int) -> Ints:
+def counts_of(rows: Ints, columns: Ints, shape: tuple[int, int], times: Ints | None = None) -> Counts:
+    """How often each (row, column) occurs, or the sum of its times.
+
+    >>> counts_of(np.array([0, 0, 1]), np.array([1, 1, 0]), (2, 2)).toarray().tolist()
+    [[0, 2], [1, 0]]
+    """
+    times = np.ones(len(rows), dtype=np.int64) if times is None else times
+    return sparse.coo_array((times, (rows, columns)), shape=shape).tocsr()
+
+
+def flow(given: Ints, after: Ints, classes: int) -> Counts:
     """Labels from (row) and to (column) each class, (C + 1, C + 1); the last is *no class*.
 
     With several labels a label stays, leaves to no class, or comes from no class.
 
-    >>> flow(np.array([0, 0, 1]), np.array([0, 1, -1]), 2).tolist()
+    >>> flow(np.array([0, 0, 1]), np.array([0, 1, -1]), 2).toarray().tolist()
     [[1, 1, 0], [0, 0, 1], [0, 0, 0]]
     """
     size = classes + 1
     if given.ndim == 2:
-        had, has = given > 0, after > 0
-        matrix = np.zeros((size, size), dtype=np.int64)
-        np.fill_diagonal(matrix[:classes, :classes], (had & has).sum(axis=0))
-        matrix[:classes, classes] = (had & ~has).sum(axis=0)
-        matrix[classes, :classes] = (~had & has).sum(axis=0)
-        return matrix
+        had, has, own, no_class = given > 0, after > 0, np.arange(classes), np.full(classes, classes)
+        times = [(had & has).sum(axis=0), (had & ~has).sum(axis=0), (~had & has).sum(axis=0)]
+        origin, target = np.concatenate([own, own, no_class]), np.concatenate([own, no_class, own])
+        return counts_of(origin, target, (size, size), np.concatenate(times))
     origin = np.where(given < 0, classes, given)
     target = np.where(after < 0, classes, after)
-    return np.bincount(origin * size + target, minlength=size * size).reshape(size, size)
+    return counts_of(origin, target, (size, size))
 
 
-def given_by_corrected(given: Ints, after: Ints, classes: int) -> Ints:
+def given_by_corrected(given: Ints, after: Ints, classes: int) -> Counts:
     """Samples with the row's web label that carry the column's now, (C, C + 1); last: dropped.
 
     With several labels, off the diagonal only labels count that the sample did not have.
     """
     if given.ndim == 1:
         return flow(given, after, classes)[:classes]
-    had, has = (given > 0).astype(np.int64), after > 0
-    counted = has & (given == 0)
-    matrix = np.zeros((classes, classes + 1), dtype=np.int64)
-    matrix[:, :classes] = had.T @ counted.astype(np.int64)  # (C, n) x (n, C) -> (C, C)
-    np.fill_diagonal(matrix[:, :classes], (had * has).sum(axis=0))
-    matrix[:, classes] = (had * ~has).sum(axis=0)
-    return matrix
+    had, new = (sparse.csr_array(part.astype(np.int64)) for part in (given > 0, (after > 0) & (given == 0)))
+    own = flow(given, after, classes)[:classes]  # stayed, and dropped
+    return sparse.csr_array(sparse.hstack([had.T @ new + own[:, :classes], own[:, classes:]]))
 
 
-def bundle(matrix: Ints, limit: int) -> tuple[Ints, list[int]]:
+def bundle(matrix: Counts, limit: int) -> tuple[Ints, list[int]]:
     """Keep the classes with most change, pour the others into one, ahead of *no class*.
 
     Args:
@@ -107,25 +116,23 @@ def bundle(matrix: Ints, limit: int) -> tuple[Ints, list[int]]:
     Returns:
         The matrix, and the kept classes in order; -1 stands for the bundle.
 
-    >>> bundle(np.array([[5, 1, 0], [0, 9, 0], [0, 0, 0]]), 1)[1]
+    >>> bundle(sparse.csr_array([[5, 1, 0], [0, 9, 0], [0, 0, 0]]), 1)[1]
     [0, -1]
     """
-    classes = len(matrix) - 1
+    classes = matrix.shape[0] - 1
     if classes <= limit:
-        return matrix, list(range(classes))
+        return matrix.toarray(), list(range(classes))
     kept = most_off_diagonal(matrix, limit, classes)
     place = np.full(classes + 1, limit)
     place[kept] = np.arange(limit)
     place[classes] = limit + 1
-    small = np.zeros((limit + 2, limit + 2), dtype=np.int64)
-    np.add.at(small, (place[:, None], place[None, :]), matrix)
-    return small, [*kept, -1]
+    cells = matrix.tocoo()
+    small = counts_of(place[cells.row], place[cells.col], (limit + 2, limit + 2), cells.data)
+    return small.toarray(), [*kept, -1]
 
 
-def most_off_diagonal(matrix: Ints, limit: int, classes: int | None = None) -> list[int]:
+def most_off_diagonal(matrix: Counts, limit: int, classes: int | None = None) -> list[int]:
     """The classes with most off the diagonal of a (C or more, C or more) matrix, in order, at most limit."""
-    classes = len(matrix) if classes is None else classes
-    off = matrix.copy()
-    np.fill_diagonal(off, 0)
-    moved = off.sum(axis=1)[:classes] + off.sum(axis=0)[:classes]
+    classes = matrix.shape[0] if classes is None else classes
+    moved = matrix.sum(axis=1)[:classes] + matrix.sum(axis=0)[:classes] - 2 * matrix.diagonal()[:classes]
     return sorted(np.argsort(-moved, kind="stable")[:limit].tolist())

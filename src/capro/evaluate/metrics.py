@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from capro.data.labels import Labels
 from capro.errors import DataError
+from capro.evaluate.label_changes import Counts, counts_of
 from capro.run.kept_scores import numbers_only
 
 Scores = NDArray[np.floating]
@@ -70,20 +72,20 @@ def shares_by_class(y: NDArray[np.integer], right: NDArray[np.bool_], n_classes:
     return _ratio(hits, counts, empty=np.nan)
 
 
-def confusion(scores: Scores, y: Labels) -> NDArray[np.int64]:
+def confusion(scores: Scores, y: Labels) -> Counts:
     """How often true class i (row) was taken for class j (column), (C, C)."""
-    n_classes = scores.shape[1]
-    cells = y * n_classes + best_class(scores)
-    return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
+    return counts_of(y, best_class(scores), (scores.shape[1], scores.shape[1]))
 
 
-def confusion_multi(scores: Scores, y: Labels, *, top: int = 3) -> NDArray[np.int64]:
+def confusion_multi(scores: Scores, y: Labels, *, top: int = 3) -> Counts:
     """How often class i was missed (row) while class j was wrongly named (column), (C, C)."""
     predicted, positive = top_decisions(scores, top), y > 0
-    missed, false = positive & ~predicted, predicted & ~positive
-    counts: NDArray[np.int64] = missed.T.astype(np.int64) @ false.astype(np.int64)
-    np.fill_diagonal(counts, (predicted & positive).sum(axis=0))
-    return counts
+    missed, false = (
+        sparse.csr_array(part.astype(np.int64)) for part in (positive & ~predicted, predicted & ~positive)
+    )
+    own = np.arange(y.shape[1])
+    right = counts_of(own, own, (len(own), len(own)), (predicted & positive).sum(axis=0))
+    return sparse.csr_array(missed.T @ false + right)
 
 
 class Pair(NamedTuple):
@@ -95,9 +97,7 @@ class Pair(NamedTuple):
     share: float  # of the samples of the true class
 
 
-def confusion_pairs(
-    matrix: NDArray[np.int64], sizes: NDArray[np.int64] | None = None, top: int = 10
-) -> list[Pair]:
+def confusion_pairs(matrix: Counts, sizes: NDArray[np.int64] | None = None, top: int = 10) -> list[Pair]:
     """The most frequent confusions, most frequent first; ties by class numbers.
 
     Args:
@@ -105,15 +105,15 @@ def confusion_pairs(
         sizes: samples of each class, (C,); the row sums if unset.
         top: how many.
 
-    >>> confusion_pairs(np.array([[3, 2], [0, 5]]))
+    >>> confusion_pairs(sparse.csr_array([[3, 2], [0, 5]]))
     [Pair(true=0, taken=1, times=2, share=0.4)]
     """
-    wrong = matrix.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:top]
+    cells = matrix.tocoo()
+    wrong = np.flatnonzero((cells.row != cells.col) & (cells.data > 0))
+    i, j, times = cells.row[wrong], cells.col[wrong], cells.data[wrong]
     sizes = matrix.sum(axis=1) if sizes is None else sizes
-    cells = [divmod(int(cell), matrix.shape[1]) for cell in order]
-    return [Pair(i, j, int(wrong[i, j]), float(wrong[i, j] / sizes[i])) for i, j in cells if wrong[i, j]]
+    found = np.lexsort((j, i, -times))[:top]
+    return [Pair(int(i[c]), int(j[c]), int(times[c]), float(times[c] / sizes[i[c]])) for c in found]
 
 
 # --- calibration ----------------------------------------------------------------------------------

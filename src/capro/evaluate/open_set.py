@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from capro.data.readers.webvision import named_in
 from capro.errors import DataError, did_you_mean
 from capro.evaluate.metrics import best_class, class_sizes, harmonic, mean
 from capro.regular_files import read_regular
@@ -80,7 +81,7 @@ def curve(
     """
     n_classes, steps = scores.shape[1], len(thresholds)
     if not len(scores):
-        raise DataError("no sample for open-set recognition", hint="give data with --on")
+        raise DataError("no sample to measure open-set recognition on", hint="give data with --on")
     sure, taken = scores.max(axis=1), best_class(scores)
     # sample i is known at threshold number t while t < lasts[i]: open when sure < threshold
     lasts = np.searchsorted(thresholds, sure, side="right")
@@ -244,7 +245,7 @@ def in_words(found: Mapping[str, Any]) -> str:
     'open-set threshold 0.52: rejects 34 % of images of known classes and 90 % of others (50 val samples)'
     """
     if found["threshold"] is None:
-        return "no open-set threshold: there was nothing to choose it from"
+        return "no open-set threshold, since there were no samples to choose it on"
     known, rejected = found["known"], found["open"]["rejected"]
     return (
         f"open-set threshold {found['threshold']:.2f}: rejects {100 * (1 - known['kept']):.0f} % of images "
@@ -266,7 +267,7 @@ def split_classes(
     if not 0 < novel_share < 1 or len(names) < 3:
         raise DataError(
             f"no split of {len(names)} classes with a novel share of {novel_share}",
-            hint="at least 2 known classes and 1 novel one: a share between 0 and 1",
+            hint="give a share between 0 and 1 that leaves 2 known classes or more and 1 novel class or more",
         )
     count = min(len(names) - 2, max(1, round(novel_share * len(names))))
     rng = np.random.default_rng(seed_for(seed, "novel classes"))
@@ -275,12 +276,13 @@ def split_classes(
     return known, [name for number, name in enumerate(names) if number in chosen]
 
 
-def read_class_list(path: Path, known: Sequence[str]) -> list[str]:
+def read_class_list(path: Path, known: Sequence[str], ids: Mapping[str, str] | None = None) -> list[str]:
     """Names of a class list, one per line; empty lines and ``#`` comments do not count.
 
     Args:
-        path: The file.
+        path: The file. A line is a name, or has a WordNet id in it, as in the lists of WebVision's users.
         known: The names there are; any other is an error.
+        ids: From WordNet ids to names.
     """
     try:
         lines = read_regular(path).decode("utf-8-sig").splitlines()
@@ -288,11 +290,13 @@ def read_class_list(path: Path, known: Sequence[str]) -> list[str]:
         raise DataError(f"{path}: cannot be read: {error}", hint="one class per line") from None
     found = []
     for number, line in enumerate(lines, start=1):
-        name = line.strip()
-        if not name or name.startswith("#"):
+        whole = line.strip()
+        text = whole.partition("#")[0].strip()
+        if not text:
             continue
-        if name not in known:
-            raise DataError(f"{path}:{number}: no class '{name}'", hint=did_you_mean(name, known))
+        name = next((name for name in (whole, text, (ids or {}).get(named_in(text))) if name in known), None)
+        if name is None:
+            raise DataError(f"{path}:{number}: no class '{text}'", hint=did_you_mean(text, known))
         found.append(name)
     if not found:
         raise DataError(f"{path}: names no class", hint="one class per line")

@@ -4,7 +4,7 @@ Columns that cleanlab's users know keep cleanlab's names and meaning: every ``*_
 [0, 1] and is *low* where something is likely wrong; ``is_*_issue`` is the decision; the near
 duplicates of a sample are listed without the sample itself.
 
-- ``label_score``: belief in the given label, the fused score o of Eq. 6.
+- ``label_score``: the score of the given label: its fused score o of Eq. 6, or its posterior.
 - ``outlier_score``, ``near_duplicate_score``: see `capro.evaluate.neighbourhood`.
 """
 
@@ -100,7 +100,7 @@ class Evidence:
 
     @cached_property
     def confidence(self) -> Floats:
-        """Several labels: belief in what was given, o where the label was given, 1 - o where not, (n, C)."""
+        """Several labels: score of what was given, o where the label was given, 1 - o where not, (n, C)."""
         return np.where(self.given > 0, self.fused, 1 - self.fused)
 
     def scores(self, row: NDArray[Any], column: NDArray[Any]) -> dict[str, Any]:
@@ -142,9 +142,9 @@ class Evidence:
     def aside(self, row: int) -> str:
         """What the picture adds to a sentence."""
         copies = len(self.pictures.duplicates[row])
-        text = " The picture is unlike the others." if self.pictures.is_outlier[row] else ""
+        text = " The picture is an outlier." if self.pictures.is_outlier[row] else ""
         if copies:
-            text += f" It nearly equals {many(copies, 'other picture')}."
+            text += f" It has {many(copies, 'near duplicate')}."
         return text
 
 
@@ -188,39 +188,37 @@ def _sentence(e: Evidence, row: int, distance: float) -> str:
     """One sentence for one sample, from what decided it."""
     given, best = int(e.given[row]), int(e.fused[row].argmax())
     label = e.classes[given] if given >= 0 else None
-    belief = float(e.fused[row, given]) if given >= 0 else 0.0
+    score = float(e.fused[row, given]) if given >= 0 else 0.0
     top, decision = float(e.fused[row, best]), Decision(int(e.decisions[row]))
     if e.none is not None:
         return _posterior_sentence(e, row) + e.aside(row)
     if decision is Decision.ANCHOR:
-        text = (
-            f"Anchor of '{label}': {_anchor_reason(e, row, distance)}; belief in '{label}' is {belief:.2f}."
-        )
+        text = f"Anchor of '{label}': {_anchor_reason(e, row, distance)}; the fused score of its label is {score:.2f}."
     elif decision is Decision.RELABEL:
         new = int(e.corrected[row])
         text = (
-            f"Relabelled from '{label}' to '{e.classes[new]}': belief in '{e.classes[new]}' is "
-            f"{top:.2f}, above {e.gamma:.2f}, and in '{label}' {belief:.2f}"
+            f"Relabelled from '{label}' to '{e.classes[new]}': the fused score of '{e.classes[new]}' is "
+            f"{top:.2f}, above {e.gamma:.2f}, and that of '{label}' {score:.2f}"
             f"{_texts_compared(e, row, new)}{_votes(e, row, new)}."
         )
     elif decision is Decision.DROP:
         text = (
-            f"Dropped: no class reaches {e.gamma:.2f} (best is '{e.classes[best]}' with {top:.2f}), "
-            f"and belief in '{label}' is {belief:.2f}, below chance ({1 / len(e.classes):.2f})."
+            f"Dropped: no class has a fused score above {e.gamma:.2f} (the best is '{e.classes[best]}' "
+            f"with {top:.2f}), and that of '{label}' is {score:.2f}, below chance ({1 / len(e.classes):.2f})."
         )
     elif best == given:
         by_text = (
             "" if e.text is None else f", text {e.text[row, best]:.2f}" if e.text[row].any() else ", no text"
         )
         text = (
-            f"Kept as '{label}': no class is believed more, with {belief:.2f} (classifier "
+            f"Kept as '{label}': it has the highest fused score, {score:.2f} (classifier "
             f"{e.classifier[row, best]:.2f}, prototype {e.similarity[row, best]:.2f}{by_text})"
             f"{_votes(e, row, best)}."
         )
     else:
         text = (
-            f"Kept as '{label}', since nothing is sure: '{e.classes[best]}' is believed more, with "
-            f"{top:.2f}, but not above {e.gamma:.2f}; '{label}' has {belief:.2f}."
+            f"Kept as '{label}', since no class is sure: '{e.classes[best]}' has a higher fused score, "
+            f"{top:.2f}, but not above {e.gamma:.2f}; '{label}' has {score:.2f}."
         )
     return text + e.aside(row)
 
@@ -237,9 +235,11 @@ def _anchor_reason(e: Evidence, row: int, distance: float) -> str:
         return "there is no text, neither its own nor of a similar picture"  # chosen by an earlier version
     helpers = many(len(e.lenders[row]), "similar picture")
     if not e.has_text[row]:
-        return f"it has no text, and the texts of {helpers} are {distance:.2f} from the class's meaning"
-    texts = f"its own text and the texts of {helpers} are" if len(e.lenders[row]) else "its own text is"
-    return f"{texts} {distance:.2f} from the class's meaning"
+        return (
+            f"it has no text, and the texts of {helpers} have a distance of {distance:.2f} to the class text"
+        )
+    texts = f"its own text and the texts of {helpers} have" if len(e.lenders[row]) else "its own text has"
+    return f"{texts} a distance of {distance:.2f} to the class text"
 
 
 def _posterior_sentence(e: Evidence, row: int) -> str:
@@ -267,7 +267,7 @@ def _posterior_sentence(e: Evidence, row: int) -> str:
         kind = "Anchor of" if decision is Decision.ANCHOR else "Kept as"
         text = f"{kind} '{e.classes[best]}' with a probability of {weighed(best)}."
     asked = e.ask is not None and bool(e.ask[row])
-    return text + (" No answer is sure: a person should look." if asked else "")
+    return text + (" No class is probable enough: a person should decide." if asked else "")
 
 
 def _texts_compared(e: Evidence, row: int, label: int) -> str:
@@ -278,7 +278,7 @@ def _texts_compared(e: Evidence, row: int, label: int) -> str:
 
 
 def _votes(e: Evidence, row: int, label: int) -> str:
-    """How many of the neighbours whose texts were added have a class in the cleaned set."""
+    """How many of the neighbours whose texts were added have a class in the cleaned data set."""
     others = e.lenders[row]
     if not len(others):
         return ""
@@ -315,8 +315,8 @@ def pairs(evidence: Evidence) -> pd.DataFrame:
 def multi_label(evidence: Evidence) -> pd.DataFrame:
     """Multi-label: one row per training sample, labels as lists.
 
-    ``label_score`` is the least belief in any of its given labels and given absences; the sample's
-    numbers are those of the class that has it.
+    ``label_score`` is the lowest score among all classes: of a given label its score, of any other class one minus
+    its score. The sample's numbers are those of the class that has the lowest.
     """
     e = evidence
     rows, given = np.arange(len(e.ids)), e.given > 0
@@ -349,7 +349,7 @@ def _sentence_of_set(e: Evidence, row: int) -> str:
     """One sentence for one sample with several labels."""
     given, after, anchors = e.given[row] > 0, e.after[row], e.anchored[row]
     if e.out[row]:
-        return f"Dropped: it lost every label it came with; belief in {_named(e, row, given)}.{e.aside(row)}"
+        return f"Dropped: it lost every label that it came with: {_named(e, row, given)}.{e.aside(row)}"
     parts = {
         "gains": after & ~given,
         "loses": given & ~after,
@@ -357,11 +357,11 @@ def _sentence_of_set(e: Evidence, row: int) -> str:
         "keeps": given & after & ~anchors,
     }
     text = ", ".join(f"{verb} {_named(e, row, which)}" for verb, which in parts.items() if which.any())
-    return f"It {text or 'has no label, and none is believed in enough to be given'}.{e.aside(row)}"
+    return f"It {text or 'has no label, and no class has a score high enough to be added'}.{e.aside(row)}"
 
 
 def _named(e: Evidence, row: int, chosen: NDArray[np.bool_]) -> str:
-    """Classes with their belief, the first few."""
+    """Classes with their scores, the first few."""
     found = np.flatnonzero(chosen)
     words = [f"'{e.classes[c]}' ({e.fused[row, c]:.2f})" for c in found[:NAMED]]
     more = len(found) - NAMED

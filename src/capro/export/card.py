@@ -12,6 +12,7 @@ import yaml
 
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
+from capro.model_folders import on_hub
 from capro.run.directory import Run
 from capro.wording import plain, some
 
@@ -101,8 +102,10 @@ def model_card(run: Run, config: dict[str, Any], *, license: str | None = None) 
     hub_data = _hub_name(settings.data.source)
     index = _measured(run, "CAPro image classifier")
     metrics = index[0]["results"][0]["metrics"] if index else []
+    began_with = settings.net.weights or settings.net.backbone  # the former replace the backbone's own
     front = {
         "license": license,
+        "base_model": began_with if on_hub(began_with) else None,
         "library_name": "capro",
         "pipeline_tag": TASK,
         "tags": TAGS,
@@ -137,7 +140,7 @@ def model_card(run: Run, config: dict[str, Any], *, license: str | None = None) 
         "## Measured\n\n" + _results(run),
         "## Open set\n\n" + _open_set(config["open_set"]),
         "## Limits\n\nThe classes mean what their definitions in the run say. Web data is biased in "
-        "ways that cleaning does not mend; measure on your own images before you rely on it.",
+        "ways that cleaning does not correct; measure on your own images before you rely on it.",
         "## Settings\n\n```yaml\n"
         + yaml.safe_dump(without_folders(settings.model_dump()), sort_keys=False, width=math.inf).rstrip()
         + "\n```",
@@ -207,14 +210,14 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def _open_set(found: dict[str, Any]) -> str:
     if found["threshold"] is None:
-        return "This model has no threshold: there was nothing to choose it from."
+        return "This model has no open-set threshold, since there were no samples to choose it on."
     known = found["known"]
     kept, rejected = (
         "-" if share is None else f"{share:.1%}" for share in (known["kept"], found["open"]["rejected"])
     )
     return (
         f"An image is open when its highest probability is below {found['threshold']:.2f}. Chosen on "
-        f"{known['samples']:,} {known['from']}; rule: {found['rule']}. There it keeps "
+        f"{known['samples']:,} {known['from']}; rule: {found['rule']}. On these it keeps "
         f"{kept} of the known and rejects {rejected} of the others. "
         "No test sample was used."
     )

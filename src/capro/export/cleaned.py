@@ -84,7 +84,9 @@ def export_data(
     kept, dropped = table[table["decision"] != "drop"], table[table["decision"] == "drop"]
     del table  # of a million samples half a gigabyte
     if not len(kept):
-        raise DataError("every training sample was dropped", hint="lower train.gamma and clean again")
+        raise DataError(
+            "every training sample was dropped", hint="lower train.gamma and run again: --set train.gamma=..."
+        )
     classes = [spec.name for spec in classes_of(run)]
     with new_place(out, last=EXPORT_NOTE) as folder:
 
@@ -159,7 +161,7 @@ def _without(kept: pd.DataFrame, changed: list[dict[str, str]]) -> pd.DataFrame:
     if not len(left):
         raise DataError(
             f"all {len(kept):,} pictures have changed since the scan: {changed[0]['problem']}",
-            hint="check that the data is where it was, or scan it again",
+            hint="put the data back, or read them again with `capro scan --force`",
         )
     return left
 

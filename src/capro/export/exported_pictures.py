@@ -95,13 +95,13 @@ class ExportedPictures(Portable):
         if missing := sorted(used - self._files.keys()):
             source = self.manifest.sources[missing[0]]
             raise ConfigError(
-                f"{source.root}: its images lie in {source.kind}, not in files of their own",
+                f"{source.root}: its images are in {source.kind}, not in files of their own",
                 hint="use --images copy",
             )
         roots = sorted({self._files[number] for number in used})
         if is_address(roots[0]) or is_address(roots[-1]):
             if len(roots) > 1:
-                raise ConfigError(f"pictures lie in {roots[0]} and {roots[-1]}", hint="use --images copy")
+                raise ConfigError(f"pictures are in {roots[0]} and {roots[-1]}", hint="use --images copy")
             return roots[0], [*map(str, self.table["path"])]
         root = os.path.commonpath(roots)
         rows = zip(self.table["source"], self.table["path"], strict=True)
@@ -137,7 +137,7 @@ class ExportedPictures(Portable):
         except DataError as error:
             raise ChangedPicture("the file that holds it cannot be read") from error
         if hashlib.sha256(data).hexdigest() != self._wanted(number):
-            raise ChangedPicture("its content is another")
+            raise ChangedPicture("its content has changed")
         return data
 
     def changed(self, number: int) -> str:
@@ -163,7 +163,7 @@ class ExportedPictures(Portable):
         except OSError as error:
             raise ChangedPicture(f"it is gone ({error.strerror})") from None
         if not regular:
-            raise ChangedPicture("it is no file")
+            raise ChangedPicture("it is not a file")
         if not (is_inside(Path(root), Path(path)) if link else self._inside(root, os.path.dirname(path))):
             raise ChangedPicture("it is a link out of the data folder")
 
@@ -254,7 +254,7 @@ class ExportedPictures(Portable):
             raise DataError(f"{path}: cannot be linked: {error.strerror}", hint="use --images copy") from None
         # the link itself is looked at: whatever happens to the path now, this is what was exported
         if not stat.S_ISREG(target.lstat().st_mode) or sha256_of(str(target)) != self._wanted(number):
-            raise ChangedPicture("its content is another")
+            raise ChangedPicture("its content has changed")
 
 
 def _write_part(below: str, pictures: ExportedPictures) -> list[str]:

@@ -163,19 +163,21 @@ def safe_name(text: str) -> str:
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:
-    """A safe name for each, all different, on systems that ignore case as well.
+    """A safe name for each, all different, on systems that ignore case as well. Cost: O(names).
 
     >>> safe_names(["a/b", "a b", "A_B"])
     {'a/b': 'a_b', 'a b': 'a_b-2', 'A_B': 'A_B-3'}
     """
     found: dict[str, str] = {}
     used: set[str] = set()
+    last: dict[str, int] = {}  # number of a name that several have: all up to it are taken
     for name in names:
-        base, number = safe_name(name), 1
-        candidate = base
+        base = candidate = safe_name(name)
+        number = last.get(base.casefold(), 1)
         while candidate.casefold() in used:
             number += 1
             candidate = f"{base}-{number}"
+        last[base.casefold()] = number
         used.add(candidate.casefold())
         found[name] = candidate
     return found

@@ -85,12 +85,8 @@ def push(
 
 
 def _api() -> Any:
-    try:
-        from huggingface_hub import HfApi, get_token
-    except ImportError:
-        raise ConfigError(
-            "publishing needs the package huggingface_hub", hint="pip install 'capro[hub]'"
-        ) from None
+    from huggingface_hub import HfApi, get_token
+
     token = get_token()
     if not token:
         raise ConfigError("no token for the Hugging Face hub", hint=LOGIN)
@@ -186,7 +182,8 @@ def _hub_errors(repo: str) -> Iterator[None]:
         if any(_is_foreign(each) for each in chain):
             raise StoreError(
                 f"{repo}: the Hugging Face hub cannot be reached: {first_line(chain[-1])}",
-                hint="give the same command again when it is back; a commit is published whole or not at all",
+                hint="check the network, then give the same command again; "
+                "files are published all together or not at all",
             ) from error
         raise
 
@@ -219,13 +216,13 @@ def _refusal(repo: str, status: int, said: str) -> StoreError:
         )
     if status in (409, 412):
         return StoreError(
-            f"{repo}: the repository was changed by somebody else meanwhile, and nothing was uploaded over it",
+            f"{repo}: the repository was changed by somebody else in the meantime, so nothing was uploaded",
             hint="give the same command again: it shows what is there now",
         )
     if status == 429 or status >= 500:
         return StoreError(
             f"{repo}: the hub answers {status}",
-            hint="give the same command again later; nothing is half published",
+            hint="give the same command again later; files are published all together or not at all",
         )
     return StoreError(
         f"{repo}: the hub answers {status}: {said}", hint="check the name, and the rights of the token"

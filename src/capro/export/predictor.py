@@ -53,14 +53,14 @@ class Item:
 
 
 class Predictor:
-    """An exported model.
+    """A model folder, opened.
 
     Attributes:
-        classes: names by class number.
-        multi_label: whether an image may carry several labels.
-        threshold: highest probabilities below this are open; calibrated at export, or None.
-        config: the whole config.json.
-        limits: of the images that it labels.
+        classes: Class names, by class number.
+        multi_label: Whether an image may have several labels.
+        threshold: Open-set threshold, chosen at export; None where there is none.
+        config: The content of config.json.
+        limits: Limits of the images that it reads.
     """
 
     def __init__(self, net: Deployed, config: dict[str, Any], *, device: str = "cpu") -> None:
@@ -76,7 +76,7 @@ class Predictor:
 
     @staticmethod
     def load(model: str | Path, *, device: str = "cpu") -> Predictor:
-        """Open a model folder, or fetch one from an object store; nothing outside of it is read."""
+        """Open a model folder, or download one from an object store; no other file is read."""
         folder = model_folder(model)
         config = read_model_config(folder)
         checked = parse_model_config(config, str(folder))
@@ -102,14 +102,14 @@ class Predictor:
             raise ConfigError(f"device {device!r}: {first_line(error)}", hint="use cpu") from None
 
     def open_image(self, data: bytes) -> Image.Image:
-        """Decode as in training; raises ``ImageProblem``."""
+        """Decode an image as in training; raises ``ImageProblem``."""
         return decode(data, self.limits, min_side=2 * self._size)[0]
 
     @torch.no_grad()
     def probabilities(
         self, images: Sequence[Image.Image], name: Callable[[int], str] = "number {}".format
     ) -> NDArray[np.float32]:
-        """(n, C), for RGB images of any size; where a probability is nan, an error names the image."""
+        """Return probabilities, (n, C), of RGB images of any size; an error names an image whose probability is nan."""
         parts = [np.zeros((0, len(self.classes)), np.float32)]
         for at in range(0, len(images), BATCH):
             pixels = np.stack([center(image, self._size) for image in images[at : at + BATCH]])
@@ -122,7 +122,7 @@ class Predictor:
     def rows(
         self, items: Iterable[Item], *, top: int = 5, open_set: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """One row per item, in order; memory is that of a few batches.
+        """Yield one row per item, in order; memory is that of a few batches.
 
         Args:
             items: From ``find_images``, or your own.

@@ -71,7 +71,7 @@ class Contents:
             if self.listed:
                 yield f"{MODEL_VERDICTS}: ids, labels and evidence of {many(self.listed, 'training sample')}"
         else:
-            yield f"pictures: {self.pictures:,}, whole, as they were found"
+            yield f"pictures: {self.pictures:,}, unchanged, as in the source"
             texts = ", ".join(
                 f"{name} of {many(count, 'sample')}" for name, count in self.texts.items() if count
             )

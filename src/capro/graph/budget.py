@@ -42,7 +42,7 @@ class Budget:
     def __post_init__(self) -> None:
         if self.bytes < LEAST_BYTES:
             raise ConfigError(
-                f"a memory budget of {self.bytes / 2**30:.3f} GB",
+                f"match.memory_gb: {self.bytes / 2**30:.3f} GB of memory is too little for the graph",
                 hint=f"give at least {LEAST_BYTES / 2**30:.2f} GB to match.memory_gb",
             )
 

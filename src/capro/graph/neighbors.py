@@ -102,7 +102,7 @@ def _measured(x: NDArray[Any], name: str) -> Iterator[tuple[slice, NDArray[np.fl
         if wrong.size:
             raise DataError(
                 f"{name}: row {start + int(wrong[0])} holds NaN or infinity",
-                hint="embed the data again; an encoder that diverged gives such rows",
+                hint="train again with a lower learning rate: an encoder that diverged gives such features",
             )
         yield part, block, norm
 

@@ -251,7 +251,7 @@ def galleries(labels: Any, ids: Sequence[str], samples: int, classes: int) -> li
     if len(ids) != samples or y.shape[0] != samples:
         raise DataError(
             f"{samples} texts, {y.shape[0]} labels, {len(ids)} ids",
-            hint="pass all three in the order of the manifest",
+            hint="give all three in the order of the manifest",
         )
     by_id = np.array(sorted(range(samples), key=ids.__getitem__), np.int32)
     if y.ndim == 2:

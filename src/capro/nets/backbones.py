@@ -366,7 +366,7 @@ def load_backbone(name: str, *, image_size: int | None = None, weights: str | Pa
     """
     if image_size is not None and image_size < 1:
         raise ConfigError(
-            f"image size {image_size} for backbone '{name}'", hint="use a number of pixels, say 224"
+            f"image size {image_size} for backbone '{name}'", hint="use a number of pixels, for example 224"
         )
     if name in BUILT_IN:
         backbone = BUILT_IN[name](image_size)

@@ -114,7 +114,7 @@ def label_matrix(found: Loaded) -> dict[str, Any]:
     """Given by corrected, of the classes with most change."""
     matrix = label_changes.given_by_corrected(found.given, np.asarray(found.after), len(found.names))
     kept = label_changes.most_off_diagonal(matrix[:, :-1], MATRIX_CLASSES)
-    part = matrix[np.ix_(kept, [*kept, matrix.shape[1] - 1])]
+    part = matrix[kept][:, [*kept, matrix.shape[1] - 1]].toarray()
     return {"classes": kept, "cells": part.tolist(), "of": len(found.names)}
 
 
@@ -180,7 +180,7 @@ def measured(found: Loaded) -> dict[str, Any]:
         data["confusion"] = {
             "classes": kept,
             "of": len(found.names),
-            **{name: matrix[np.ix_(kept, kept)].tolist() for name, matrix in whole.items()},
+            **{name: matrix[kept][:, kept].toarray().tolist() for name, matrix in whole.items()},
         }
     return data
 

@@ -136,7 +136,7 @@ def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | N
     """Per class the nearest texts: as they are, smoothed over a k-NN graph, re-ranked (the paper's)."""
     if found.texts is None or found.visual is None or found.prototypes is None:
         return None
-    settings = found.run.settings.match
+    options = found.run.settings.match.model_dump(include={"k", "own_neighbour", "exact_below"})  # as `match`
     ids = found.manifest.samples["id"].iloc[found.train].tolist()
     members = galleries(found.given, ids, len(found.train), len(found.names))
     sizes = np.array([len(rows) for rows in members])
@@ -153,7 +153,7 @@ def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | N
             columns.append(name)
             for c in order.tolist():
                 with_text = members[c][np.asarray(texts[members[c]]).any(axis=1)]
-                distance, _ = text_distances(np.asarray(texts[with_text]), found.prototypes[c], k=settings.k)
+                distance, _ = text_distances(np.asarray(texts[with_text]), found.prototypes[c], **options)
                 best = np.argsort(np.round(distance, 6), kind="stable")[:TOP]
                 rows[c][name] = shown.add(with_text[best].tolist(), large=True)
                 rows[c][f"{name}_anchor"] = [(int(row), c) in protected for row in with_text[best]]

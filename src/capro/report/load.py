@@ -194,14 +194,14 @@ class _Reader:
             if found is not None:
                 return found
         command = self.plan.command(stage, self.run.place)
-        self.missing[stage] = f"What the {stage} stage left does not fit the scan: run `{command}` again."
+        self.missing[stage] = f"The result of the {stage} stage does not fit the scan: run `{command}` again."
         return None
 
     def evaluated(self) -> Evaluated | None:
         """The test samples, if both models have scores for exactly them."""
         if self.run.finished("evaluate") and not len(manifest_of(self.run).split("test")):
             self.missing["evaluate"] = (
-                "The data has no test split, so nothing was measured on held-out images: "
+                "The data have no test split, so nothing was measured on test images: "
                 "give one with `data.test` or a split column."
             )
             return None

@@ -40,7 +40,7 @@ def chosen_threshold(found: dict[str, Any] | None) -> dict[str, Any] | None:
     return {
         "threshold": round(float(found["threshold"]), 2),
         "text": f"CAPro's own threshold is {found['threshold']:.2f}. It was chosen on "
-        f"{many(known['samples'], 'sample')}: {known['from']}; no test image was looked at.{kept}",
+        f"{many(known['samples'], 'sample')}: {known['from']}; no test image was used.{kept}",
     }
 
 
@@ -48,25 +48,24 @@ def was_wrong(counts: dict[str, int], worst: Sequence[tuple[str, float]], *, mul
     """What the verdicts mean for the labels."""
     total = sum(counts[name] for name in ("anchor", "keep", "away", "drop"))
     wrong = counts["away"] + counts["drop"]
-    text = f"The method takes {share(wrong, total)} of the web labels to be wrong: "
+    text = f"The method judges {share(wrong, total)} of the web labels to be wrong: "
     if multi:
         text += (
-            f"{many(counts['away'], 'label')} were taken away, {many(counts['drop'], 'label')} "
-            f"left with a dropped image, and {many(counts['arrived'], 'label')} were missing."
+            f"{many(counts['away'], 'label')} were removed, {many(counts['drop'], 'label')} "
+            f"dropped with their image, and {many(counts['arrived'], 'label')} were missing."
         )
     else:
         text += (
             f"{many(counts['away'], 'image')} show another class, and "
-            f"{many(counts['drop'], 'image')} show none of the classes well enough."
+            f"{many(counts['drop'], 'image')} show none of the classes."
         )
     named = [f"{name} ({share(value, 1)})" for name, value in worst if value > 0]
     return text + (f" The noisiest classes are {listed(named)}." if named else "")
 
 
 ANCHORS = {  # by what chose them, see `capro.method.anchors.anchor_choice`
-    "text": "became anchors: their texts, helped by the texts of images that look alike, are nearest to what "
-    "the class means",
-    "picture": "became anchors without a text: their pictures are the most typical of their class",
+    "text": "became anchors: their texts, together with the texts of similar images, are nearest to the class text",
+    "picture": "without a text became anchors: they are the most typical of their class",
     "chance": "were drawn at random as anchors",
 }
 
@@ -83,7 +82,7 @@ def was_done(counts: dict[str, int] | None, anchors: dict[str, int], *, multi: b
             if multi
             else f"{counts['away']:,} were relabelled, "
         )
-        text += f"{counts['drop']:,} were dropped. The classifier learnt from what was left."
+        text += f"{counts['drop']:,} were dropped. The classifier was trained on the others."
     return text.strip()
 
 
@@ -112,8 +111,8 @@ def brought(
         between = f" (95\N{NO-BREAK SPACE}% interval {signed(interval[0])} to {signed(interval[1])})"
     text = (
         f"On {many(tests, 'test image')} {METRIC_NAMES.get(metric, metric)} {verb} {change}, a difference "
-        f"of {signed(gain / 100)} points{between} against the same network trained on the web labels as "
-        "they came."
+        f"of {signed(gain / 100)} points{between} compared with the same network trained on the web labels as "
+        "they are."
     )
     worse = [row for row in changes if row["change"] < 0]
     better = sum(row["change"] > 0 for row in changes)

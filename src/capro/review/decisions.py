@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.data.labels import NO_CLASS
-from capro.review.log import Decision, replayed
+from capro.errors import DataError, RunError, did_you_mean
+from capro.review.log import Decision, log_file, replayed
+from capro.run.artefacts import ANCHORS, CLEANED_LABELS
 from capro.run.directory import Run
 from capro.run.fingerprints import fingerprint
 
@@ -89,7 +91,7 @@ class Fixed:
 def resolve(
     decisions: Mapping[str, Decision], ids: Sequence[str], classes: Sequence[str], *, several: bool
 ) -> Fixed:
-    """Decisions as arrays; samples and classes that are no longer there are left out.
+    """Decisions as arrays; samples that are no longer there are left out, an unknown class is refused.
 
     >>> said = {"a": Decision("a", "labels", yes=("cat",)), "b": Decision("b", "out")}
     >>> fixed = resolve(said, ["a", "b", "c"], ["cat", "dog"], several=False)
@@ -102,11 +104,18 @@ def resolve(
     out, none, picked = (np.zeros(n, dtype=bool) for _ in range(3))
     for number, row in enumerate(at):
         said = decisions[ids[row]]
-        yes = [place[name] for name in said.yes if name in place]
+        for name in (*said.yes, *said.no):
+            if name not in place:
+                raise DataError(
+                    f"a person decided on {said.sample!r}, and {name!r} is no class of this run",
+                    hint="decide on the sample again with `capro review`, or bring the class back into data.classes; "
+                    + did_you_mean(name, classes),
+                )
+        yes = [place[name] for name in said.yes]
         if said.answer == "labels":
             if said.whole and (several or yes):
                 known[number] = 0.0
-            known[number, [place[name] for name in said.no if name in place]] = 0.0
+            known[number, [place[name] for name in said.no]] = 0.0
             known[number, yes] = 1.0
             picked[row] = said.anchor
         else:
@@ -118,7 +127,19 @@ def resolve(
 
 
 def _fixing(run: Run) -> dict[str, Decision]:
-    return {sample: each for sample, each in replayed(run).decided().items() if each.answer in FIXING}
+    replay = replayed(run)
+    if not replay.last and log_file(run).exists() and _took_in(run):
+        raise RunError(
+            f"{log_file(run)}: the log of decisions is empty, and there are results that took decisions in",
+            hint="put a copy of the file back; to go on without decisions, remove it",
+        )
+    return {sample: each for sample, each in replay.decided().items() if each.answer in FIXING}
+
+
+def _took_in(run: Run) -> bool:
+    """Whether the results of a run have decisions in them."""
+    stages = {ANCHORS.stage, CLEANED_LABELS.stage}
+    return any((run.finished(stage) or {}).get("decisions") for stage in stages)
 
 
 def fixed_of(run: Run, ids: Sequence[str], classes: Sequence[str], *, several: bool) -> Fixed | None:
@@ -127,13 +148,13 @@ def fixed_of(run: Run, ids: Sequence[str], classes: Sequence[str], *, several: b
     return resolve(found, ids, classes, several=several) if found else None
 
 
-def deciding_person(run: Run) -> dict[str, str]:
-    """What stages add to their settings: a hash of all decisions; nothing where there are none."""
+def deciding_person(run: Run) -> str:
+    """A hash of all decisions, by which stages know them; empty where there are none."""
     found = _fixing(run)
     if not found:
-        return {}
+        return ""
     rows = sorted(
         (sample, each.answer, sorted(each.yes), sorted(each.no), each.whole, each.anchor)
         for sample, each in found.items()
     )
-    return {"decisions": fingerprint(rows)}
+    return fingerprint(rows)

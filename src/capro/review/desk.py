@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import ConfigError
+from capro.review.copies import BestCopy, keep_best
 from capro.review.log import Action, Decision, Log, log_file
 from capro.review.pictures import Pictures
 from capro.review.progress import findings
@@ -18,10 +20,23 @@ from capro.review.views import View, Views
 from capro.run import durable
 from capro.run.artefacts import REVIEW
 from capro.run.directory import Run
-from capro.text.classes import ClassSpec, classes_of, load_classes, save_classes
+from capro.run.fingerprints import fingerprint
+from capro.text.classes import (
+    IN_RUN,
+    OWN_CLASSES,
+    ClassSpec,
+    class_file,
+    classes_of,
+    load_classes,
+    save_classes,
+)
 from capro.wording import many
 
 MOST = 100_000  # samples that one action may decide
+
+
+class OutOfDate(ConfigError):
+    """A page shows what is no longer so."""
 
 
 class Desk:
@@ -31,7 +46,6 @@ class Desk:
         self.run = run
         self.log = Log(log_file(run))
         self._lock = threading.RLock()
-        self.version = 0
         self.reload()
 
     def reload(self) -> None:
@@ -47,7 +61,8 @@ class Desk:
             self.said: dict[int, Decision] = {}
             self._row_of: dict[str, int] = {}
             self._take(self.log.replay.of_sample)
-            self.version += 1
+            self.scan = fingerprint(run.need("scan"))  # a row is the same picture as long as this is the same
+            self.version = fingerprint([self.scan, run.need("clean")])
 
     def _take(self, samples: Iterable[str]) -> list[int]:
         """Note what is decided now of some samples; returns their rows."""
@@ -88,6 +103,19 @@ class Desk:
             found += [each.sample for each in (target or action).decisions]
         return found
 
+    @contextmanager
+    def at(self, version: object, sent: str = "") -> Iterator[None]:
+        """Do a write that was made from this version of the table, while it stays; another one is refused.
+
+        What is in the log already may come again under any version: its answer was lost.
+        """
+        with self._lock:
+            if version != self.version:
+                self.follow()
+                if self.log.replay.known(sent) is None:
+                    raise OutOfDate("the queue is new", hint="reload the page")
+            yield
+
     # --- deciding ---------------------------------------------------------------------------------
 
     def decide(
@@ -103,7 +131,9 @@ class Desk:
             raise ConfigError("samples have one label here", hint="choose another one instead")
         with self._lock:
             if verb == "best":
-                rows = self._all_but_best(rows)
+                rows = [other for row in self._one_of_each_group(rows) for other in self.best_copy(row).out]
+                if len(rows) > MOST:
+                    raise ConfigError(f"{len(rows)} near duplicates", hint=f"at most {MOST:,} at once")
             made = [self._decision(row, verb, label, view) for row in dict.fromkeys(rows)]
             self._row_of |= {each.sample: row for each, row in zip(made, dict.fromkeys(rows), strict=True)}
             shown = {"view": view.query(), "verb": verb, "label": label, "reason": reason, "count": len(made)}
@@ -142,18 +172,14 @@ class Desk:
             return Decision(answer="labels", no=chosen, whole=False, **shown)
         raise ConfigError(f"no decision {verb!r}", hint="reload the page")
 
-    def _all_but_best(self, rows: Sequence[int]) -> list[int]:
-        """Of each group of near duplicates all but the one with most pixels, then the surest."""
-        best: dict[int, int] = {}
-        for row in rows:
-            group = int(self.table.copies[row])
-            other = best.get(group)
-            if group >= 0 and (other is None or self._quality(row) > self._quality(other)):
-                best[group] = row
-        return [row for row in rows if int(self.table.copies[row]) >= 0 and row not in best.values()]
+    def best_copy(self, row: int) -> BestCopy:
+        """What "keep the best" does with a row's whole group of near duplicates."""
+        with self._lock:
+            return keep_best(self.table, self.said, row)
 
-    def _quality(self, row: int) -> tuple[int, float, int]:
-        return int(self.table.pixels[row]), -float(self.table.error[row]), -row
+    def _one_of_each_group(self, rows: Sequence[int]) -> list[int]:
+        found = {int(self.table.copies[row]): row for row in rows}
+        return [row for group, row in found.items() if group >= 0]
 
     def undo(self, who: str, sent: str = "") -> tuple[str, list[int]]:
         """Take the person's last action back; what it was, and the rows that changed."""
@@ -191,7 +217,7 @@ class Desk:
         said = self.said.get(row)
         if said is None:
             return {"row": row, "kind": "", "word": ""}
-        words = {"out": "out: none of the classes", "copy": "out: a copy", "unsure": "not sure"}
+        words = {"out": "dropped", "copy": "dropped: near duplicate", "unsure": "not sure"}
         names = ", ".join(said.yes) or "no label"
         if said.answer == "labels" and not said.whole:
             names = ", ".join(
@@ -223,10 +249,18 @@ class Desk:
         table = self.table
         if view.order != "gain" or self.is_random(row, view) or table.copies[row] < 0:
             return [row]
-        same = np.flatnonzero(table.copies == table.copies[row])
+        same = table.group_of(row)
         same = same[table.queue.leader[same] == table.queue.leader[row]]
         open_ = [int(other) for other in same if other != row and not self.decided[other]]
         return [row, *open_]
+
+    def picture(self, scan: str, row: int, size: str) -> bytes | None:
+        """The thumbnail of a row; None where it is of another scan, or cannot be read any more."""
+        with self._lock:
+            if scan != self.scan:
+                return None
+            pictures, position = self.pictures, int(self.table.positions[row])
+        return pictures.read(position, size)
 
     # --- figures ----------------------------------------------------------------------------------
 
@@ -251,10 +285,10 @@ class Desk:
                 f"{self.run.place}: in an object store, so a class's meaning cannot be changed here",
                 hint="write a classes.yaml, and give it with --set data.classes=FILE",
             )
-        own = self.run.path / REVIEW / "classes.yaml"
+        own = self.run.path / OWN_CLASSES
         with self._lock, self.run.alone():
-            current = self.run.settings.data.classes
-            specs = load_classes(own) if str(own) == current else classes_of(self.run)
+            run = Run.open(self.run.path)  # another process may have changed a setting since
+            specs = load_classes(own) if class_file(run) == own else classes_of(run)
             old = specs[number]
             specs[number] = ClassSpec(old.name, sense or None, definition or None, old.query, old.ambiguous)
             trial = own.with_suffix(".new.yaml")
@@ -264,8 +298,8 @@ class Desk:
                 durable.rename(trial, own)
             finally:
                 trial.unlink(missing_ok=True)
-            data = self.run.settings.data.model_copy(update={"classes": str(own)})
-            self.run = self.run.with_settings(self.run.settings.model_copy(update={"data": data}))
+            data = run.settings.data.model_copy(update={"classes": f"{IN_RUN}{OWN_CLASSES}"})
+            self.run = run.with_settings(run.settings.model_copy(update={"data": data}))
             self.run.write_settings()
             self.log.note(
                 "class", who=who, shown={"class": old.name, "sense": sense, "definition": definition}

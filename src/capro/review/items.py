@@ -69,7 +69,7 @@ def reason(desk: Desk, row: int, members: list[int], view: View) -> str:
     """Why a question is asked, in a sentence."""
     table = desk.table
     if desk.is_random(row, view):
-        return "Drawn at random: such answers say how many labels are right."
+        return "Drawn at random: such answers show how many labels are right."
     error = float(table.error[row])
     if table.several:
         text = f"About {error:.1f} of its labels are expected to be wrong"
@@ -98,12 +98,12 @@ def sheet(desk: Desk, row: int, view: View) -> dict[str, Any]:
         "scores": class_scores(table, row, concerned),
         "numbers": _numbers(detail),
         "history": history(desk, row),
-        "copies": _copies(table, row),
+        "copies": [int(other) for other in table.group_of(row)[: LIKES + 1] if other != row][:LIKES],
     }
 
 
 def class_scores(table: ReviewTable, row: int, concerned: list[str]) -> list[dict[str, Any]]:
-    """Belief in the likeliest classes and the concerned ones: in all, by the words, by the picture."""
+    """Scores of the most probable classes and the concerned ones: by all evidence, by the words, by the picture."""
     fused = np.asarray(table.fused[row])
     best = [int(c) for c in np.argsort(-fused, kind="stable")[:CLASSES_SHOWN]]
     chosen = [*dict.fromkeys([*(table.names.index(name) for name in concerned), *best])]
@@ -129,12 +129,12 @@ def _parts(parts: list[Any], c: int, table: ReviewTable) -> dict[str, float | No
 
 def _numbers(detail: dict[str, Any]) -> list[tuple[str, str]]:
     names = {
-        "classifier_probability": "classifier, given label",
-        "prototype_similarity": "prototype, given label",
-        "text_probability": "text, given label",
-        "text_distance": "text to class",
-        "outlier_score": "like others",
-        "near_duplicate_score": "unlike its nearest",
+        "classifier_probability": "classifier probability",
+        "prototype_similarity": "prototype similarity",
+        "text_probability": "text probability",
+        "text_distance": "text distance",
+        "outlier_score": "outlier score",
+        "near_duplicate_score": "near-duplicate score",
     }
     return [
         (text, f"{detail[name]:.2f}")
@@ -143,18 +143,12 @@ def _numbers(detail: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _copies(table: ReviewTable, row: int) -> list[int]:
-    if table.copies[row] < 0:
-        return []
-    return [int(other) for other in np.flatnonzero(table.copies == table.copies[row]) if other != row][:LIKES]
-
-
 def history(desk: Desk, row: int) -> list[str]:
     """What was decided of a sample, in words, the last first."""
     found = []
     for action, said, undone in reversed(desk.log.replay.history(desk.table.sample_id(row))):
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(action.at))
-        words = {"out": "out", "copy": "out as a copy", "unsure": "not sure"}
+        words = {"out": "dropped", "copy": "dropped as a near duplicate", "unsure": "not sure"}
         what = (
             words.get(said.answer) or listed([*said.yes, *(f"not {name}" for name in said.no)]) or "no label"
         )

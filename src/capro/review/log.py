@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import getpass
+import itertools
 import json
 import shlex
 import sqlite3
@@ -22,13 +23,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from capro.errors import RunError
+from capro.review import log_rows
 from capro.run import durable
 from capro.run.artefacts import DECISIONS, REVIEW
 from capro.run.directory import Run
 from capro.run.disk_errors import explained, writing
+from capro.run.working_copy import shown as shown_place
 
 WAIT = 30.0  # seconds for another process's transaction
 Answer = Literal["labels", "out", "copy", "unsure"]
@@ -40,27 +43,6 @@ _OF_THE_DISK = {
     sqlite3.SQLITE_PERM: errno.EACCES,
     sqlite3.SQLITE_IOERR: errno.EIO,
 }
-
-_SCHEMA = """
-create table if not exists actions (
-  number integer primary key autoincrement,
-  at real not null, who text not null, kind text not null, target integer, shown text not null
-);
-create table if not exists decisions (
-  action integer not null references actions(number), sample text not null, answer text not null,
-  yes text not null, no text not null, whole integer not null, anchor integer not null,
-  given text not null, proposed text not null, random integer not null
-);
-create index if not exists decisions_of_action on decisions(action);
-create trigger if not exists actions_stay before update on actions
-  begin select raise(abort, 'the log is only appended to'); end;
-create trigger if not exists actions_remain before delete on actions
-  begin select raise(abort, 'the log is only appended to'); end;
-create trigger if not exists decisions_stay before update on decisions
-  begin select raise(abort, 'the log is only appended to'); end;
-create trigger if not exists decisions_remain before delete on decisions
-  begin select raise(abort, 'the log is only appended to'); end;
-"""
 
 
 @dataclass(frozen=True)
@@ -131,6 +113,7 @@ class Replay:
 
     def __init__(self) -> None:
         self.last = 0
+        self.damaged: list[str] = []  # what was left out, where that was asked for
         self.actions: dict[int, Action] = {}
         self.undone: set[int] = set()
         self.sent: dict[str, int] = {}  # action by what its sender calls it
@@ -209,19 +192,24 @@ def person() -> str:
 
 
 class Log:
-    """The log of one run, open for reading and writing; safe to use from threads."""
+    """The log of one run, open for reading and writing; safe to use from threads.
 
-    def __init__(self, file: Path) -> None:
+    Args:
+        file: Where it is, or will be.
+        leave_out: Leave damaged actions out, and name them in the replay, where else they are refused.
+    """
+
+    def __init__(self, file: Path, *, leave_out: bool = False) -> None:
         with writing(file):
             durable.make_folder(file.parent)  # SQLite itself syncs the file and its folder
         self._lock = threading.RLock()
         self.replay = Replay()
-        self._file = file
+        self._file, self._leave_out = file, leave_out
         with self._using():
             self._base = sqlite3.connect(file, timeout=WAIT, isolation_level=None, check_same_thread=False)
             self._base.execute("pragma journal_mode=wal")
             self._base.execute(f"pragma synchronous={'full' if durable.wanted() else 'off'}")
-            self._base.executescript(_SCHEMA)
+            log_rows.prepare(self._base)
         self.refresh()
 
     def close(self) -> None:
@@ -234,7 +222,7 @@ class Log:
         """What reads or writes the file: SQLite's errors become messages."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a message that quotes damaged text
             raise _explained(self._file, error) from error
 
     def refresh(self) -> list[Action]:
@@ -289,43 +277,60 @@ class Log:
     def _insert(
         self, kind: str, who: str, target: int | None, shown: Mapping[str, Any], decisions: Iterable[Decision]
     ) -> None:
-        values = (time.time(), who, kind, target, json.dumps(dict(shown), ensure_ascii=False))
-        made = self._base.execute(
-            "insert into actions(at, who, kind, target, shown) values (?, ?, ?, ?, ?)", values
+        number = self.replay.last + 1  # all of them have been taken in, in the same transaction
+        head = (number, time.time(), who, kind, target, json.dumps(dict(shown), ensure_ascii=False))
+        rows = [_row(each) for each in decisions]
+        self._base.execute(
+            "insert into actions(number, at, who, kind, target, shown, hash) values (?, ?, ?, ?, ?, ?, ?)",
+            (*head, log_rows.digest(head, rows)),
         )
-        rows = [
-            (
-                made.lastrowid, each.sample, each.answer, _names(each.yes), _names(each.no), each.whole,
-                each.anchor, _names(each.given), _names(each.proposed), each.random,
-            )
-            for each in decisions
-        ]  # fmt: skip
-        self._base.executemany("insert into decisions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self._base.executemany(
+            "insert into decisions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in rows]
+        )
 
     def _writing(self) -> _Transaction:
         return _Transaction(self._base)
 
     def _take_in(self) -> list[Action]:
-        since = self.replay.last
+        since, last = self.replay.last, log_rows.last_number(self._base)
         heads = self._base.execute(
-            "select number, at, who, kind, target, shown from actions where number > ? order by number",
+            "select number, at, who, kind, target, shown, hash from actions where number > ? order by number",
             (since,),
         ).fetchall()
-        if not heads:
+        last = max(last, heads[-1][0] if heads else since)
+        if last == since:
             return []
-        rows: dict[int, list[Decision]] = {}
+        rows: dict[int, list[list[Any]]] = {}
         # no later than the last head: another process may append between the two statements
         for action, *cells in self._base.execute(
-            "select * from decisions where action > ? and action <= ? order by rowid", (since, heads[-1][0])
+            "select * from decisions where action > ? and action <= ? order by rowid", (since, last)
         ):
-            rows.setdefault(action, []).append(_decision(*cells))
-        found = [
-            Action(number, at, who, kind, target, json.loads(shown), tuple(rows.get(number, ())))
-            for number, at, who, kind, target, shown in heads
-        ]
+            rows.setdefault(action, []).append(cells)
+        found = []
+        if last - since != len(heads):
+            there = {head[0] for head in heads}
+            self._damage(next(n for n in itertools.count(since + 1) if n not in there), "it is gone")
+        for *head, hash_ in heads:
+            try:
+                found.append(_action(head, rows.get(head[0], []), hash_))
+            except log_rows.DamagedRowError as error:
+                self._damage(head[0], str(error))
         for each in found:
             self.replay.add(each)
         return found
+
+    def _damage(self, number: int, why: str) -> None:
+        """An action is not what was written."""
+        text = f"{self._file}: action {number} of the log of decisions is damaged: {why}"
+        if self._leave_out:
+            self.replay.damaged.append(text)
+            return
+        run = shlex.quote(shown_place(self._file.parent.parent))
+        raise RunError(
+            text,
+            hint=f"put a copy of the file back; without one, `capro review {run} --export saved.csv` writes the other "
+            f"decisions: move the file away, then `capro review {run} --import saved.csv`",
+        )
 
 
 class _Transaction:
@@ -344,7 +349,7 @@ class _Transaction:
             self._base.execute("rollback")
 
 
-def _explained(file: Path, error: sqlite3.Error) -> RunError:
+def _explained(file: Path, error: sqlite3.Error | UnicodeDecodeError) -> RunError:
     """What SQLite could not do, and the way out."""
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # without what is special to an operation
     if code in _OF_THE_DISK:
@@ -358,26 +363,40 @@ def _explained(file: Path, error: sqlite3.Error) -> RunError:
     )
 
 
-def _decision(
-    sample: str,
-    answer: Answer,
-    yes: str,
-    no: str,
-    whole: int,
-    anchor: int,
-    given: str,
-    proposed: str,
-    random: int,
-) -> Decision:
-    """A row of the file."""
-    said, shown = ([tuple(json.loads(cell)) for cell in pair] for pair in ((yes, no), (given, proposed)))
-    return Decision(
-        sample, answer, said[0], said[1], bool(whole), bool(anchor), shown[0], shown[1], bool(random)
+def _action(head: Sequence[Any], rows: Sequence[Sequence[Any]], hash_: str | None) -> Action:
+    """An action from its rows in the file."""
+    log_rows.check(head, rows, hash_)
+    number, at, who, kind, target, shown = head
+    return Action(
+        number, at, who, kind, target, log_rows.shown(shown), tuple(_decision(*row) for row in rows)
     )
 
 
-def _names(names: Sequence[str]) -> str:
-    return json.dumps([*names], ensure_ascii=False)
+def _decision(
+    sample: Any, answer: Any, yes: Any, no: Any, whole: Any, anchor: Any, given: Any, proposed: Any, random: Any
+) -> Decision:  # fmt: skip
+    """A decision from its row in the file."""
+    lists = [log_rows.names(cell) for cell in (yes, no, given, proposed)]
+    said: Any = log_rows.one_of(answer, get_args(Answer))
+    return Decision(
+        str(sample), said, lists[0], lists[1], bool(whole), bool(anchor), lists[2], lists[3], bool(random)
+    )
+
+
+def _row(each: Decision) -> tuple[Any, ...]:
+    """The row of a decision, without the number of its action."""
+    lists = [
+        json.dumps([*names], ensure_ascii=False) for names in (each.yes, each.no, each.given, each.proposed)
+    ]
+    return (
+        each.sample,
+        each.answer,
+        *lists[:2],
+        int(each.whole),
+        int(each.anchor),
+        *lists[2:],
+        int(each.random),
+    )
 
 
 def open_log(run: Run) -> Log:
@@ -385,10 +404,15 @@ def open_log(run: Run) -> Log:
     return Log(log_file(run))
 
 
-def replayed(run: Run) -> Replay:
-    """What is decided in a run; empty without a review."""
+def replayed(run: Run, *, leave_out: bool = False) -> Replay:
+    """What is decided in a run; empty without a review.
+
+    Args:
+        run: The run.
+        leave_out: Leave damaged actions out, and name them in the replay.
+    """
     if not log_file(run).exists():
         return Replay()
-    log = open_log(run)
+    log = Log(log_file(run), leave_out=leave_out)
     log.close()
     return log.replay

@@ -61,7 +61,7 @@ class Doors:
 
     def enter(self, token: str) -> str | None:
         """A new session for a token, which works no more; None for a wrong one."""
-        found = next((each for each in self._tokens if hmac.compare_digest(each, token)), None)
+        found = next((each for each in self._tokens if _same(each, token)), None)
         if found is None:
             return None
         self._tokens.discard(found)
@@ -79,19 +79,19 @@ class Doors:
         headers = request.headers
         host = headers.get("host", "")
         if not self.known_host(host):
-            return 421, "This server answers only under its own address."
+            return 421, "This server answers only at its own address: open the link that the terminal shows."
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{host}":
-            return 403, "A page of another site asked."
+            return 403, "The request came from a page of another site and was refused."
         reading = request.method in READING
         if not reading and origin is None:
-            return 403, "A write must say which page it comes from."
+            return 403, "The request does not say which page it comes from and was refused."
         if request.url.path == "/open" and reading:
             return None
         key = self.key(request)
         if key is None:
             return 401, "Open the link that the terminal shows: each link works once."
-        if not reading and not hmac.compare_digest(headers.get(KEY_HEADER, ""), key):
+        if not reading and not _same(headers.get(KEY_HEADER, ""), key):
             return 403, "The page is out of date: reload it."
         return None
 
@@ -101,8 +101,12 @@ class Doors:
         >>> doors = Doors("127.0.0.1", 80)
         >>> [doors.known_host(h) for h in ("127.0.0.1:80", "localhost:80", "evil.example:80", "127.0.0.1:81")]
         [True, True, False, False]
+        >>> doors.known_host("127.0.0.1"), doors.known_host("[::1]")
+        (True, True)
         """
-        name, _, port = host.rpartition(":")
+        name, colon, port = host.rpartition(":")
+        if not colon or port.endswith("]"):  # browsers leave the port of http out
+            name, port = host, "80"
         if port != str(self.port):
             return False
         name = name.strip("[]").lower()
@@ -117,6 +121,10 @@ class Doors:
         except ValueError:
             return False
         return True
+
+
+def _same(secret: str, given: str) -> bool:
+    return hmac.compare_digest(secret.encode(), given.encode("utf-8", "replace"))
 
 
 class Guard:

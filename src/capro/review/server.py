@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,26 @@ from starlette.staticfiles import StaticFiles
 from capro.errors import CaproError, ConfigError
 from capro.review import class_pages, items
 from capro.review.apply import Apply, Work, go_on
-from capro.review.desk import Desk
+from capro.review.desk import Desk, OutOfDate
 from capro.review.pictures import KIND, SIDES
+from capro.review.request_values import (
+    TooLarge,
+    class_of,
+    json_object,
+    row_in,
+    row_of,
+    rows_of,
+    sent_of,
+    view_of,
+    who_of,
+)
 from capro.review.security import Doors, Guard
 from capro.review.table import VERDICT_NAMES
-from capro.review.views import ORDERS, SIZES, STATES, View
+from capro.review.views import ORDERS, SIZES, STATES, View, whole_number
 from capro.wording import many, plain, share
 
 HERE = Path(__file__).parent
-LARGEST = 2_000_000  # bytes of a request
-WHO = 60  # characters of a name
+FOR_SCRIPTS = ("/changes", "/copies/")  # reads that answer with JSON
 Handler = Callable[[Request], Awaitable[Response]]
 
 _pages = Environment(
@@ -48,14 +57,14 @@ class App:
     def routes(self) -> list[Route | Mount]:
         """Every address of the app."""
         reading = {
-            "/": self.grid, "/sample/{row:int}": self.sample, "/likes/{row:int}": self.likes,
-            "/classes": self.classes, "/class/{number:int}": self.one_class, "/progress": self.progress,
-            "/changes": self.changes, "/picture/{size}/{row:int}": self.picture, "/open": self.enter,
-            "/key": self.key,
+            "/": self.grid, "/sample/{row}": self.sample, "/likes/{row}": self.likes,
+            "/classes": self.classes, "/class/{number}": self.one_class, "/progress": self.progress,
+            "/changes": self.changes, "/picture/{scan}/{size}/{row}": self.picture, "/open": self.enter,
+            "/key": self.key, "/copies/{row}": self.copies,
         }  # fmt: skip
         writing = {
             "/decide": self.decide, "/undo": self.undo, "/redo": self.redo, "/apply": self.start_apply,
-            "/class/{number:int}/meaning": self.meaning, "/link": self.link,
+            "/class/{number}/meaning": self.meaning, "/link": self.link,
         }  # fmt: skip
         return [
             *(Route(path, _threaded(work), methods=["GET"]) for path, work in reading.items()),
@@ -73,19 +82,23 @@ class App:
             "run": desk.run.path.name,
             "classes": desk.table.names,
             "several": desk.table.several,
-            "last": desk.log.replay.last,
-            "version": desk.version,
+            "pictures": f"/picture/{desk.scan}",
+            **self._now(),
             "decided": int(desk.decided.sum()),
             "total": len(desk.table),
             "here": request.url.path,
         }
         return HTMLResponse(_pages.get_template(name).render(common | values))
 
+    def _now(self) -> dict[str, Any]:
+        """How new a page is; taken before its rows are read: a page may be newer than it says, never older."""
+        return {"last": self.desk.log.replay.last, "version": self.desk.version}
+
     def enter(self, request: Request) -> Response:
         """Exchange a token for a cookie."""
         session = self.doors.enter(request.query_params.get("token", ""))
         if session is None:
-            text = "This link was used already, or is of another start. The terminal shows the next one."
+            text = "This link was used already, or the server was restarted since. The terminal shows the next link."
             return PlainTextResponse(text, status_code=401)
         # a page that goes on by itself: a redirect from another site's link would come without the cookie
         answer = HTMLResponse(_pages.get_template("open.html.j2").render())
@@ -96,31 +109,38 @@ class App:
         """The pictures of a view."""
         desk = self.desk
         desk.follow()
+        now = self._now()
         view = View.parse(request.query_params, desk.table)
-        after = _row(request, "from", desk)
+        begin = request.query_params.get("from")
+        after = row_in(begin, "from", desk) if begin else None
         found = desk.views.page(view, desk.decided, after)
         tiles = [items.tile(desk, int(row), view) for row in found.rows]
         return self.page(
             request, "grid.html.j2", view=view, page=found, tiles=_once(tiles), orders=ORDERS, sizes=SIZES,
             states=STATES, verdicts=VERDICT_NAMES, first=after is None, here="copies" if view.copies else "/",
+            next_class=view.of_next_class(desk.table.names), group_of=desk.table.group_of, **now,
         )  # fmt: skip
 
     def sample(self, request: Request) -> Response:
         """One sample with its evidence; ``part=1`` gives the middle of the page alone."""
         desk = self.desk
         desk.follow()
+        now = self._now()
         view = View.parse(request.query_params, desk.table)
-        row = _known(request.path_params["row"], desk)
+        row = row_of(request, desk)
         found = items.sheet(desk, row, view)
         following = desk.views.page(View(**vars(view) | {"size": SIZES[0]}), desk.decided, row).rows
         rest = [int(other) for other in following if int(other) not in found["members"]][:4]
         part = request.query_params.get("part") == "1"
         name = "sheet.html.j2" if part else "sample.html.j2"
-        return self.page(request, name, view=view, item=found, following=rest)
+        following_class = view.of_next_class(desk.table.names)
+        return self.page(
+            request, name, view=view, item=found, following=rest, next_class=following_class, **now
+        )
 
     def likes(self, request: Request) -> Response:
         """The pictures most like one, for the view of one sample."""
-        row = _known(request.path_params["row"], self.desk)
+        row = row_of(request, self.desk)
         view = View.parse(request.query_params, self.desk.table)
         return self.page(request, "likes.html.j2", view=view, row=row, **items.likes(self.desk, row))
 
@@ -130,10 +150,10 @@ class App:
 
     def one_class(self, request: Request) -> Response:
         """One class."""
-        number = _class(request, self.desk)
-        return self.page(
-            request, "class.html.j2", view=View(), item=class_pages.class_page(self.desk, number)
-        )
+        now = self._now()
+        number = class_of(request, self.desk)
+        found = class_pages.class_page(self.desk, number)
+        return self.page(request, "class.html.j2", view=View(), item=found, **now)
 
     def progress(self, request: Request) -> Response:
         """How far the review is."""
@@ -141,14 +161,13 @@ class App:
         return self.page(request, "progress.html.j2", found=self.desk.progress())
 
     def picture(self, request: Request) -> Response:
-        """A thumbnail by row."""
-        size = request.path_params["size"]
-        row = _known(request.path_params["row"], self.desk)
+        """A thumbnail by scan and row: browsers keep it, and a row of another scan is another picture."""
+        scan, size = request.path_params["scan"], request.path_params["size"]
         if size not in SIDES:
             raise ConfigError(f"no size {plain(size, 20)!r}", hint=", ".join(SIDES))
-        found = self.desk.pictures.read(int(self.desk.table.positions[row]), size)
+        found = self.desk.picture(scan, row_of(request, self.desk), size)
         if found is None:
-            return PlainTextResponse("The picture is not there any more.", status_code=404)
+            return PlainTextResponse("The picture is no longer there.", status_code=404)
         headers = {"cache-control": "private, max-age=86400"}
         return Response(found, media_type=f"image/{KIND}", headers=headers)
 
@@ -160,32 +179,41 @@ class App:
 
     def changes(self, request: Request) -> Response:
         """What others decided since, and how the refit goes."""
-        since = int(request.query_params.get("since") or 0)
+        since = whole_number(request.query_params.get("since") or "0", "since")
         return JSONResponse(self.desk.changes(since) | {"apply": self.apply.state})
+
+    def copies(self, request: Request) -> Response:
+        """What "keep the best" would do with a group of near duplicates."""
+        self.desk.follow()
+        found = self.desk.best_copy(row_of(request, self.desk))
+        decided = int(self.desk.decided[found.out].sum())
+        return JSONResponse(
+            {"size": len(found.rows), "kept": found.kept, "out": found.out, "decided": decided}
+        )
 
     def decide(self, _request: Request, body: Any) -> Response:
         """Append a decision for some rows."""
-        desk = self.desk
-        view = View.parse(body.get("view") or {}, desk.table)
-        rows = body.get("rows")
-        if not isinstance(rows, list) or not all(type(row) is int for row in rows):
-            raise ConfigError("rows is no list of numbers", hint="reload the page")
-        label = body.get("label")
-        changed = desk.decide(
-            rows, str(body.get("verb")), None if label is None else str(label), who=_who(body), view=view,
-            reason=str(body.get("reason") or "")[:400], sent=_sent(body),
-        )  # fmt: skip
-        return self._states(changed)
+        label, sent = body.get("label"), sent_of(body)
+        with self.desk.at(body.get("version"), sent):
+            changed = self.desk.decide(
+                rows_of(body), str(body.get("verb")), None if label is None else str(label),
+                who=who_of(body), view=view_of(body, self.desk), reason=str(body.get("reason") or "")[:400],
+                sent=sent,
+            )  # fmt: skip
+            return self._states(changed)
 
     def undo(self, _request: Request, body: Any) -> Response:
         """Take the last action back."""
-        text, rows = self.desk.undo(_who(body), _sent(body))
-        return self._states(rows, text)
+        return self._turned(self.desk.undo, body)
 
     def redo(self, _request: Request, body: Any) -> Response:
         """Bring it back."""
-        text, rows = self.desk.redo(_who(body), _sent(body))
-        return self._states(rows, text)
+        return self._turned(self.desk.redo, body)
+
+    def _turned(self, turn: Callable[[str, str], tuple[str, list[int]]], body: Any) -> Response:
+        with self.desk.at(body.get("version"), sent_of(body)):
+            text, rows = turn(who_of(body), sent_of(body))
+            return self._states(rows, text)
 
     def _states(self, rows: list[int], text: str = "") -> Response:
         desk = self.desk
@@ -204,10 +232,11 @@ class App:
 
     def meaning(self, request: Request, body: Any) -> Response:
         """Change what a class means."""
-        number = _class(request, self.desk)
         sense, definition = (plain(body.get(name), 1000) for name in ("sense", "definition"))
-        self.desk.change_class(number, sense, definition, who=_who(body))
-        return JSONResponse({"text": "Saved. It counts from the next Apply on."})
+        with self.desk.at(body.get("version")):
+            number = class_of(request, self.desk)
+            self.desk.change_class(number, sense, definition, who=who_of(body))
+        return JSONResponse({"text": "Saved. It is used from the next Apply on."})
 
     def link(self, _request: Request, _body: Any) -> Response:
         """A link for another browser."""
@@ -230,17 +259,12 @@ def _threaded(work: Callable[..., Response], *, body: bool = False) -> Handler:
     async def handle(request: Request) -> Response:
         if not body:
             return await run_in_threadpool(work, request)
-        data = b""
-        async for part in request.stream():
-            data += part
-            if len(data) > LARGEST:
-                return PlainTextResponse("The request is too large.", status_code=413)
         try:
-            found = json.loads(data or b"{}")
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            return PlainTextResponse("The request is no JSON object.", status_code=400)
+            found = await json_object(request)
+        except TooLarge:
+            return PlainTextResponse("The request is too large.", status_code=413)
+        if found is None:
+            return PlainTextResponse("The request is not a JSON object.", status_code=400)
         return await run_in_threadpool(work, request, found)
 
     return handle
@@ -249,43 +273,11 @@ def _threaded(work: Callable[..., Response], *, body: bool = False) -> Handler:
 async def _mistake(request: Request, error: Exception) -> Response:
     """A wrong value in an address or a request: what and what to do, on a page or as JSON."""
     hint = error.hint if isinstance(error, CaproError) else ""
-    if request.method == "POST":
-        return JSONResponse({"error": str(error), "hint": hint}, status_code=400)
+    if request.method == "POST" or request.url.path.startswith(FOR_SCRIPTS):
+        status = 409 if isinstance(error, OutOfDate) else 400
+        return JSONResponse({"error": str(error), "hint": hint}, status_code=status)
     page = _pages.get_template("mistake.html.j2").render(error=str(error), hint=hint)
     return HTMLResponse(page, status_code=400)
-
-
-def _sent(body: dict[str, Any]) -> str:
-    """What the page calls this action: sent again, it is the same one."""
-    return str(body.get("sent") or "")[:80]
-
-
-def _who(body: dict[str, Any]) -> str:
-    from capro.review.log import person
-
-    return plain(body.get("who"), WHO) or person()
-
-
-def _known(row: int, desk: Desk) -> int:
-    if row >= len(desk.table):
-        raise ConfigError(f"no sample {row}", hint=f"rows go from 0 to {len(desk.table) - 1}")
-    return row
-
-
-def _row(request: Request, name: str, desk: Desk) -> int | None:
-    value = request.query_params.get(name)
-    if not value:
-        return None
-    if not value.isdecimal():
-        raise ConfigError(f"{name} is no number: {plain(value, 40)!r}", hint="correct the address")
-    return _known(int(value), desk)
-
-
-def _class(request: Request, desk: Desk) -> int:
-    number = int(request.path_params["number"])
-    if number >= len(desk.table.names):
-        raise ConfigError(f"no class {number}", hint=f"classes go from 0 to {len(desk.table.names) - 1}")
-    return number
 
 
 def _once(tiles: list[dict[str, Any]]) -> list[dict[str, Any]]:

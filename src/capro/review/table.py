@@ -55,7 +55,7 @@ class ReviewTable:
         given: Web labels, (n,) with -1 for none, or (n, C).
         after: The method's labels, the same shape; -1 is out.
         verdict: Number in `VERDICT_NAMES`, (n,).
-        score: Belief in the given labels, (n,).
+        score: Label score, of the given labels, (n,).
         error: Expected number of wrong labels, (n,).
         copies: Number of the group of near duplicates, -1 for none, (n,).
         pixels: Width times height of the picture, (n,).
@@ -107,6 +107,20 @@ class ReviewTable:
         if not self.several:
             return (self.names[int(values)],) if values >= 0 else ()
         return tuple(self.names[c] for c in np.flatnonzero(values > 0))
+
+    @cached_property
+    def _grouped(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows by their group of near duplicates, and the group of each, (n,) each."""
+        order = np.argsort(self.copies, kind="stable")
+        return order, self.copies[order]
+
+    def group_of(self, row: int) -> NDArray[np.int64]:
+        """A row's whole group of near duplicates in order of rows; itself where it has none."""
+        group = self.copies[row]
+        if group < 0:
+            return np.array([row])
+        rows, groups = self._grouped
+        return rows[np.searchsorted(groups, group) : np.searchsorted(groups, group, side="right")]
 
     @cached_property
     def fused(self) -> KeptScores:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -19,16 +19,18 @@ from numpy.typing import NDArray
 from capro.errors import ConfigError, did_you_mean
 from capro.review.likeness import likeness
 from capro.review.table import VERDICT_NAMES, ReviewTable
+from capro.wording import plain
 
 SIZES = (20, 60, 100, 200)
 ORDERS = {
     "gain": "most valuable first",
     "score": "lowest score first",
-    "like": "most alike first",
+    "like": "most similar first",
     "group": "near duplicates together",
     "row": "as in the data",
 }
 STATES = {"open": "not decided", "decided": "decided", "all": "all"}
+DIGITS = 12  # of a number in an address
 RECENT = 8  # views whose order is kept
 Rows = NDArray[np.int64]
 State = Literal["open", "decided", "all"]
@@ -71,13 +73,16 @@ class View:
         """The view of an address; a value that cannot be is an error."""
         given = {key: query[key].strip() for key in asdict(View()) if query.get(key, "").strip()}
         found: dict[str, Any] = dict(given)
-        for name, convert in (("low", float), ("high", float), ("like", int), ("size", int)):
+        for name in ("like", "size"):
+            if name in given:
+                found[name] = whole_number(given[name], name)
+        for name in ("low", "high"):
             if name in given:
                 try:
-                    found[name] = convert(given[name])
+                    found[name] = float(given[name])
                 except ValueError:
                     raise ConfigError(
-                        f"{name} is no number: {given[name]!r}", hint="correct the address"
+                        f"{name} is not a number: {plain(given[name], 40)!r}", hint="correct the address"
                     ) from None
         if "like" in found:
             found.setdefault("order", "like")
@@ -96,9 +101,9 @@ class View:
         ]  # fmt: skip
         for name, value, known in allowed:
             if value is not None and value not in known:
-                raise ConfigError(f"{name} is {value!r}", hint=did_you_mean(value, known))
-        if self.copies not in (None, "any") and not self.copies.isdecimal():
-            raise ConfigError(f"copies is {self.copies!r}", hint="'any', or the number of a group")
+                raise ConfigError(f"{name} is {plain(value, 80)!r}", hint=did_you_mean(value, known))
+        if self.copies not in (None, "any"):
+            whole_number(self.copies, "copies", hint="'any', or the number of a group")
         if self.like is not None and not 0 <= self.like < len(table):
             raise ConfigError(f"like is {self.like}", hint=f"rows go from 0 to {len(table) - 1}")
         if self.order == "like" and self.like is None:
@@ -112,6 +117,16 @@ class View:
     def is_queue(self) -> bool:
         """Whether this is the whole queue: only there a random question is a random sample."""
         return View(**asdict(self) | {"state": "open", "size": View.size}) == View()
+
+    def of_next_class(self, names: list[str]) -> View:
+        """The same filters for the class after the one that is shown; the first where none is."""
+        now = self.label or self.given or self.after
+        following = names[(names.index(now) + 1) % len(names)] if now in names else names[0]
+        own_order = self.like is not None or self.copies is not None
+        return replace(
+            self, label=following, given=None, after=None, like=None, copies=None,
+            order=View.order if own_order else self.order,
+        )  # fmt: skip
 
     def query(self, **changed: Any) -> str:
         """The address's query string, with something changed; what is as always is left out."""
@@ -227,6 +242,17 @@ class Views:
     def _has(self, labels: NDArray[np.int64], name: str) -> NDArray[np.bool_]:
         number = self.table.names.index(name)
         return np.asarray(labels[:, number] > 0 if labels.ndim == 2 else labels == number)
+
+
+def whole_number(text: str, name: str, *, hint: str = "correct the address") -> int:
+    """A number of an address.
+
+    >>> whole_number("12", "size")
+    12
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
+        raise ConfigError(f"{name} is no number of up to {DIGITS} digits: {plain(text, 40)!r}", hint=hint)
+    return int(text)
 
 
 def _wanted(view: View, decided: NDArray[np.bool_]) -> NDArray[np.bool_]:

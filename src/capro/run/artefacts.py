@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-AGAIN = "run the stage that makes it again"
+AGAIN = "`capro run --run DIR` does the stage again that writes it"
 SETTINGS, FINISHED, EVENTS = "run.yaml", "stage.json", "events.jsonl"  # FINISHED: in the folder of each stage
 REVIEW, DECISIONS = "review", "decisions.sqlite"  # the folder of a review, and its log
 
@@ -210,7 +210,7 @@ def _read_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Artefact(Generic[T]):
-    """A file of a stage: its name, how it is written and read, and what refuses one that cannot be read."""
+    """A file of a stage: its name, its writer and reader, and a check that refuses a file that cannot be read."""
 
     stage: str
     file: str
@@ -309,6 +309,7 @@ REPORT = _text("report", "report.html")
 
 BELIEFS = _array("beliefs", "probabilities.npy")  # cross-validated, (training samples, C)
 BASELINE_FIGURES = _json("baselines", "figures.json")
+BASELINE_HISTORY = _json("baselines", "history.json")  # of its training; the vote of neighbours has none
 TEST_SCORES = _array("baselines", "test.npy")
 VAL_SCORES = _array("baselines", "val.npy")
 

@@ -80,6 +80,7 @@ class CopyState:
         if not isinstance(address, ObjectPath):
             raise RunError(
                 f"{self._folder / FILE}: damaged",
-                hint=f"delete {self._folder}: it is a copy of a run in an object store, made again when it is needed",
+                hint=f"delete {self._folder}: it is the working copy of a run in an object store, "
+                "and is made again when needed",
             )
         self.address = address

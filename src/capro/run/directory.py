@@ -108,12 +108,12 @@ def settings_in(path: Path) -> Settings | None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory and the settings it was made with.
+    """A run directory and its settings.
 
     Attributes:
         path: The directory.
-        settings: Of the next stages.
-        hashed: Where every file is hashed before it is first read, whatever its size and time: those that were.
+        settings: Settings of the next stages.
+        hashed: None, or the files hashed so far, where every file is hashed before it is first read.
     """
 
     path: Path
@@ -122,7 +122,7 @@ class Run:
 
     @staticmethod
     def create(path: Path, settings: Settings) -> Run:
-        """Make a run directory, or reopen one under these settings, which are kept as stages succeed."""
+        """Make a run directory, or open one with these settings, which are written as stages finish."""
         if not processes.is_main():  # the main rank checks and writes; the others meet it in a stage
             return Run(path, settings)
         if path.exists() and not path.is_dir():
@@ -143,7 +143,7 @@ class Run:
 
     @staticmethod
     def open(path: Path) -> Run:
-        """Open a run directory that a stage has made."""
+        """Open an existing run directory, with the settings in its run.yaml."""
         command = f"capro run --data SOURCE --run {shlex.quote(shown(path))}"
         if not (path / SETTINGS).exists():
             raise RunError(
@@ -154,7 +154,7 @@ class Run:
             raise RunError(
                 f"{shown(path)}/{SETTINGS}: damaged, or changed by hand",
                 hint=f"`{command}` with the options of the first "
-                "time writes it again; stages that these settings have made stay as they are",
+                "time writes it again; stages that were made with these settings stay as they are",
             )
         return Run(path, settings)
 
@@ -255,17 +255,17 @@ class Run:
     # --- artefacts --------------------------------------------------------------------------------
 
     def folder(self, stage: str) -> Path:
-        """The folder of a stage."""
+        """Return the folder of a stage."""
         return self.path / stage
 
     def file(self, artefact: Artefact[Any]) -> Path:
-        """Where an artefact is, or will be; that of a stage in an object store is fetched."""
+        """Return the path of an artefact, whether it exists or not; from an object store it is downloaded."""
         if self.copy is not None:
             self.copy.bring(f"{artefact.stage}/{artefact.file}")
         return self.path / artefact.stage / artefact.file
 
     def read(self, artefact: Artefact[T]) -> T:
-        """An artefact of a stage that must have finished."""
+        """Return the content of an artefact; an error where its stage has not finished."""
         return self.read_with(artefact, artefact.load)
 
     def read_with(self, artefact: Artefact[Any], load: Callable[[Path], T]) -> T:
@@ -284,7 +284,7 @@ class Run:
             raise self._damage(artefact.stage, file, f" ({first_line(error)})") from error
 
     def find(self, artefact: Artefact[T]) -> T | None:
-        """An artefact, or None where its stage has not finished or did not write it."""
+        """Return the content of an artefact; None where its stage has not finished or did not write it."""
         if not self.is_there(artefact.stage):
             return None
         self._check(artefact)
@@ -347,18 +347,18 @@ class Run:
         return again if noticed else f"`rm {shlex.quote(str(mark))}`, then {again}"
 
     def issues(self) -> pd.DataFrame:
-        """The verdicts, one row per training sample (docs/export.md)."""
+        """Return the verdicts, one row per training sample (docs/export.md)."""
         found = self.find(artefacts.SAMPLE_VERDICTS)
         return self.read(artefacts.VERDICTS) if found is None else found
 
     # --- stages -----------------------------------------------------------------------------------
 
     def finished(self, stage: str) -> dict[str, Any] | None:
-        """What a finished stage left in its stage.json; None if it has not finished, or that is damaged."""
+        """Return the stage.json of a finished stage; None if it has not finished, or the file is damaged."""
         return checksums.finished_in(self.path / stage, FINISHED)
 
     def result(self, stage: str) -> dict[str, Any]:
-        """The figures that a finished stage returned."""
+        """Return the figures of a finished stage."""
         self.need(stage)
         return dict((self.finished(stage) or {})["result"])
 
@@ -374,7 +374,7 @@ class Run:
             self.refuse_damaged(stage)
             raise RunError(
                 f"{self.place}: the {stage} stage has not finished",
-                hint=f"`capro run --run {shlex.quote(self.place)}` does what is missing",
+                hint=f"`capro run --run {shlex.quote(self.place)}` does the stages that are missing",
             )
         return str((done.get("result") or {}).get("content", done["fingerprint"]))
 
@@ -398,7 +398,7 @@ class Run:
 
     @contextmanager
     def working(
-        self, stage: str, key: str, reads: Sequence[str] = (), *, keep: bool = False
+        self, stage: str, key: str, reads: Sequence[str] = (), *, keep: bool = False, said: str | None = None
     ) -> Iterator[tuple[Path, dict[str, Any]]]:
         """A stage's work, alone in the directory: a folder, and figures that go to stage.json.
 
@@ -407,6 +407,7 @@ class Run:
             key: Its fingerprint.
             reads: The stages that it reads.
             keep: Keep a finished result that this one replaces, under a number.
+            said: A hash of the decisions of a person that it takes in; None where it takes none in.
         """
         with self.alone():
             folder = self.workplace(stage)
@@ -431,6 +432,7 @@ class Run:
                 "result": result,
                 "settings": self.settings.model_dump(),
                 "reads": {name: self.need(name) for name in reads},
+                **({} if said is None else {"decisions": said}),
                 "files": checksums.recorded(folder, leave_out=FINISHED),
             }
             write_json(folder / FINISHED, checksums.sealed(done))

@@ -14,7 +14,7 @@ from capro.errors import CaproError, RunError
 from capro.wording import byte_size
 
 _ELSEWHERE = "give a folder on another disk to --run or --out"
-_RIGHTS = "`ls -ld` shows whose it is; change the rights, or give another place to --run or --out"
+_RIGHTS = "change its permissions (`ls -ld` shows them), or give another folder to --run or --out"
 
 # What a number of the system means, and what to do. Any other number is a bug of ours, and is reported as one.
 MEANINGS = {
@@ -23,7 +23,7 @@ MEANINGS = {
         f"free some space, then give the same command again; or {_ELSEWHERE}",
     ),
     errno.EDQUOT: (
-        "your quota of the disk is used up",
+        "your disk quota is used up",
         f"free some space, then give the same command again; or {_ELSEWHERE}",
     ),
     errno.EROFS: ("the disk is mounted read-only", _ELSEWHERE),
@@ -31,10 +31,10 @@ MEANINGS = {
     errno.EPERM: ("operation not permitted", _RIGHTS),
     errno.ENAMETOOLONG: ("the name is too long for the file system", "give a shorter name"),
     errno.ENOTDIR: ("a part of the path is a file, not a folder", "correct the path"),
-    errno.EISDIR: ("is a folder, and a file is needed here", "give the name of a file"),
-    errno.ELOOP: ("symbolic links lead in a circle", "correct the link"),
-    errno.EFBIG: ("the file system takes no file as large as this", _ELSEWHERE),
-    errno.EMFILE: ("too many open files", "`ulimit -n 4096`, then the same command again"),
+    errno.EISDIR: ("is a folder, but a file is needed here", "give the name of a file"),
+    errno.ELOOP: ("symbolic links form a loop", "correct the link"),
+    errno.EFBIG: ("the file is too large for the file system", _ELSEWHERE),
+    errno.EMFILE: ("too many open files", "run `ulimit -n 4096`, then give the same command again"),
     errno.EIO: ("the disk cannot be read or written (input/output error)", "check the disk, then try again"),
     errno.ESTALE: ("the network drive has lost the file", "mount it again, then try again"),
     errno.ENOTCONN: ("the network drive is not connected", "mount it again, then try again"),

@@ -85,7 +85,10 @@ def check_engine(name: str, address: str | None) -> None:
     if name not in ENGINES:
         raise ConfigError(f"--engine {name!r}", hint=did_you_mean(name, ENGINES))
     if name != "ray" and address is not None:
-        raise ConfigError(f"--address {address}: only the engine ray has one", hint="add --engine ray")
+        raise ConfigError(
+            f"--address {address}: only the engine ray has one",
+            hint="add --engine ray, or leave --address out",
+        )
     if name != "ray":
         return
     if processes.count() > 1:

@@ -15,8 +15,9 @@ from capro.run.fingerprints import fingerprint
 from capro.run.stage import Stage
 
 # a stage.json of version 0.1.0 does not say what
-UNKNOWN = "capro 0.1.0 made it; its settings, what it reads or the way it is made have changed since"
+UNKNOWN = "capro 0.1.0 made it; its settings, its input or the way it is made have changed since"
 FILES = "its files have changed since"
+DECIDED = "a person has decided since"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def decides(stage: Stage, run: Run, name: str, new: Settings) -> bool:
 
 
 def outdated(stage: Stage, run: Run, coming: Mapping[str, str] | None = None) -> list[str]:
-    """Why a finished stage does not fit the settings and the stages it reads; empty where it does.
+    """Why a finished stage does not fit settings, the stages it reads or a person's decisions; empty where it does.
 
     Files outside the run directory are not looked at: results of a source that has grown, or is gone,
     still belong together.
@@ -61,7 +62,7 @@ def outdated(stage: Stage, run: Run, coming: Mapping[str, str] | None = None) ->
             found.append(f"{name} has not finished")
         elif done["reads"].get(name) != run.need(name) and not found:
             found.append(f"{name} was done again since")
-    return found
+    return found + [DECIDED] * _decided_since(stage, run, known=not found)
 
 
 def outlook(stages: Iterable[Stage], run: Run) -> list[Outlook]:
@@ -87,7 +88,7 @@ def outlook(stages: Iterable[Stage], run: Run) -> list[Outlook]:
         elif sure := [name for name in again if name not in unsure]:
             found.append(Outlook(stage.name, "stale", f"it reads {', '.join(sure)}"))
         elif again:
-            why_not = f"only if what it reads ({', '.join(again)}) comes out different"
+            why_not = f"only if the result of {', '.join(again)} is different"
             found.append(Outlook(stage.name, "stale", why_not))
             unsure.add(stage.name)
         elif damaged := run.damaged(stage.name):
@@ -137,6 +138,23 @@ def _changed(stage: Stage, run: Run, made: Settings) -> list[str]:
         return []
     names = config.differences(made, run.settings)
     return [name for name in names if decides(stage, before, name, run.settings)] or names
+
+
+def _decided_since(stage: Stage, run: Run, *, known: bool) -> bool:
+    """Whether a person's decisions are others than those that a finished stage took in.
+
+    Args:
+        stage: The stage.
+        run: Its run.
+        known: Whether nothing else has changed: then the fingerprint of a stage that does not keep them says it.
+    """
+    said = stage.said(run)
+    if said is None:
+        return False
+    kept: str | None = (run.finished(stage.name) or {}).get("decisions")
+    if kept is None:  # of an earlier version
+        return bool(said) and known and not _same_fingerprint(stage, run)
+    return said != kept
 
 
 def _same_fingerprint(stage: Stage, run: Run) -> bool:

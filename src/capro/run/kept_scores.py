@@ -56,8 +56,8 @@ def numbers_only(
         first = int(wrong.argmax())
         raise RunError(
             f"{place}: sample {name(begin + first)} has nan as a score "
-            f"({wrong.sum():,} of {len(wrong):,} samples have)",
-            hint="look at the picture and its features; if many are wrong, train again with a lower learning rate",
+            f"(so have {wrong.sum():,} of {len(wrong):,} samples)",
+            hint="check the picture; if many samples are affected, train again with a lower learning rate",
         )
     return scores
 

@@ -19,7 +19,7 @@ from capro.errors import ConfigError, RunError
 from capro.run import processes
 from capro.run.directory import Run, is_run
 from capro.run.engine import HERE, Engine
-from capro.run.freshness import Outlook, decides, outdated, outlook
+from capro.run.freshness import DECIDED, Outlook, decides, outdated, outlook
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Stage, perform
 
@@ -53,6 +53,10 @@ class Plan:
     def on(self, engine: Engine) -> Plan:
         """The same plan, whose work is done by another engine."""
         return Plan(self, engine)
+
+    def as_applied(self) -> Plan:
+        """The same plan with the decisions of a person that stages took in, not later ones: for what only measures."""
+        return Plan((each.as_applied() for each in self), self._engine)
 
     def of(self, settings: Settings) -> list[Stage]:
         """The stages that a run with these settings goes through."""
@@ -163,6 +167,11 @@ class Plan:
             if run.finished(stage.name):
                 self._refuse(run, stage.name)
 
+    def decided_since(self, run: Run) -> bool:
+        """Whether a person has decided something that finished stages do not know."""
+        finished = [stage for stage in self.of(run.settings) if run.finished(stage.name)]
+        return any(DECIDED in outdated(stage, run) for stage in finished)
+
     def _check(self, run: Run, stage: Stage, ready: Iterable[str]) -> None:
         """Refuse a stage that would read what is missing or out of date and has a command of its own."""
         self._check_inputs(run, stage, set(ready))
@@ -192,7 +201,7 @@ class Plan:
             everything = self.command("run", run.place) + _as_options(run)
             raise RunError(
                 f"{run.place}: the {name} stage is out of date: {'; '.join(why)}",
-                hint=f"`{everything}` does it again, with all that follows",
+                hint=f"`{everything}` does it again, and the stages after it",
             )
 
     def _before(self, run: Run, names: Iterable[str], *, uses: bool = True) -> set[str]:
@@ -215,7 +224,7 @@ class Plan:
             stage = self[each.stage]
             if each.state == "stale" and (stage.name in names or stage.implicit):
                 place = self.kept(run, stage)
-                old = f"; what it left is kept in {place}" if place else ""
+                old = f"; the old result is kept in {place}" if place else ""
                 watch.say(f"{stage.name} is done again: {each.why}{old}")
 
     # --- settings ---------------------------------------------------------------------------------
@@ -227,9 +236,9 @@ class Plan:
             deciding = self._decided_by(run.with_settings(stored), name, run.settings)
             if deciding and not used.intersection(deciding):
                 raise ConfigError(
-                    f"{config.override(run.settings, name)}: decides the {deciding[0]} stage, "
+                    f"{config.override(run.settings, name)}: a setting of the {deciding[0]} stage, "
                     "which this command does not do",
-                    hint=f"`{self.command('run', run.place)}{_as_options(run)}` does it again",
+                    hint=f"`{self.command('run', run.place)}{_as_options(run)}` changes it and does that stage again",
                 )
 
     def keep_settings(self, run: Run, ready: Iterable[str] = ()) -> None:

@@ -140,8 +140,8 @@ def lost_ranks() -> Iterator[None]:
             raise
         raise LostRank(
             f"another process of this run has ended or cannot be reached ({first_line(error)})",
-            hint="its own message or the launcher's says why; "
-            "the same command goes on where this run stopped",
+            hint="read its message or that of the launcher, then give the same command again: "
+            "it continues where it stopped",
         ) from error
 
 

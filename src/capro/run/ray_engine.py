@@ -165,7 +165,8 @@ class RayEngine:
                     raise RunError(
                         f"a task was lost {first.again} times by Ray, which repeats it {RETRIES} times each: "
                         f"{first_line(error)}",
-                        hint="look at the memory of the nodes; the same command goes on where this run stopped",
+                        hint="check the memory of the nodes, then give the same command again: "
+                        "it continues where it stopped",
                     ) from None
                 first.reply = submit(first.item)
             except exceptions.RayTaskError as error:
@@ -173,7 +174,8 @@ class RayEngine:
             except exceptions.RayError as error:
                 raise RunError(
                     f"Ray cannot do a task: {type(error).__name__}: {first_line(error)}",
-                    hint="look at the cluster (`ray status`); the same command goes on where this run stopped",
+                    hint="check the cluster (`ray status`), then give the same command again: "
+                    "it continues where it stopped",
                 ) from None
 
 
@@ -185,6 +187,6 @@ def _as_raised(error: Any) -> BaseException:
         last = str(cause).strip().splitlines()[-1].removeprefix("ModuleNotFoundError: ")
         return RunError(
             f"a node of the cluster cannot do the work: {last}",
-            hint="install the same capro, with the same extras, in the environment of every node",
+            hint="install the same version of capro, with the same extras, on every node",
         )
     return cause if isinstance(cause, BaseException) else error

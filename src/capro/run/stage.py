@@ -39,6 +39,7 @@ class Stage:
             return a hash of what it wrote.
         settings: From the run to the settings that decide the result.
         files: From the run to what else decides it: the state of files outside the run directory.
+        decisions: From the run to a hash of what a person has decided, where that decides it; empty for nothing.
         reads: Stages whose artefacts are read, in the order of the fingerprint; by settings where they
             decide it.
         uses: Stages that only make it quicker: done before it, no part of its fingerprint.
@@ -58,6 +59,7 @@ class Stage:
     summary: str = ""
     settings: Callable[[Run], Mapping[str, Any]] = lambda _: {}
     files: Callable[[Run], Mapping[str, Any]] = lambda _: {}
+    decisions: Callable[[Run], str] | None = None
     reads: Sequence[str] | Callable[[Settings], Sequence[str]] = ()
     uses: Sequence[str] = ()
     implicit: bool = False
@@ -72,9 +74,25 @@ class Stage:
         """The stages it reads under these settings."""
         return [*(self.reads(settings) if callable(self.reads) else self.reads)]
 
+    def said(self, run: Run) -> str | None:
+        """A hash of what a person has decided by now; None where that does not decide it."""
+        return self.decisions(run) if self.decisions else None
+
+    def as_applied(self) -> Stage:
+        """The same stage with those decisions of a person that its result took in."""
+
+        def kept(run: Run) -> str:
+            return (run.finished(self.name) or {}).get("decisions") or ""
+
+        return replace(self, decisions=kept) if self.decisions else self
+
     def key(self, run: Run) -> str:
         """Its fingerprint in a run, as things are now."""
-        decided = {**self.settings(run), **self.files(run)}
+        return self.key_with(run, self.said(run))
+
+    def key_with(self, run: Run, said: str | None) -> str:
+        """Its fingerprint with what a person had decided at some time."""
+        decided = {**self.settings(run), **self.files(run), **({"decisions": said} if said else {})}
         return run.key(self.name, decided, self.inputs(run.settings))
 
     def is_fresh(self, run: Run) -> bool:
@@ -92,6 +110,7 @@ class Job:
         stage: The stage.
         key: Its fingerprint.
         folder: Where it writes.
+        said: A hash of a person's decisions that is part of the fingerprint; None where they do not decide it.
         watch: Where progress is shown.
         engine: Who does work that is split into parts.
     """
@@ -102,6 +121,7 @@ class Job:
     folder: Path
     watch: Watch = SILENT
     engine: Engine = HERE
+    said: str | None = None
 
     @property
     def settings(self) -> Settings:
@@ -151,7 +171,8 @@ def perform(
     run: Run, stage: Stage, *, watch: Watch = SILENT, force: bool = False, engine: Engine = HERE
 ) -> bool:
     """Do a stage unless it is fresh; True if it was done."""
-    job = Job(run, stage, stage.key(run), run.folder(stage.name), watch, engine)
+    said = stage.said(run)  # asked once: somebody may go on deciding meanwhile
+    job = Job(run, stage, stage.key_with(run, said), run.folder(stage.name), watch, engine, said)
     if processes.count() > 1:
         return _with_others(job, force=force)
     with run.alone():
@@ -168,7 +189,8 @@ def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
         run.event("skipped", stage=stage.name)
     else:
         reads = stage.inputs(run.settings)
-        with run.working(stage.name, job.key, reads, keep=stage.keep and not damaged) as (folder, result):
+        keep = stage.keep and not damaged
+        with run.working(stage.name, job.key, reads, keep=keep, said=job.said) as (folder, result):
             result.update(work(replace(job, folder=folder)) or {})
     stage.after(job)
     return not fresh

@@ -228,7 +228,7 @@ class WorkingCopy:
         if name == LOG and file.exists() and _here(file) != (known or {"here": NOTHING})["here"]:
             raise RunError(
                 f"{file}: has decisions that {there} lacks, and the other way round",
-                hint=f"move {file} to a place of your own; the next command then takes those of the store",
+                hint=f"move {file} to another folder; the next command then downloads the decisions of the store",
             )
         for left in file.parent.glob(f"{file.name}-*"):  # what SQLite keeps beside a file that is replaced
             left.unlink()

@@ -22,13 +22,13 @@ Choose = Callable[[Run, Watch], Run]  # chooses the settings of a run whose scan
 def run_all(
     run: Run, *, watch: Watch = SILENT, choose: Choose | None = None, engine: Engine = HERE
 ) -> dict[str, Any]:
-    """Do every stage that is not fresh; returns what evaluate measured, empty without a test split.
+    """Do every stage that is not fresh; return the figures of evaluate, which are empty without a test split.
 
     Args:
         run: The run.
         watch: Where progress is shown.
-        choose: Called after the scan; returns the run with the settings for what follows.
-        engine: Who does work that is split into parts.
+        choose: Called after the scan; returns the run with the settings for the other stages.
+        engine: What does work that is divided into parts.
     """
     from capro.model_folders import check_models
     from capro.run.ranks import check_tracker

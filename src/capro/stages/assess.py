@@ -46,10 +46,15 @@ def assess(
         watch: Where progress is shown.
     """
     manifest = manifest_of(run)
+    if PLAN.decided_since(run):
+        again = PLAN.command("run", run.place)
+        watch.warn(
+            f"a person has decided since: these figures are of the results before; `{again}` takes it in"
+        )
     if with_open_set and manifest.task == "multi":
         raise DataError(
             "open-set recognition is measured with one label per sample, and this run has several",
-            hint="leave --open-set out; `capro predict --open-set` rejects images of no class here too",
+            hint="leave --open-set out; `capro predict --open-set` works with several labels too",
         )
     details: dict[str, Any]
     person = reviewed(run)
@@ -72,11 +77,11 @@ def assess(
 
 def _test_split(run: Run, watch: Watch) -> Evaluated:
     """The run's test split, from the stored scores."""
-    PLAN.do(run, "evaluate", watch=watch)
+    PLAN.as_applied().do(run, "evaluate", watch=watch)
     found = test_split(run)
     if found is None:
         raise DataError(
-            f"{run.place}: the data has no test split",
+            f"{run.place}: the data have no test split",
             hint="give another source with --on, or scan with --test",
         )
     return found
@@ -88,7 +93,7 @@ def _measured(run: Run, found: Evaluated, *, on: str | None, with_open_set: bool
     if is_open.any() and not with_open_set and on is not None:
         name = found.names[int(np.flatnonzero(is_open)[0])]
         raise DataError(
-            f"{on}: {int(is_open.sum())} samples have labels that are no class of the run, "
+            f"{on}: {int(is_open.sum())} samples have labels that are not a class of the run, "
             f"for example '{name}'",
             hint="add --open-set to count them as the open class, or correct the labels",
         )

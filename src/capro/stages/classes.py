@@ -14,7 +14,7 @@ from capro.run.directory import Run
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Job
 from capro.text import classes as class_texts
-from capro.text.classes import ClassSpec, classes_of, given_ambiguous, given_classes, has_meaning
+from capro.text.classes import ClassSpec, class_file, classes_of, given_ambiguous, given_classes, has_meaning
 from capro.text.cleaning import training_texts
 from capro.text.encoders import load_text_encoder
 from capro.text.senses import Suggestion, rank_senses
@@ -47,7 +47,8 @@ def work(job: Job) -> dict[str, Any]:
     specs, manifest = given_classes(job.run), manifest_of(job.run)
     if not specs and job.settings.data.unlabelled:
         raise ConfigError(
-            "data.unlabelled: no label names the classes", hint="list them: --set data.classes=classes.yaml"
+            "data.unlabelled: without labels the classes are not known",
+            hint="list them: --set data.classes=classes.yaml",
         )
     if not specs:
         suggestions: list[Suggestion] = []
@@ -68,7 +69,7 @@ def check(run: Run) -> list[str]:
     """Refuse labels outside the list, and data without texts; warn of what decides badly."""
     settings, manifest, specs = run.settings, manifest_of(run), classes_of(run)
     if settings.data.unlabelled and settings.method != "plus":
-        raise ConfigError("data.unlabelled: CAPro as published needs labels", hint="--set method=plus")
+        raise ConfigError("data.unlabelled: the method paper needs labels", hint="--set method=plus")
     names = [spec.name for spec in specs]
     labels_of(manifest, manifest.split("train"), names)
     found = []
@@ -78,7 +79,7 @@ def check(run: Run) -> list[str]:
     if manifest.task == "multi" and settings.train.gamma < EAGER:
         found.append(
             f"samples carry several labels, and train.gamma {settings.train.gamma} changes many of them: "
-            "the paper has 0.9 here (--set train.gamma=0.9; --preset small-multi for frozen features)"
+            "the paper has 0.9 here (--set train.gamma=0.9; or --preset small-multi, which is for frozen mode)"
         )
     texts = _text_counts(run)
     count = texts["samples"]
@@ -92,7 +93,7 @@ def check(run: Run) -> list[str]:
         found += _meaning_problems(run, specs, texts["by_class"])
     elif not settings.data.classes and not run.find(PUBLISHED_CLASSES):
         found.append(
-            "the senses of the classes were not chosen by texts, since there are none; they decide nothing"
+            "there are no texts, so the senses of the classes were not chosen by texts, and have no effect"
         )
     return found
 
@@ -127,7 +128,7 @@ def _refuse_without_texts(run: Run, count: int) -> None:
     if not data.without_texts:
         raise DataError(
             f"{what}{columns}",
-            hint=f"{name}; to go on with labels and pictures alone, --set data.without_texts=true",
+            hint=f"{name}; to continue with labels and pictures alone, --set data.without_texts=true",
         )
 
 
@@ -137,8 +138,8 @@ def _meaning_problems(run: Run, specs: list[ClassSpec], texts: dict[str, int]) -
     silent = [name for name, count in texts.items() if not count]
     if silent:
         found.append(
-            f"no sample of {some(silent)} has a text: anchors there rest on texts of similar pictures, or are the "
-            "most typical pictures of their class"
+            f"no sample of {some(silent)} has a text: anchors there are chosen by the texts of similar pictures, or "
+            "are the most typical pictures of their class"
         )
     suggested = not run.settings.data.classes and not run.find(PUBLISHED_CLASSES)
     edit = f"edit a copy of {run.file(CLASSES_DRAFT)}, then --set data.classes=COPY"
@@ -152,10 +153,10 @@ def _meaning_problems(run: Run, specs: list[ClassSpec], texts: dict[str, int]) -
         found.append(f"the senses of the classes were chosen by the texts: to change one, {edit}")
     bare = [spec.name for spec in specs if not has_meaning(spec)]
     if bare:
-        given = run.settings.data.classes
+        given = class_file(run)
         how = f"write a definition in {given}" if given else f"to write a definition, {edit}"
         found.append(
-            f"{many(len(bare), 'class', 'classes')} with neither a sense nor a definition, so that texts are "
+            f"{many(len(bare), 'class', 'classes')} with neither a sense nor a definition, so texts are "
             f"compared with the bare name: {some(bare)}; {how}"
         )
     return found

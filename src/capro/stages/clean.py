@@ -84,7 +84,8 @@ class _Rule(Portable):
 def _by_rule(job: Job, rule: _Rule) -> Judged:
     """What the paper's rule makes of every training row."""
     n = len(rule.parts.training.positions)
-    found = job.engine.map(rule, row_blocks(n), gpu=True)
+    blocks = row_blocks(n, len(rule.parts.training.classes))
+    found = job.engine.map(rule, blocks, gpu=True)
     return Judged(*_filled(n, ((each.labels, each.decisions, each.scores) for each in found)))
 
 
@@ -94,7 +95,8 @@ def _by_posterior(job: Job, parts: Parts, anchored: Tensor) -> Judged:
     run, training = job.run, parts.training
     if not has_step2(job.settings):
         stored = run.read(POSTERIOR)
-        return _judged(job, training, anchored, (stored[rows] for rows in row_blocks(len(stored))))
+        blocks = row_blocks(len(stored), len(training.classes))
+        return _judged(job, training, anchored, (stored[rows] for rows in blocks))
     load_net(run, STEP2, parts.net)
     encoder, device = parts.net.eval().encoder, training.labels.device
     v = forward_plain(encoder, parts.inputs, training.positions, width=encoder.dim, device=device)
@@ -173,7 +175,7 @@ def work(job: Job) -> dict[str, Any]:
     if training.multi_label and job.settings.method == "plus":
         count = len(training.classes)
         texts = KeptScores(judged.scores, "text", count)
-        blocks = (texts[part] for part in row_blocks(len(judged.labels)))
+        blocks = (texts[part] for part in row_blocks(len(judged.labels), count))
         write_rows(job.file(CLEANED_WORDS), (len(judged.labels), count), blocks)
     counts = Counter[str]()
 
@@ -188,7 +190,7 @@ def work(job: Job) -> dict[str, Any]:
 
         def frames(make: Callable[[verdicts.Evidence], pd.DataFrame]) -> Iterator[pd.DataFrame]:
             for rows, frame in zip(
-                row_blocks(len(known.ids)),
+                row_blocks(len(known.ids), len(training.classes)),
                 job.engine.map(partial(frame_of, make), known.blocks()),
                 strict=True,
             ):

@@ -45,7 +45,7 @@ def settled_set(run: Run, training: TrainingSet, anchored: Tensor) -> Settled:
         return Settled(training, anchored, np.arange(len(training.positions)))
     rows = np.flatnonzero(~fixed.out)
     if not len(rows):
-        raise DataError("a person dropped every training sample", hint="`capro review` takes decisions back")
+        raise DataError("people dropped every training sample", hint="undo decisions in `capro review`")
     web = training.labels.cpu().numpy()
     labels = torch.from_numpy(fixed.labels(web)[rows]).to(training.labels.device)
     mine = np.zeros(web.shape, dtype=bool)

@@ -171,7 +171,7 @@ def check(run: Run) -> list[str]:
     """Classes with few anchors or none."""
     found = run.result("match")
     texts = {
-        "classes_below_k": "with fewer than K samples, which are all anchors",
+        "classes_below_k": "with fewer than match.top_k samples, which are all anchors",
         "classes_without_anchor": "without any sample, and so without anchors",
     }
     return [

@@ -84,7 +84,7 @@ def _scores(source: str, manifest: Manifest) -> Stage:
 
 def score_other(run: Run, source: str, watch: Watch, *, reading: Settings | None = None) -> Evaluated:
     """Scores of exactly the samples of another source, which may be read by settings of its own."""
-    PLAN.require(run, *(model.stage for model in MODELS.values()))
+    PLAN.as_applied().require(run, *(model.stage for model in MODELS.values()))
     scan = _scan(source)
     perform(run.with_settings(reading or run.settings), scan, watch=watch)
     manifest = run.read_with(MANIFEST.of(scan.name), Manifest.load)

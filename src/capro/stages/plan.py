@@ -18,9 +18,10 @@ from capro.method.own_settings import own_settings
 from capro.nets.input_sizes import input_size
 from capro.run.artefacts import MODELS, PUBLISHED_CLASSES, VISUAL
 from capro.run.directory import Run
+from capro.run.fingerprints import fingerprint
 from capro.run.plan import Plan
 from capro.run.stage import Stage
-from capro.text.classes import given_ambiguous, given_classes
+from capro.text.classes import IN_RUN, given_ambiguous, given_classes
 from capro.text.tower_names import has_text_tower
 
 StepName = Literal["pretrain", "train", "finetune"]
@@ -80,13 +81,11 @@ def _if(condition: bool, *names: str) -> Sequence[str]:
 # --- what decides a stage -------------------------------------------------------------------------
 
 
-def _person(run: Run) -> dict[str, str]:
+def _person(run: Run) -> str:
     """What a person has decided."""
-    from capro.review.decisions import (
-        deciding_person,
-    )  # brings pandas, which `capro --help` need not wait for
+    from capro.review import decisions  # brings pandas, which `capro --help` need not wait for
 
-    return deciding_person(run)
+    return decisions.deciding_person(run)
 
 
 def _classes(run: Run) -> dict[str, Any]:
@@ -98,6 +97,12 @@ def _classes(run: Run) -> dict[str, Any]:
         "classes": [asdict(spec) for spec in given] or None,
         "encoder": None if known else [embed.text_encoder, embed.max_tokens],
     }
+
+
+def _own_meanings(run: Run) -> str:
+    """What a person has said in the review that classes mean: the file has the same name after every change."""
+    own = (run.settings.data.classes or "").startswith(IN_RUN)
+    return fingerprint([asdict(spec) for spec in given_classes(run)]) if own else ""
 
 
 def _pixels(run: Run) -> dict[str, Any]:
@@ -145,7 +150,7 @@ def _match(run: Run) -> dict[str, Any]:
     match = chosen.model_dump(exclude=NEWER_IN_MATCH) | chosen.model_dump(
         include=NEWER_IN_MATCH, exclude_defaults=True
     )
-    return {"match": match, "seed": run.settings.seed, **without, **_person(run)}
+    return {"match": match, "seed": run.settings.seed, **without}
 
 
 def _joint(run: Run) -> dict[str, Any]:
@@ -157,15 +162,15 @@ def _joint(run: Run) -> dict[str, Any]:
 
 def _posterior(run: Run) -> dict[str, Any]:
     chosen = run.settings.plus.model_dump(include={"folds", "rounds", "memory_gb"})
-    return {"plus": chosen, **KEPT, "seed": run.settings.seed, **_person(run)}
+    return {"plus": chosen, **KEPT, "seed": run.settings.seed}
 
 
 def _clean(run: Run) -> dict[str, Any]:
     if run.settings.method == "plus":
         chosen = run.settings.plus.model_dump()
-        return {"plus": chosen, **KEPT, "seed": run.settings.seed, **_person(run)}
+        return {"plus": chosen, **KEPT, "seed": run.settings.seed}
     rule = run.settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"})
-    return {**rule, **KEPT, **_person(run)}
+    return {**rule, **KEPT}
 
 
 def _training(run: Run, name: StepName) -> dict[str, Any]:
@@ -237,6 +242,7 @@ STAGES = [
         _of("classes"),
         summary="what each class means",
         settings=_classes,
+        decisions=_own_meanings,
         reads=["scan"],
         implicit=True,
         command="classes show",
@@ -273,7 +279,7 @@ STAGES = [
     Stage(
         "embed",
         _of("embed"),
-        summary="text encoder: texts and classes",
+        summary="text encoder: texts and class texts",
         settings=_embed,
         reads=lambda settings: [
             "scan",
@@ -295,15 +301,16 @@ STAGES = [
     Stage(
         "match",
         _of("match"),
-        summary="text matching",
+        summary="anchors by text matching",
         settings=_match,
+        decisions=_person,
         reads=["scan", "classes", "embed", "graph"],
         check=_of("match", "check"),
     ),
     Stage(
         "joint",
         _of("joint"),
-        summary="text tower of the backbone: prompts and texts (method plus)",
+        summary="text tower of the image-text model: class prompts and texts (method plus)",
         settings=_joint,
         reads=lambda settings: ["scan", "classes", *_if(_is_frozen(settings), "features")],
         implicit=True,
@@ -316,6 +323,7 @@ STAGES = [
         _of("posterior"),
         summary="posterior of the true labels",
         settings=_posterior,
+        decisions=_person,
         reads=lambda settings: [
             "scan",
             "classes",
@@ -338,8 +346,9 @@ STAGES = [
     Stage(
         "clean",
         _of("clean"),
-        summary="offline pass",
+        summary="verdicts on all training samples",
         settings=_clean,
+        decisions=_person,
         reads=lambda settings: [
             "scan",
             "classes",

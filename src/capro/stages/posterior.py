@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,15 +39,18 @@ from capro.text.tower_names import has_text_tower
 from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
 
 BLOCK = 8192  # rows that are judged at once
+CELLS = 2**23  # rows x classes at most
+ENOUGH = 5  # samples per class that a fit to a part should have
 SCORES = ["posterior", "words", "picture"]  # of POSTERIOR
 
 
 Rows = NDArray[np.int64] | slice
 
 
-def row_blocks(n: int) -> Iterator[slice]:
-    """Rows in blocks; one block of none where there are none."""
-    yield from (slice(start, min(n, start + BLOCK)) for start in range(0, max(1, n), BLOCK))
+def row_blocks(n: int, width: int = 1) -> Iterator[slice]:
+    """Rows in blocks, smaller ones where a row has very many numbers; one block of none where there are none."""
+    size = min(BLOCK, max(1, CELLS // width))
+    yield from (slice(start, min(n, start + size)) for start in range(0, max(1, n), size))
 
 
 def _tensor(array: NDArray[Any], rows: Rows = slice(None)) -> Tensor:
@@ -118,13 +122,22 @@ class Evidence:
         texts = [_tensor(field, rows) for field in self._joint_fields]
         return towers(_tensor(self.run.read(JOINT_PICTURES), rows), texts)
 
+    def _numbers(self) -> tuple[int, int]:
+        """What EM holds, by measure: numbers for each row (some 25 of each class, and the inputs), and for the fit."""
+        texts, states = sum(field.shape[1] for field in self._fields), len(self.class_texts) + 1
+        width = self.features.shape[1]
+        fit = plus.numbers_of_fit(max(width, texts), states)
+        return 2 * width + 3 * texts + (26 + len(self._fields)) * states, fit
+
     def rows_at_once(self) -> int:
-        """How many rows EM can have within ``plus.memory_gb``: some 25 arrays of (n, C) and the inputs, by measure."""
-        texts = sum(field.shape[1] for field in self._fields)
-        numbers = (
-            2 * self.features.shape[1] + 3 * texts + (25 + len(self._fields)) * (len(self.class_texts) + 1)
-        )
-        return max(1, int(self.run.settings.plus.memory_gb * 2**30 / (4 * numbers)))
+        """How many rows EM can have within ``plus.memory_gb``."""
+        row, fit = self._numbers()
+        return max(1, int(self.run.settings.plus.memory_gb * 2**30 / 4 - fit) // row)
+
+    def memory_gb(self) -> float:
+        """What EM would take with all rows."""
+        row, fit = self._numbers()
+        return (row * len(self.features) + fit) * 4 / 2**30
 
 
 @dataclass(frozen=True)
@@ -154,7 +167,7 @@ class Weighed:
         """
         n, evidence = len(self.evidence.features), self.evidence
         judge = _Judge(evidence, self.posterior.of, self.centring, self.towers, self.posterior.several)
-        blocks: Iterator[_Block] = map(self._block, row_blocks(n))
+        blocks: Iterator[_Block] = map(self._block, row_blocks(n, self.posterior.q.shape[1]))
         if not engine.remote or len(self.rows) == n:  # beliefs of the fit are in this process's memory
             return map(judge, blocks)
         # a part of a tensor would be sent with the whole of it
@@ -260,11 +273,29 @@ def weigh(run: Run, training: TrainingSet, features: NDArray[np.float32], **opti
         found = plus.several_labels(x, texts, evidence.class_texts, labels, class_names=names, **options)
     else:
         owners = torch.tensor(run.result("embed")["sense_owners"], dtype=torch.int64)
-        found = plus.single_label(
-            x, texts, evidence.class_texts, labels, anchors=anchored_of(run, training).cpu()[fit],
-            senses=_tensor(run.read(OTHER_SENSES)), owner=owners, **options,
-        )  # fmt: skip
+        options |= {"senses": _tensor(run.read(OTHER_SENSES)), "owner": owners}
+        if _too_few(evidence, rows):
+            centres = _centres(evidence, centring)
+            found = plus.many_classes(x, texts, evidence.class_texts, labels, centres=centres, **options)
+        else:
+            anchors = anchored_of(run, training).cpu()[fit]
+            found = plus.single_label(x, texts, evidence.class_texts, labels, anchors=anchors, **options)
     return Weighed(evidence, found, rows, centring, towers)
+
+
+def _too_few(evidence: Evidence, rows: NDArray[np.int64]) -> bool:
+    """Whether a part of the rows has so few of each class that all classes must share their weights."""
+    return len(rows) < len(evidence.features) and len(rows) < ENOUGH * len(evidence.class_texts)
+
+
+def _centres(evidence: Evidence, centring: plus.Centring) -> plus.Centres:
+    """Of the pictures of each web label, over all training rows."""
+    classes, (n, width) = len(evidence.class_texts), evidence.features.shape
+    found = plus.Centres(torch.zeros(classes, width), torch.zeros(classes, dtype=torch.int64))
+    for rows in row_blocks(n):
+        part = plus.Centres.of(centring(_tensor(evidence.features, rows)), evidence.labels(rows), classes)
+        found = plus.Centres(found.sums + part.sums, found.sizes + part.sizes)
+    return found
 
 
 def _part(evidence: Evidence, seed: int) -> NDArray[np.int64]:
@@ -279,8 +310,14 @@ def _part(evidence: Evidence, seed: int) -> NDArray[np.int64]:
 
 
 def check(run: Run) -> list[str]:
-    """What the posterior found of classes, in words."""
-    return [finding_text(each) for each in class_findings(run)]
+    """What the posterior found of classes, in words; and whether it saw enough of them."""
+    said, found = [finding_text(each) for each in class_findings(run)], run.result("posterior")
+    if "all_gb" in found:
+        said.append(
+            f"The posterior was fitted to {found['fitted_to']:,} samples, fewer than {ENOUGH} per class, so all "
+            f"classes share their weights: plus.memory_gb={found['all_gb']:g} would give each its own."
+        )
+    return said
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -300,8 +337,17 @@ def work(job: Job) -> dict[str, Any]:
         **_joint_weights(found, fields),
         "none_of_these": None if found.several else float(found.prior[-1]),
         "fitted_to": len(weighed.rows),
+        **_short_of_memory(weighed),
         "findings": _findings(job.run, weighed),
     }
+
+
+def _short_of_memory(weighed: Weighed) -> dict[str, Any]:
+    """The memory that a fit to all rows would take, where a part has too few of them."""
+    evidence = weighed.evidence
+    if evidence.training.multi_label or not _too_few(evidence, weighed.rows):
+        return {}
+    return {"all_gb": math.ceil(10 * evidence.memory_gb()) / 10}
 
 
 def _joint_weights(found: plus.Posterior, fields: list[str]) -> dict[str, Any]:
@@ -315,7 +361,7 @@ def _joint_weights(found: plus.Posterior, fields: list[str]) -> dict[str, Any]:
 def _findings(run: Run, weighed: Weighed) -> list[dict[str, Any]]:
     """Classes with something wrong, and the samples that show it (one label), by the rows of the fit."""
     found, evidence, rows = weighed.posterior, weighed.evidence, weighed.rows
-    if found.several:
+    if found.several or _too_few(evidence, rows):  # a class of a sample or two shows nothing
         return []
     training = evidence.training
     anchors, known = text_anchors(run, training).cpu()[rows], evidence.known(rows)

@@ -69,5 +69,5 @@ def slow(settings: Settings) -> str:
         return ""
     return (
         f"no GPU was found, and {settings.net.backbone} is to be trained for {epochs} epochs: on a CPU this "
-        "takes days or weeks; --preset small (or small-multi) takes a pretrained network as it is"
+        "takes days or weeks; --preset small (or small-multi) uses a pretrained network without training it"
     )

@@ -74,7 +74,7 @@ def fit_step(
             seed=seed,
             ranks=job.ranks,
             ids=parts.training.ids,
-            checkpoints=Checkpoints(job.folder.joinpath("checkpoints", within), job.key),
+            checkpoints=_checkpoints(job, within),
             bar=job.bar,
             checkpoint_minutes=settings.log.checkpoint_minutes,
             log=log,
@@ -91,13 +91,25 @@ def fit_once(
     name: str,
     seed: int,
     ids: list[str],
-) -> None:
-    """Train without checkpoints: a training of seconds within a stage."""
-    ranks, bar = job.ranks, job.bar
-    fit(objective, inputs, positions, schedule, name=name, seed=seed, ranks=ranks, ids=ids, bar=bar)
+    within: str | None = None,
+) -> list[dict[str, float]]:
+    """Train by a schedule of its own, see `fit`; returns the history.
+
+    ``within`` names its folder of checkpoints. A training of seconds has none.
+    """
+    kept = None if within is None else _checkpoints(job, within)
+    minutes = job.settings.log.checkpoint_minutes
+    return fit(
+        objective, inputs, positions, schedule, name=name, seed=seed, ranks=job.ranks, ids=ids, bar=job.bar,
+        checkpoints=kept, checkpoint_minutes=minutes,
+    )  # fmt: skip
+
+
+def _checkpoints(job: Job, within: str = "") -> Checkpoints:
+    return Checkpoints(job.folder.joinpath("checkpoints", within), job.key)
 
 
 def clear(job: Job) -> None:
     """Remove what a training needed to go on, once its result is there."""
-    Checkpoints(job.folder / "checkpoints", job.key).clear()
+    _checkpoints(job).clear()
     (job.folder / NOT_FINITE).unlink(missing_ok=True)  # of an attempt that failed

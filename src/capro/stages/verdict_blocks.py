@@ -38,7 +38,7 @@ class Known:
 
     def blocks(self) -> Iterator[Block]:
         """Of all training rows, in order."""
-        return map(self._block, row_blocks(len(self.ids)))
+        return map(self._block, row_blocks(len(self.ids), len(self.training.classes)))
 
     def _block(self, rows: slice) -> Block:
         judged, near = self.judged, self.pictures

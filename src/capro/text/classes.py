@@ -18,20 +18,22 @@ from capro.errors import ConfigError, did_you_mean
 from capro.places import local_path
 from capro.plain_yaml import compose_yaml, problem_of
 from capro.regular_files import read_regular
-from capro.run.artefacts import CLASSES, write_text
+from capro.run.artefacts import CLASSES, REVIEW, write_text
 from capro.run.directory import Run
 from capro.text import wordnet
 from capro.text.senses import Suggestion
 
 AMBIGUOUS = "give the file of data.ambiguous_list: a WordNet id or a class name first in each line"
 ONE_LINE = "write one line per class, such as '- name: tiger'"
+IN_RUN = "run:"  # how a value of data.classes begins that is a path in the run directory
+OWN_CLASSES = f"{REVIEW}/classes.yaml"  # where a review writes another meaning of a class
 HEADER = """\
 # The classes. Each may have
 #   sense:       a noun sense of WordNet 3.0: an id (n02123159), tiger_cat.n.02, or a word
 #   definition:  what the class is, in your own words; beside a sense or instead of it
 #   query:       what was searched for, where that is not the name
 #   ambiguous:   whether the name has other senses that the web shows as well
-# The text of a class decides which images become its anchors: look at every sense once.
+# The class text decides which images become anchors of the class: check every sense once.
 """
 
 
@@ -97,8 +99,22 @@ def classes_of(run: Run) -> list[ClassSpec]:
 
 def given_classes(run: Run) -> list[ClassSpec]:
     """The classes of data.classes; none where no list is given."""
-    path = run.settings.data.classes
-    return load_classes(local_path(path, "data.classes")) if path else []
+    path = class_file(run)
+    return load_classes(path) if path else []
+
+
+def class_file(run: Run) -> Path | None:
+    """The file of data.classes; one that begins with ``run:`` is in the run directory, wherever that is now."""
+    given = run.settings.data.classes
+    if not given:
+        return None
+    if given.startswith(IN_RUN):
+        return run.path / given.removeprefix(IN_RUN)
+    path = local_path(given, "data.classes")
+    own = run.path / OWN_CLASSES
+    # an earlier version wrote the whole path, and the run was moved since
+    moved = path.parts[-2:] == own.parts[-2:] and not path.exists() and own.exists()
+    return own if moved else path
 
 
 def given_ambiguous(run: Run) -> list[str]:
@@ -152,12 +168,22 @@ def marked_ambiguous(specs: Sequence[ClassSpec], names: Collection[str]) -> list
     return found
 
 
+def wordnet_ids(specs: Sequence[ClassSpec]) -> dict[str, str]:
+    """Names of classes by the WordNet id of their sense, or of their name where that is an id.
+
+    >>> wordnet_ids([ClassSpec("cat", sense="n02123159"), ClassSpec("n02121620"), ClassSpec("boots")])
+    {'n02123159': 'cat', 'n02121620': 'n02121620'}
+    """
+    meant = {spec.name: spec.sense or spec.name for spec in specs if spec.sense or wordnet.is_wnid(spec.name)}
+    return {wordnet.resolve(sense).wnid: name for name, sense in meant.items()}
+
+
 def load_classes(path: str | os.PathLike[str]) -> list[ClassSpec]:
     """Read classes.yaml: a list of names, or of mappings with a name; every sense is resolved."""
     path = Path(path)
     root = _parse(path)
     if not isinstance(root, yaml.SequenceNode) or not root.value:
-        raise ConfigError(f"{path}: no list of classes", hint=ONE_LINE)
+        raise ConfigError(f"{path}: not a list of classes", hint=ONE_LINE)
     found: dict[str, tuple[ClassSpec, int]] = {}
     for entry, node in enumerate(root.value, start=1):
         line = node.start_mark.line + 1
@@ -186,7 +212,7 @@ def _parse(path: Path) -> yaml.Node | None:
     except yaml.YAMLError as error:
         line, wrong = problem_of(error)
         place += f":{line}" if line else ""
-        problem = f"no valid YAML: {wrong}"
+        problem = f"not valid YAML: {wrong}"
         hint = "put names and definitions with ':', '#' or '*' in quotes"
     raise ConfigError(f"{place}: {problem}", hint=hint)
 
@@ -204,9 +230,9 @@ def _spec(node: yaml.Node, where: str, path: Path) -> ClassSpec:
         if key not in _KEYS:
             raise ConfigError(f"{place}: unknown key '{key[:80]}'", hint=did_you_mean(key, _KEYS))
         if key in values:
-            raise ConfigError(f"{place}: '{key}' stands twice", hint="remove one of the two")
+            raise ConfigError(f"{place}: '{key}' is there twice", hint="remove one of the two")
         if not isinstance(value, yaml.ScalarNode):
-            raise ConfigError(f"{place}: '{key}' is no text", hint="write it on one line")
+            raise ConfigError(f"{place}: '{key}' is not a text", hint="write it on one line")
         values[key] = _boolean(value, place) if key == "ambiguous" else _text(value)
     if not values.get("name"):
         raise ConfigError(f"{where} has no name", hint="add 'name: ...', as the labels have it")

@@ -213,7 +213,9 @@ class TextEncoder:
         (n, d_v) -> (n, dim).
         """
         if self._projection is None:
-            raise ConfigError(f"'{self.name}' is no image-text model", hint="give a CLIP or SigLIP folder")
+            raise ConfigError(
+                f"'{self.name}' is not an image-text model", hint="give a CLIP or SigLIP folder"
+            )
         projected = self._projection(torch.from_numpy(np.array(features)).to(self._device))
         found: NDArray[np.float32] = nn.functional.normalize(projected, dim=1).float().cpu().numpy()
         return found
@@ -243,7 +245,7 @@ def load_text_encoder(name: str, *, device: str = "cpu", max_tokens: int = 256) 
     except Exception as error:  # whatever a foreign folder may cause
         raise ConfigError(
             f"text encoder '{name}' cannot be used: {first_line(error)}",
-            hint="it takes a text model of transformers or sentence-transformers with its "
+            hint="give a text model of transformers or sentence-transformers with its "
             "tokenizer and safetensors weights, and a device that exists",
         ) from error
 
@@ -265,7 +267,7 @@ def _folder(name: str) -> Path:
         spelling = did_you_mean(name, ALIASES) if name not in ALIASES else ""
         advice = "without a network give the folder of a downloaded model, or use 'minilm'"
         raise ConfigError(
-            f"text encoder '{name}' is no folder, and '{hub}' could not be loaded from the hub "
+            f"text encoder '{name}' is not a folder, and '{hub}' could not be loaded from the hub "
             f"({type(error).__name__})",
             hint=f"{spelling} {advice}".strip() if "mean" in spelling else advice,
         ) from error

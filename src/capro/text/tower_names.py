@@ -62,6 +62,6 @@ def _config_of(name: str, *, ask: bool) -> Path | None:
         if not ask:
             return None
         raise ConfigError(
-            f"backbone '{name}' is no folder, and could not be loaded from the hub: {first_line(error)}",
+            f"backbone '{name}' is not a folder, and could not be loaded from the hub: {first_line(error)}",
             hint="without a network give the folder of a downloaded model: docs/encoders.md",
         ) from error

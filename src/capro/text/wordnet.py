@@ -254,7 +254,7 @@ def resolve(reference: str) -> Synset:
             )
     elif found := senses(text):
         return found[0]
-    raise ConfigError(f"'{reference}' is no noun of WordNet 3.0", hint=_spelling_hint(text))
+    raise ConfigError(f"'{reference}' is not a noun of WordNet 3.0", hint=_spelling_hint(text))
 
 
 def _spelling_hint(word: str) -> str:

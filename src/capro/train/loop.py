@@ -212,7 +212,7 @@ class _Training:
         raise RunError(
             f"{self.name}: {', '.join(bad)} is not finite in epoch {self.at.epoch}, step {step}; "
             f"samples {', '.join(blamed[:SHOWN_IDS])}{more}{where}",
-            hint="lower the learning rate (--set train.lr=... or pretrain.lr=...), or look at the samples",
+            hint="lower the learning rate (--set train.lr=... or --set pretrain.lr=...), or check these samples",
         )
 
     # --- checkpoints ------------------------------------------------------------------------------

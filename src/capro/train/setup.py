@@ -68,7 +68,9 @@ def training_set(run: Run, device: torch.device | str = "cpu") -> TrainingSet:
     names = [spec.name for spec in classes_of(run)]
     positions = manifest.split("train")
     if not len(positions):
-        raise DataError("no training sample in the manifest", hint="check --split-column, or give train data")
+        raise DataError(
+            "no training sample in the manifest", hint="check --split-column, or add training data"
+        )
     labels = torch.from_numpy(labels_of(manifest, positions, names))
     return TrainingSet(positions, manifest.samples["id"].tolist(), names, labels.to(device))
 
@@ -97,11 +99,11 @@ def text_anchors(run: Run, training: TrainingSet) -> Tensor:
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def pretrained(settings: Settings) -> Backbone:
-    """The backbone by name, with local weights where they are given; seeded where it is random."""
+def pretrained(settings: Settings, name: str = "step1") -> Backbone:
+    """The backbone, with local weights where they are given; where it is random, another name is another start."""
     # a frozen encoder is data: its cached features serve trainings of any seed
     seed = settings.seed if settings.net.mode == "full" else 0
-    torch.manual_seed(seed_for(seed, "backbone"))
+    torch.manual_seed(seed_for(seed, "backbone", *([] if name == "step1" else [name])))
     return load_backbone(
         settings.net.backbone, image_size=settings.views.size, weights=settings.net.weights or None
     )
@@ -154,11 +156,12 @@ def _cached_encoder(run: Run, training: TrainingSet) -> FeatureBackbone:
     return FeatureBackbone(plain.shape[1], center)
 
 
-def new_net(run: Run, training: TrainingSet) -> Siamese:
-    """The networks as step 1 begins with them."""
+def new_net(run: Run, training: TrainingSet, name: str = "step1") -> Siamese:
+    """The networks as step 1 begins with them; another name is another start of all that is random."""
     settings = run.settings
-    backbone = _cached_encoder(run, training) if settings.net.mode == "frozen" else pretrained(settings)
-    return Siamese(backbone, new_heads(settings, backbone.dim, training, name="step1"))
+    frozen = settings.net.mode == "frozen"
+    backbone = _cached_encoder(run, training) if frozen else pretrained(settings, name)
+    return Siamese(backbone, new_heads(settings, backbone.dim, training, name=name))
 
 
 def net_state(net: Siamese, extra: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -203,7 +206,7 @@ def size_line(backbone: Backbone, size: int) -> str | None:
         return None
     return (
         f"pictures have {size} px, the encoder's own size is {backbone.own_size} px: "
-        "--set views.size=null takes that, slower and more accurate"
+        "--set views.size=null uses that, which is slower and more accurate"
     )
 
 

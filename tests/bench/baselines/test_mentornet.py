@@ -101,3 +101,23 @@ def test_the_mentor_learns_twice_each_time_from_the_epoch_before(monkeypatch: py
         made.begin_epoch(epoch, resumed=False)
         made.weights_of(batch(epoch, 0, 40), torch.arange(40.0) + 100 * epoch)
     assert lessons == [(4, [303.0, 305.0]), (15, [1403.0, 1405.0])]
+
+
+def test_the_data_driven_mentor_weighs_by_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where verified samples of high loss are the right ones, the loss alone would mislead."""
+    monkeypatch.setattr(mentornet, "LEFT_OUT", (0.0, 0.0))
+    work = ToyWork(n=40, overrides=(f"pretrain.epochs={EPOCHS}",))
+    losses = torch.linspace(0.1, 4.0, 40)
+    verified = (losses > 2).long()
+    verified[1::2] = mentornet.UNKNOWN
+    made = mentornet.Mentored(work, work.net(), noise=0.4, verified=verified)
+    for epoch in range(5):
+        made.begin_epoch(epoch, resumed=False)
+        weights = made.weights_of(batch(epoch, 0, 40), losses)
+        if epoch < 4:
+            assert (weights == 1).all()  # burn-in
+    other = verified == mentornet.UNKNOWN
+    assert weights[other & (losses > 2.2)].min() > 0.9
+    assert weights[other & (losses < 1.8)].max() < 0.1
+    typical = torch.quantile(losses, 0.6)  # the same in each epoch: so is its average
+    torch.testing.assert_close(weights, made.mentor(losses, losses - typical))

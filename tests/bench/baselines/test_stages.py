@@ -11,21 +11,15 @@ import torch
 
 from capro import config
 from capro.bench.baselines import BASELINES, baseline, cleannet, mentornet, mopro, vsgraph
+from capro.bench.baselines.objectives import SmallLoss
 from capro.bench.baselines.stages import baseline_stage
+from capro.bench.baselines.work import Work
 from capro.errors import ConfigError, DataError
 from capro.run.artefacts import BASELINE_FIGURES, STEP1
 from capro.run.directory import Run
-from capro.stages import PLAN
+from capro.run.stage import Job
 from capro.train.setup import net_state, new_net, training_set
-from tests import squares as tiny
-
-
-def prepare(base: Path, *overrides: str, multi: bool = False) -> Run:
-    data = tiny.write_data(base / "data", multi=multi)
-    own = (f"baselines.verified={data / 'train_truth.csv'}", "pretrain.epochs=12")
-    run = Run.create(base / "run", tiny.settings(data, *own, *overrides, multi=multi))
-    PLAN.do(run, "scan", "pretrain")
-    return run
+from tests.bench.cases import prepare
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +77,30 @@ def test_baselines_differ(single: Run) -> None:
     for i, a in enumerate(scores):
         for b in scores[i + 1 :]:
             assert np.abs(a - b).max() > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["full", "single"])
+def test_the_two_networks_of_co_teaching_start_apart(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Their heads always; their encoders too where these learn from random weights."""
+    objectives: list[SmallLoss] = []
+    monkeypatch.setattr(Work, "noise", lambda _: 0.2)
+    monkeypatch.setattr(Work, "fit", lambda _, objective, name: objectives.append(objective))
+    run: Run = request.getfixturevalue(kind)
+    job = Job(run, baseline_stage("coteaching", several=False), "key", tmp_path)
+    BASELINES["coteaching"].learn(Work(job, training_set(run)))
+    second = objectives[0]._other
+    assert second is not None
+    one, other = objectives[0].net.state_dict(), second.state_dict()
+    weights = [name for name in one if name.endswith("weight") and one[name].ndim > 1]
+    same = {name.split(".")[0] for name in weights if torch.equal(one[name], other[name])}
+    assert not same
+    assert {name.split(".")[0] for name in weights} >= {"heads"} | ({"encoder"} if kind == "full" else set())
+    for start in (one, other):  # the key branch begins as the query's
+        for name, value in start.items():
+            if name.startswith("key_encoder."):
+                assert torch.equal(value, start[name.removeprefix("key_")])
 
 
 PUBLISHED = ("cleannet", "curriculumnet", "mentornet", "mile", "mopro", "sinet", "somnet", "vsgraph")

@@ -47,6 +47,19 @@ def test_it_gives_more_true_labels_than_the_web_and_than_step_1() -> None:
     assert work.right[anchored.numpy()].mean() > 0.9  # the anchors' texts mean their class
 
 
+def test_the_classifiers_own_belief_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the graph network has no opinion, step 1's classifier decides; where it is sure, the graph network."""
+    work = with_texts()
+    net = work.step1()
+    with torch.no_grad():
+        cnn = net(torch.from_numpy(work.v)).query.p.argmax(dim=1)
+    gnn = torch.full((len(work.truth), CLASSES), 1 / CLASSES)
+    monkeypatch.setattr(vsgraph, "graph_beliefs", lambda *_, **__: gnn)
+    assert torch.equal(vsgraph.corrected(work, net)[0], cnn)
+    gnn = torch.eye(CLASSES)[torch.full((len(work.truth),), 2)] * 3
+    assert (vsgraph.corrected(work, net)[0] == 2).all()
+
+
 def test_without_any_text_labels_stay() -> None:
     work = with_texts(texts=0.0)
     found, anchored = vsgraph.corrected(work, work.net())

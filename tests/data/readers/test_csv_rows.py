@@ -10,6 +10,7 @@ import pytest
 
 from capro.data.readers.base import Record
 from capro.data.readers.csv_rows import csv_header, csv_records
+from capro.data.readers.table_files import whole_records
 from capro.data.readers.writing import write_csv
 from capro.errors import DataError
 
@@ -53,6 +54,26 @@ def test_cells_of_many_lines_stay_whole(tmp_path: Path) -> None:
     found = read(tmp_path / "t.csv", f'{HEAD}1.png,cat,"{poem}"\n2.png,cat,"a\n\nb"\n3.png,cat,"a\nb" c\n')
     assert [record.problem for record in found] == ["", "", ""]
     assert [record.cells["title"] for record in found] == [poem, "a\n\nb", "a\nb c"]
+
+
+@pytest.mark.parametrize("apart", [1, 2, 10, 18])
+def test_a_few_rows_between_two_stray_quotes_are_named(tmp_path: Path, apart: int) -> None:
+    rows = [f"{number}.png,cat,title {number}\n" for number in range(40)]
+    rows[5], rows[5 + apart] = '5.png,cat,"title 5\n', f'{5 + apart}.png,cat,title"\n'
+    found = read(tmp_path / "t.csv", HEAD + "".join(rows))
+    assert len(found) == 40 - apart
+    assert [record.doubt for record in found if record.doubt] == [f"lines 7 to {7 + apart}"]
+    with pytest.raises(DataError, match=rf"t\.csv: lines 7 to {7 + apart} are one row, and each could be"):
+        [*whole_records(tmp_path / "t.csv")]
+
+
+def test_a_text_of_several_lines_is_no_doubt(tmp_path: Path) -> None:
+    texts = ["a cat, sitting\nand a dog, standing, there\nthe end", "one, two\n\nthree", "a\nb, c, d\ne"]
+    found = read(
+        tmp_path / "t.csv", HEAD + "".join(f'{n}.png,cat,"{text}"\n' for n, text in enumerate(texts))
+    )
+    assert [record.cells["title"] for record in found] == texts
+    assert {record.doubt for record in found} == {""}
 
 
 def test_ragged_rows_name_their_lines(tmp_path: Path) -> None:

@@ -167,3 +167,20 @@ def test_metadata_with_an_unclosed_quote_keeps_the_other_rows(tmp_path: Path) ->
     assert manifest.samples["title"].tolist() == ["title 0", "", "title 2", "title 3"]
     assert reasons(manifest) == {"train/metadata:2": "bad-row"}
     assert summary["notes"]["metadata_rows"] == 4
+
+
+@pytest.mark.parametrize("kind", ["folder", "table"])
+def test_rows_that_stray_quotes_may_hide_are_named(tmp_path: Path, kind: str) -> None:
+    for number in range(8):
+        put(tmp_path / "data" / "cat" / f"{number}.png", png(number))
+    quotes = {2: ('"', ""), 5: ("", '"')}
+    rows = []
+    for number in range(8):
+        before, after = quotes.get(number, ("", ""))
+        rows.append(f"cat/{number}.png,cat,{before}title {number}{after}")
+    file = tmp_path / "data" / "metadata.csv"
+    file.write_text("\n".join(["file_name,label,title", *rows]) + "\n")
+    _, summary = scan_it(file if kind == "table" else tmp_path / "data", tmp_path / "out")
+    assert summary["doubtful_lines"] == ["metadata.csv, lines 4 to 7"]
+    said = "1 row of several lines, each of which could be a row of the table: metadata.csv, lines 4 to 7."
+    assert any(said in text for text in scan_problems(summary))

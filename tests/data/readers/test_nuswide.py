@@ -97,7 +97,7 @@ BAD = {
     "label": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0", "2", r"Test.txt:1: label is '2'"),
     "many": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0", "0\n0", r"Test.txt:5: label 5 of 4"),
     "few": ("Groundtruth/TrainTestLabels/Labels_sky_Test.txt", "0\r\n", "", "3 labels for 4 images"),
-    "tags": ("NUS_WID_Tags/All_Tags.txt", "1000 ", "x1000 ", r"All_Tags.txt:1: 'x1000' is no photo"),
+    "tags": ("NUS_WID_Tags/All_Tags.txt", "1000 ", "x1000 ", r"All_Tags.txt:1: 'x1000' is not a photo"),
     "images": ("ImageList/TrainImagelist.txt", "actor\\0001_1000.jpg\r\n", "", r"81.txt:5: entry 5"),
     "concepts": ("ConceptsList/Concepts81.txt", "animal", "airport", r"Concepts81.txt:2: 'airport'"),
 }

@@ -41,7 +41,7 @@ def test_names_cost_no_import_of_a_format() -> None:
 @pytest.mark.parametrize("name", [name for name in readers.FORMATS if name not in ("hub", "folder")])
 def test_a_folder_that_is_laid_out_otherwise_is_refused_with_the_layout(tmp_path: Path, name: str) -> None:
     (tmp_path / "1.png").write_bytes(png())
-    with pytest.raises(DataError, match=f"not laid out as {name}") as caught:
+    with pytest.raises(DataError, match=f"does not have the layout of {name}") as caught:
         readers.find(DataSettings(format=name), source=str(tmp_path))
     assert caught.value.hint == readers.load_format(name).layout
 
@@ -81,9 +81,9 @@ def test_split_folders(tmp_path: Path) -> None:
     ("make", "message", "hint"),
     [
         (lambda p: p / "nowhere", "no such file or folder", "check the path"),
-        (lambda p: _file(p / "x.tar.gz", b""), "not a source", "unpack it once"),
+        (lambda p: _file(p / "x.tar.gz", b""), "not a source", "decompress it"),
         (lambda p: _file(p / "x.docx", b""), "not a source", "give a folder"),
-        (lambda p: _file(p / "x.parquet", b"nonsense"), "not a Parquet file", "whole"),
+        (lambda p: _file(p / "x.parquet", b"nonsense"), "not a Parquet file", "complete"),
         (lambda p: _file(p / "x.csv", b"a,b\n1,2\n"), "no column with images", "--image-column"),
         (lambda p: _file(p / "x.csv", b""), "no column with images", "--image-column"),
         (lambda p: _file(p / "d" / "notes.txt", b"hello").parent, "no image in this folder", "give"),

@@ -149,7 +149,7 @@ def replace(path: Path, old: str, new: str) -> None:
 
 BAD = {
     "synset": ("synsets.txt", "n01443537 goldfish", "x01443537 goldfish", r"synsets.txt:2: 'x0144"),
-    "twice": ("synsets.txt", "n01443537", "n01440764", r"synsets.txt:2: n01440764 stands twice"),
+    "twice": ("synsets.txt", "n01443537", "n01440764", r"synsets.txt:2: n01440764 is there twice"),
     "label": ("train_filelist_google.txt", "g1x2.jpg 0", "g1x2.jpg 4", r"google.txt:2: label is '4'"),
     "no label": ("train_filelist_google.txt", "g1x2.jpg 0", "g1x2.jpg", r"google.txt:2: one column"),
     "word": ("val_filelist.txt", "val000002.jpg 1", "val000002.jpg cat", r"list.txt:2: label is 'cat'"),
@@ -180,7 +180,7 @@ def test_missing_lists_are_told(root: Path, tmp_path: Path, file: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("[{}\n, ", r"q0001.json:2: no valid JSON"), ('{"a": 1}', "holds a dict, not a list")],
+    [("[{}\n, ", r"q0001.json:2: not valid JSON"), ('{"a": 1}', "holds a dict, not a list")],
 )
 def test_malformed_texts_are_told(root: Path, tmp_path: Path, content: str, message: str) -> None:
     put(root / "google" / "q0001.json", content)
@@ -220,8 +220,8 @@ def test_odd_rows_are_counted(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"format": "webvision"}, "not laid out as webvision"),
-        ({"format": "nuswide"}, "not laid out as nuswide"),
+        ({"format": "webvision"}, "does not have the layout of webvision"),
+        ({"format": "nuswide"}, "does not have the layout of nuswide"),
         ({"subset": "mini"}, "data.subset is for WebVision"),
         ({"class_list": "x.txt"}, "data.class_list is for WebVision"),
     ],

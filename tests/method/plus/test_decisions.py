@@ -56,3 +56,13 @@ def test_diagnosis_names_what_is_wrong():
     assert [f.kind for f in plus.diagnose(mixed, y, [torch.eye(2)[y]], classes)] == ["one class"]
     swapped = torch.eye(2)[torch.where(y == 0, 1, y)]
     assert [(f.kind, f.classes) for f in plus.diagnose(sure, y, [swapped], classes)] == [("sense", (0,))]
+
+
+def test_classes_are_compared_in_parts_as_all_at_once(monkeypatch):
+    y, classes = torch.arange(42) % 7, torch.eye(7)
+    pair = torch.tensor([3, 5, 2, 0, 4, 1, 6])[y]  # 0 with 3, 1 with 5
+    q = (one_hot(y, 8) + one_hot(pair, 8)) / 2 + torch.rand(42, 8, generator=generator(0)) / 100
+    whole = plus.diagnose(q, y, [classes[y]], classes)
+    assert [f.classes for f in whole if f.kind == "one class"] == [(0, 3), (1, 5)]
+    monkeypatch.setattr("capro.method.plus.decisions.CLASSES_AT_ONCE", 2)
+    assert plus.diagnose(q, y, [classes[y]], classes) == whole

@@ -92,7 +92,7 @@ def test_temperature_flattens_a_picture_that_knows_nothing():
 @FEW
 def test_label_given_truth_counts(seed):
     q, y = distributions(20, 4, seed), torch.randint(-1, 3, (20,), generator=generator(seed))
-    table = plus.label_given_truth(q, y, 3)
+    table = plus.label_given_truth(q, y, 3).evidence(torch.arange(3)).exp().T
     assert table.sum(1).tolist() == pytest.approx([1.0] * 4, abs=1e-5)
     for z in range(4):
         slow = [LABEL_SPREAD / 3 + (LABEL_TRUST if z == c else 0) for c in range(3)]
@@ -100,6 +100,28 @@ def test_label_given_truth_counts(seed):
             if y[i] >= 0:
                 slow[int(y[i])] += float(q[i, z])
         assert table[z].tolist() == pytest.approx([s / sum(slow) for s in slow], abs=1e-4)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 7])
+def test_a_label_is_right_in_six_of_ten_before_anything_is_known(classes):
+    table = plus.LabelTable.even(classes).evidence(torch.arange(classes)).exp().T
+    slow = torch.full((classes + 1, classes), 0.4 / max(1, classes - 1))
+    slow[range(classes), range(classes)] = 0.6 if classes > 1 else 1.0
+    slow[classes] = 1 / classes
+    assert torch.allclose(table, slow)
+
+
+def test_no_label_is_no_evidence():
+    table = plus.label_given_truth(distributions(5, 4, 0), torch.tensor([0, 2, -1, 2, -1]), 3)
+    found = table.evidence(torch.tensor([-1, 1]))
+    assert found[0].tolist() == [0.0] * 4
+    assert found[1, 1] > found[1, 0]  # label 1 occurs nowhere: pseudo-counts alone
+
+
+def test_ten_thousand_classes_need_no_table_of_class_by_class():
+    y = torch.randint(0, 10_000, (50,), generator=generator(0))
+    table = plus.label_given_truth(torch.full((50, 10_001), 1 / 10_001), y, 10_000)
+    assert table.counts.numel() <= 51 * 10_001
 
 
 @given(SEEDS)

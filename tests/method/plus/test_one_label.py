@@ -118,3 +118,20 @@ def test_judging_others_goes_row_by_row_and_a_person_is_right():
     for name in plus.Beliefs._fields:
         parts = torch.cat([getattr(block, name) for block in blocks])
         assert torch.allclose(parts, getattr(whole, name), atol=1e-5)
+
+
+def test_few_anchors_or_nearly_all_samples_as_anchors_are_no_start():
+    x, text, classes, y, z = made_up(240, 8, seed=6, noise=0.2)
+    free = plus.single_label(x, [text], classes, y).q
+    for anchors in (torch.arange(240) < 8, torch.ones(240, dtype=torch.bool)):
+        found = plus.single_label(x, [text], classes, y, anchors=anchors).q
+        assert torch.equal(found, free)
+    assert (free.argmax(1) == z).float().mean() > (y == z).float().mean() + 0.05
+
+
+def test_anchors_that_are_a_choice_are_a_start():
+    x, text, classes, y, _ = made_up(400, 4, seed=6, noise=0.2)
+    chosen = torch.arange(400) < 80
+    assert not torch.equal(
+        plus.single_label(x, [text], classes, y, anchors=chosen).q, plus.single_label(x, [text], classes, y).q
+    )

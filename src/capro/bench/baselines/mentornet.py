@@ -80,35 +80,46 @@ class Mentored(WeightedLabels):
 
     def __init__(self, work: Work, net: Siamese, *, noise: float, verified: Tensor | None) -> None:
         super().__init__(net, work.task, work.training.labels, work.ranks, weigh=self.weights_of)
-        self._noise, self._verified, self._bar = noise, verified, work.bar
+        self._noise, self._bar = noise, work.bar
         epochs, self._seed = work.run.settings.pretrain.epochs, work.run.settings.seed
         self._burnt_in, self._linear, self._again = (
             max(1, round(share * epochs)) for share in (BURN_IN, LINEAR_FROM, LEARN_AGAIN)
         )
-        self._average: Tensor | None = None
-        # of the verified samples of this epoch, by batch: loss, difference, whether the label is right
-        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.mentor: Mentor | None = None
+        if verified is None:
+            verified = torch.full_like(self._labels, UNKNOWN)
+        rows = torch.nonzero(verified != UNKNOWN).flatten()
+        self._right = verified[rows]  # (m,)
+        self._place = torch.full_like(verified, UNKNOWN)  # of a training row among the verified ones
+        self._place[rows] = torch.arange(len(rows), device=rows.device)
+        # loss and difference of each verified sample in this epoch; NaN until it is seen, (m, 2)
+        self._seen = torch.full((len(rows), 2), torch.nan, device=rows.device)
+        self._average = torch.tensor(torch.nan, device=rows.device)  # NaN before the first batch
+        self.mentor = Mentor().to(rows.device).requires_grad_(False)
+        self._taught = torch.tensor(False, device=rows.device)  # whether the mentor has learnt
 
     def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
         super().begin_epoch(epoch, resumed=resumed)
-        if epoch in (self._burnt_in, self._again) and self._seen:
-            losses, above, right = (torch.cat(part) for part in zip(*self._seen, strict=True))
-            self.mentor = taught(
-                losses, above, right, seed=seed_for(self._seed, "mentor", epoch), bar=self._bar
-            )
-        self._seen = []
+        if resumed:
+            return
+        known = ~self._seen.isnan().any(dim=1)
+        if epoch in (self._burnt_in, self._again) and known.any():
+            losses, above = self._seen[known].T
+            seed = seed_for(self._seed, "mentor", epoch)
+            self.mentor = taught(losses, above, self._right[known], seed=seed, bar=self._bar)
+            self._taught.fill_(True)
+        self._seen.fill_(torch.nan)
 
     def weights_of(self, batch: Batch, losses: Tensor) -> Tensor:
         """Weights v of a batch, (b,)."""
         typical = torch.quantile(losses.float(), 1 - self._noise)
-        self._average = typical if self._average is None else DECAY * self._average + (1 - DECAY) * typical
+        later = DECAY * self._average + (1 - DECAY) * typical
+        self._average = torch.where(self._average.isnan(), typical, later)
         above = losses - self._average
         self._remember(batch, losses, above)
         burnt_in = batch.epoch >= self._burnt_in
         if not burnt_in:
             weights = torch.ones_like(losses)
-        elif self.mentor is None:
+        elif not self._taught:
             weights = predefined(above, linear=batch.epoch >= self._linear)
         else:
             weights = self.mentor(losses, above)
@@ -118,10 +129,13 @@ class Mentored(WeightedLabels):
         return weights
 
     def _remember(self, batch: Batch, losses: Tensor, above: Tensor) -> None:
-        if self._verified is not None:
-            verdict = rows_of(self._verified, batch.samples)
-            known = verdict != UNKNOWN
-            self._seen.append((losses[known], above[known], verdict[known]))
+        places = rows_of(self._place, batch.samples)
+        known = places != UNKNOWN
+        self._seen[places[known]] = torch.stack([losses[known], above[known]], dim=1).to(self._seen)
+
+    def state(self) -> dict[str, Tensor]:
+        own = {"average": self._average, "seen": self._seen, "taught": self._taught}
+        return own | {f"mentor.{name}": tensor for name, tensor in self.mentor.state_dict().items()}
 
 
 def taught(losses: Tensor, above: Tensor, right: Tensor, *, seed: int, bar: progress.Bar) -> Mentor:

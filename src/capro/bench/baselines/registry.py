@@ -71,13 +71,15 @@ BASELINES: dict[str, Baseline] = {
     "bootstrap": _referenced("bootstrap"),
     "scc": _referenced("scc"),
     "ncr": _referenced("ncr", NCR_WEIGHT),
-    "coteaching": Baseline(simple.small_loss(2), believes=_one_label),
+    "coteaching": Baseline(simple.small_loss(2), believes=_one_label, version=2),
     "smallloss": Baseline(simple.small_loss(1), believes=_one_label),
     "cleanlab": Baseline(simple.cleanlab, believes=lambda _: True),
     "knn": Baseline(simple.knn),
     "cleannet": Baseline(cleannet.learn, several=False, verified="always"),
     "curriculumnet": Baseline(curriculumnet.learn, several=False),
-    "mentornet": Baseline(mentornet.learn, believes=_one_label, several=False, verified="if given"),
+    "mentornet": Baseline(
+        mentornet.learn, believes=_one_label, several=False, verified="if given", version=2
+    ),
     "mopro": Baseline(mopro.learn, settings=mopro.own_settings),
     "somnet": Baseline(somnet.learn, several=False),
     "vsgraph": Baseline(vsgraph.learn, settings=vsgraph.own_settings, reads=("embed",)),

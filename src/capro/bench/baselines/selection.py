@@ -58,7 +58,7 @@ def estimate_noise(probabilities: Floats, labels: Labels) -> float:
 
     A sample counts as wrong when another class reaches that class's mean self-confidence and is the
     most probable one of those that do; a sample of which nobody is sure counts as right. Too high
-    where the classes are hard to tell apart (37 % on queryweb32, where 26 % are wrong).
+    where the classes are hard to tell apart.
 
     Args:
         probabilities: out of fold, (n, C).

@@ -55,7 +55,11 @@ def referenced(name: str, unset: float = 1.0) -> Callable[[Work], Made]:
 
 
 def small_loss(nets: int) -> Callable[[Work], Made]:
-    """Samples of small loss, chosen by one network or by two for each other (Co-teaching)."""
+    """Samples of small loss, chosen by one network or by two for each other (Co-teaching).
+
+    The two see the same batches in the same order. An encoder that starts from random weights starts from others
+    in the second network; with pretrained weights, or a frozen encoder, only their heads differ.
+    """
 
     def make(work: Work) -> Made:
         settings, noise = work.run.settings, work.noise()

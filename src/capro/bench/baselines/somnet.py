@@ -181,6 +181,9 @@ class WeighedBags(WebLabels):
         mean = bag_features(v.reshape(bags, regions, -1), weights.reshape(bags, regions).to(v))
         return {"cls": classification_loss(self.net.heads.classifier(mean), y)}
 
+    def state(self) -> dict[str, Tensor]:
+        return {"keys": self.memory.keys, "values": self.memory.values}
+
 
 def learn(work: Work) -> Made:
     """Train on bags; the memory learns beside."""

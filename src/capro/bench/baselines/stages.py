@@ -25,6 +25,7 @@ from capro.run.plan import Plan
 from capro.run.progress import SILENT, Watch
 from capro.run.stage import Job, Stage, perform
 from capro.stages import PLAN
+from capro.stages.training import clear
 from capro.train.setup import net_state, training_set
 
 
@@ -83,7 +84,7 @@ def baseline_stage(name: str, *, several: bool) -> Stage:
 
     beliefs = [BELIEFS_STAGE.name] if chosen.believes(several) else []
     reads = ["scan", "classes", "pretrain", *beliefs, *chosen.reads]
-    return Stage(stage, work, settings=settings, files=files, reads=reads)
+    return Stage(stage, work, settings=settings, files=files, reads=reads, after=clear)
 
 
 def baseline(run: Run, name: str, *, watch: Watch = SILENT, plan: Plan = PLAN) -> dict[str, float]:

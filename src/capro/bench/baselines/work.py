@@ -18,7 +18,7 @@ from capro.evaluate.truth import read_truth
 from capro.nets.backbones import FeatureBackbone
 from capro.nets.siamese import Siamese
 from capro.places import local_path
-from capro.run.artefacts import BELIEFS, KEY_FEATURES, STEP1
+from capro.run.artefacts import BASELINE_HISTORY, BELIEFS, KEY_FEATURES, STEP1
 from capro.run.directory import Run
 from capro.run.progress import Step
 from capro.run.stage import Job
@@ -61,13 +61,8 @@ class Work:
         self.device: torch.device = self.ranks.accelerator.device
 
     def net(self, name: str = "step1") -> Siamese:
-        """Fresh networks; another name is another start."""
-        net = new_net(self.run, self.training)
-        if name != "step1":
-            heads = new_heads(self.run.settings, net.encoder.dim, self.training, name=name)
-            net.heads.load_state_dict(heads.state_dict())
-            net.reset_key()
-        return net.to(self.device)
+        """Fresh networks; another name is another start: of the heads, and of an encoder with random weights."""
+        return new_net(self.run, self.training, name).to(self.device)
 
     def step1(self) -> Siamese:
         """The networks that step 1 made."""
@@ -106,11 +101,18 @@ class Work:
         inputs: Inputs | None = None,
         schedule: Schedule | None = None,
     ) -> None:
-        """Train with step 1's schedule and inputs, or with others, on all training rows or on some."""
+        """Train with step 1's schedule and inputs, or with others, on all training rows or on some.
+
+        Goes on at its last checkpoint where it was stopped: what the baseline did before is done again, and must
+        end the same. ``name`` is for messages, and another one for each training of a baseline.
+        """
         settings, ids = self.run.settings, self.training.ids
         positions = self.training.positions if rows is None else self.training.positions[rows]
         source, plan = inputs or self.inputs(objective.net), schedule or settings.pretrain
-        fit_once(self.job, objective, source, positions, plan, name=name, seed=settings.seed, ids=ids)
+        history = fit_once(
+            self.job, objective, source, positions, plan, name=name, seed=settings.seed, ids=ids, within=name
+        )
+        self.job.write(BASELINE_HISTORY, history)
 
     def features(self, positions: NDArray[np.int64], net: Siamese | None = None) -> NDArray[np.float32]:
         """Unaugmented features v of samples: cached ones, or of step 1's encoder (or another)."""

@@ -116,7 +116,7 @@ def _refuse_subsets(settings: DataSettings, source: str) -> None:
     for name, given in (("subset", settings.subset != "all"), ("class_list", settings.class_list)):
         if given:
             raise ConfigError(
-                f"data.{name} is for WebVision, and {source} is not laid out like it",
+                f"data.{name} is for WebVision, and {source} does not have its layout",
                 hint=f"leave data.{name} out, or give the folder that holds info/synsets.txt",
             )
 
@@ -138,16 +138,16 @@ def _split_folders(path: Place) -> list[tuple[str, Place]]:
 
 def _unreadable(path: Place, name: str, named: Format | None) -> DataError:
     if named and path.is_dir():
-        return DataError(f"{path}: not laid out as {name}", hint=named.layout)
+        return DataError(f"{path}: does not have the layout of {name}", hint=named.layout)
     if isinstance(path, ObjectPath) and path.is_dir():
         return DataError(
             f"{path}: no .tar shards and no files called train-00000-of-00001.parquet in this folder",
-            hint="an object store is read as shards, Parquet files or a table; copy any other layout to a disk first",
+            hint="put shards, Parquet files or a table there, or copy the data to a disk first",
         )
     compressed = path.name.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst"))
     hint = "give a folder, a .csv, .tsv, .jsonl or .parquet table, or .tar shards"
     if compressed:
-        hint = "unpack it once to a plain .tar: shards are read in place by offset"
+        hint = "decompress it to a plain .tar first, for example with gunzip"
     if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
         hint = "save the sheet as CSV, and give the .csv file"
     return DataError(f"{path}: not a source that capro can read", hint=hint)

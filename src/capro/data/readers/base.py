@@ -32,6 +32,7 @@ class Record:
     problem: str = ""
     replaced: bool = False  # has bytes outside the encoding: read with replacement characters
     reason: str = "bad-row"  # of the problem
+    doubt: str = ""  # its lines, where each of them could be a row: a quote may not be closed
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,14 @@ class Intake:
         unused: Columns that were not read.
         guessed_encodings: Of text files that are not UTF-8 and do not say what they are, by name.
         ignored_tables: Tables beside the pictures of a folder that were not read.
+        doubtful_lines: Places where one row has several lines, each of which could be a row.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     unused: Sequence[str] = ()
     guessed_encodings: Mapping[str, str] = field(default_factory=dict)
     ignored_tables: Sequence[str] = ()
+    doubtful_lines: Sequence[str] = ()
 
 
 def guarded(make: Callable[[], Row], *, id: str, split: str, path: str = "") -> Row:

@@ -2,7 +2,8 @@
 
 A quote that is never closed would make one cell of all lines up to the next quote. Where that has happened (the
 file ends within a quote, text follows a closing quote, or lines of a cell are rows of the table), the line with
-the quote is a bad row, and reading goes on with the next line. Cost: as csv.reader, a list of lines per row.
+the quote is a bad row, and reading goes on with the next line. A few lines in a cell that could be rows may also be
+a text with separators in it: they are read as a text, and named. Cost: as csv.reader, a list of lines per row.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def csv_records(path: Place, encoding: str) -> Iterator[Record]:
                 problem = f"{table.place}: {len(cells)} cells under {len(names)} column names"
             found = dict(zip(names, cells, strict=False))
             replaced = any(REPLACED in cell for cell in cells)
-            yield Record(number, unescaped(found) if escaped else found, problem, replaced)
+            doubt = table.place if table.doubtful and not problem else ""
+            yield Record(number, unescaped(found) if escaped else found, problem, replaced, doubt=doubt)
 
 
 class _Feed(Iterator[str]):
@@ -86,6 +88,7 @@ class _Table:
         self._separator = separator
         self._reader = csv.reader(self._feed, delimiter=separator, strict=True)
         self.place = ""
+        self.doubtful = False
         self.names: list[str] = []
         cells, problem = next(self.rows(), ([], ""))
         if problem:
@@ -95,7 +98,7 @@ class _Table:
         self.names = cells
 
     def rows(self) -> Iterator[tuple[list[str], str]]:
-        """Cells of each row, or what is wrong with it; ``place`` says where it is."""
+        """Cells of each row, or what is wrong with it; ``place`` says where it is, ``doubtful`` if it may be more."""
         feed = self._feed
         while True:
             feed.begin()
@@ -110,6 +113,7 @@ class _Table:
                 cells, problem = self._first_line(str(error))
             if cells or problem:
                 self.place = self._place()
+                self.doubtful = len(feed.row) > 1 and self._like_rows(feed.row)
                 yield cells, problem and f"{self.place}: {problem}"
 
     def _place(self) -> str:
@@ -122,11 +126,15 @@ class _Table:
         columns = len(self.names)
         if columns < 2:
             return False
-        looked = inner[:LOOKED_AT]
-        rows = sum(line.count(self._separator) == columns - 1 for line in looked)
         if len(cells) != columns:
-            return rows > 0
-        return len(looked) >= MANY_LINES and rows >= 0.9 * len(looked)
+            return self._lost_rows(inner)
+        return len(inner) >= MANY_LINES and self._like_rows(inner)
+
+    def _like_rows(self, lines: Sequence[str]) -> bool:
+        """Whether nearly all of some lines have as many separators as a row of the table."""
+        looked, columns = lines[:LOOKED_AT], len(self.names)
+        rows = sum(line.count(self._separator) == columns - 1 for line in looked)
+        return columns > 1 and rows >= 0.9 * len(looked)
 
     def _first_line(self, error: str = "") -> tuple[list[str], str]:
         """The first line of a row alone: what is wrong with it, or its cells; the others come again."""

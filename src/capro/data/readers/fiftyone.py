@@ -43,7 +43,9 @@ class FiftyOneReader(Reader):
         document = _object(self._file)
         labels, classes, whole = (document.get(key) for key in ("labels", "classes", "capro"))
         if not isinstance(labels, dict):
-            raise DataError(f"{self._file}: no 'labels' object", hint="is it a folder? use --format folder")
+            raise DataError(
+                f"{self._file}: no 'labels' object", hint="if it is a folder of images, use --format folder"
+            )
         self._labels: dict[str, Any] = labels
         self._classes: list[Any] = classes if isinstance(classes, list) else []
         self._whole: dict[str, Any] = whole if isinstance(whole, dict) else {}

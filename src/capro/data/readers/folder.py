@@ -28,7 +28,7 @@ from capro.data.readers.columns import (
     safe_relative,
     text_of,
 )
-from capro.data.readers.table_files import TABLES, file_intake, header, records
+from capro.data.readers.table_files import TABLES, file_intake, header, noting_doubts, records
 from capro.data.readers.writing import Pictures, Writer, write_csv
 from capro.errors import DataError
 from capro.regular_files import open_regular
@@ -112,12 +112,13 @@ class FolderReader(Reader):
             return {}, [], None
         if len(found) > 1:
             both = " and ".join(file.name for file in found)
-            raise DataError(f"{self.root}: has {both}", hint="keep one metadata file")
+            raise DataError(f"{self.root}: has two metadata files, {both}", hint="keep one of them")
         file = found[0]
         encoding = self._settings.encoding
         names = header(file, encoding)
         columns = choose_columns(names, self._settings, place=str(file), missing=if_missing(self._split))
-        self._intake = file_intake([file], names, columns, encoding)
+        doubts: list[str] = []  # complete after the rows
+        self._intake = file_intake([file], names, columns, encoding, doubts)
         image = columns.image
         if image is None:
             raise DataError(f"{file}: no 'file_name' column", hint="name it with --image-column")
@@ -125,7 +126,8 @@ class FolderReader(Reader):
         bad: list[Row] = []
         self.notes["metadata_replaced"] = 0
         wanted = set(columns.used().values())
-        for record in records(file, encoding, wanted=wanted, max_group_rows=self._settings.max_group_rows):
+        read = records(file, encoding, wanted=wanted, max_group_rows=self._settings.max_group_rows)
+        for record in noting_doubts(read, file, doubts):
             self.notes["metadata_replaced"] += record.replaced
             identity = f"{self._split}/metadata:{record.number}"
             row = guarded(

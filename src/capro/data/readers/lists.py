@@ -62,6 +62,6 @@ def paired_lines(first: Path, second: Path, *, hint: str) -> Iterator[tuple[Line
             longer, shorter = (line, second) if line else (other, first)
             longer.fail(
                 f"entry {number}, but {shorter.name} has only {number - 1}",
-                "fetch both files again: they belong together line by line",
+                "download both files again: they belong together line by line",
             )
         yield line, other

@@ -69,7 +69,7 @@ class NusWideReader(Reader):
         found: list[str] = []
         for line in read_lines(path, hint=HINT.format("ConceptsList.zip")):
             if line.text in found:
-                line.fail(f"{line.text!r} stands twice", "use the list as it was published")
+                line.fail(f"{line.text!r} is there twice", "use the list as it was published")
             found.append(line.text)
         if not found:
             raise DataError(f"{path}: empty", hint=HINT.format("ConceptsList.zip"))
@@ -142,7 +142,7 @@ class NusWideReader(Reader):
         for line in read_lines(path, hint=HINT.format("NUS_WID_Tags.zip")):
             photo, *words = line.text.split()
             if not photo.isdigit():
-                line.fail(f"{photo[:80]!r} is no photo id", "use the file as it was published")
+                line.fail(f"{photo[:80]!r} is not a photo id", "use the file as it was published")
             found[photo] = " ".join(words)
         return found
 
@@ -159,7 +159,7 @@ class NusWideReader(Reader):
         rows = []
         for line in self._images():
             if line.text not in everyone:
-                line.fail("not in Imagelist.txt", "fetch both lists again")
+                line.fail("not in Imagelist.txt", "download both lists again")
             rows.append(everyone[line.text])
         named = [self.root / "Groundtruth" / "AllLabels" / f"Labels_{name}.txt" for name in self.concepts]
         return np.stack([_column(path, len(everyone))[rows] for path in named])
@@ -168,7 +168,7 @@ class NusWideReader(Reader):
 def _column(path: Path, number: int) -> NDArray[np.bool_]:
     """A file with 0 or 1 per line, (number,)."""
     found: list[int] = []
-    again = "fetch labels and image lists again"
+    again = "download labels and image lists again"
     for line in read_lines(path, hint=HINT.format("Groundtruth.zip")):
         if len(found) == number:
             line.fail(f"label {number + 1} of {number} images", again)

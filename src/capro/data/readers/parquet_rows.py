@@ -38,7 +38,7 @@ def open_parquet(path: Place) -> pq.ParquetFile:
         _ = file.schema_arrow.names  # a name that is not UTF-8 fails here
     except FOREIGN as error:
         raise DataError(
-            f"{path}: not a Parquet file: {first_line(error)}", hint="check that the file is whole"
+            f"{path}: not a Parquet file: {first_line(error)}", hint="check that the file is complete"
         ) from None
     check_table(file.schema_arrow.metadata, place=str(path), again="export it again with this version")
     return file

@@ -20,7 +20,7 @@ from capro.data.manifest import SPLITS, Row, Source, blocks
 from capro.data.readers.base import Format, Intake, Reader, Record, guarded
 from capro.data.readers.columns import Columns, choose_columns, file_below, if_missing, image_column, text_of
 from capro.data.readers.parquet_rows import holds_bytes, open_parquet
-from capro.data.readers.table_files import TABLES, file_intake, header, records
+from capro.data.readers.table_files import TABLES, file_intake, header, noting_doubts, records
 from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, write_csv
 from capro.errors import DataError
 from capro.format_versions import table_metadata
@@ -47,6 +47,7 @@ class TableReader(Reader):
     def __init__(self, files: list[Place], settings: DataSettings, split: str) -> None:
         self._files, self._split, self._settings = files, split, settings
         self.notes = {"replaced": 0}
+        self._doubts: list[str] = []
         self.root = place(settings.image_root) if settings.image_root else files[0].parent
         if not self.root.is_dir():
             raise DataError(f"{self.root}: no such folder", hint="check data.image_root")
@@ -82,7 +83,7 @@ class TableReader(Reader):
     def intake(self) -> Intake:
         """Of the table's files, which must have a column with images."""
         _ = self._image
-        return file_intake(self._files, self._header, self._columns, self._settings.encoding)
+        return file_intake(self._files, self._header, self._columns, self._settings.encoding, self._doubts)
 
     def listing(self) -> list[Place]:
         """The table's files."""
@@ -94,9 +95,10 @@ class TableReader(Reader):
         wanted = set(self._columns.used().values())
         for number, file in enumerate(self._files):
             try:
-                for record in records(
+                read = records(
                     file, self._settings.encoding, wanted=wanted, max_group_rows=self._settings.max_group_rows
-                ):
+                )
+                for record in noting_doubts(read, file, self._doubts):
                     self.notes["replaced"] += record.replaced
                     row = partial(self._row, file, record, image, seen)
                     yield guarded(row, id=self._fallback(file, record), split=self._split, path=file.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from capro.config import MAX_GROUP_ROWS
@@ -15,6 +15,7 @@ from capro.data.readers.writing import ESCAPED, written_texts
 from capro.errors import DataError
 from capro.places import Place, state_of
 
+CLOSE = "close the quote in the first of these lines; a cell with such lines has to be left out"
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
@@ -55,10 +56,22 @@ def whole_records(path: Place) -> Iterator[Record]:
     for record in records(path):
         if record.problem:
             raise DataError(f"{path}: {record.problem}", hint="correct the row, or leave it out")
+        if record.doubt:
+            raise DataError(f"{path}: {record.doubt} are one row, and each could be a row", hint=CLOSE)
         yield record
 
 
-def file_intake(files: Sequence[Place], names: Sequence[str], columns: Columns, encoding: str) -> Intake:
+def noting_doubts(rows: Iterable[Record], file: Place, doubts: list[str]) -> Iterator[Record]:
+    """Rows of a file as they are; places where lines of one row could be rows are appended to a list."""
+    for record in rows:
+        if record.doubt:
+            doubts.append(f"{file.name}, {record.doubt}")
+        yield record
+
+
+def file_intake(
+    files: Sequence[Place], names: Sequence[str], columns: Columns, encoding: str, doubts: Sequence[str] = ()
+) -> Intake:
     """How table files of the same columns were read."""
     used = columns.used()
     found = {file.name: encoding_of(file) for file in files} if encoding == "auto" else {}
@@ -66,6 +79,7 @@ def file_intake(files: Sequence[Place], names: Sequence[str], columns: Columns, 
         columns=used,
         unused=[valid_text(name) for name in names if name.strip() and name not in used.values()],
         guessed_encodings={name: each for name, each in found.items() if each == WINDOWS},
+        doubtful_lines=doubts,
     )
 
 

@@ -98,7 +98,7 @@ def members(file: Ranges) -> Iterator[Member | Gap]:
             if at >= length:
                 return
         name, pax = "", {}
-    yield Gap(length, "ends without the mark of the end", final=True, empty=True)
+    yield Gap(length, "has no end-of-archive mark", final=True, empty=True)
 
 
 def _extension(file: Ranges, at: int, size: int) -> bytes:

@@ -219,7 +219,7 @@ class _ShardRows:
 
     def _take(self, sample: _Sample, extension: str, member: Member) -> None:
         if member.kind == "sparse":
-            sample.problem = f"{member.name}: a sparse file, which does not lie in one piece"
+            sample.problem = f"{member.name}: a sparse file, which is not stored in one piece"
         elif extension in IMAGE_ENDINGS:
             if sample.image is None:  # the first of several
                 sample.image = member.offset, member.size

@@ -54,9 +54,9 @@ class Info:
         for line in read_lines(self.root / "info" / "synsets.txt", hint=INFO):
             wnid, _, words = line.text.partition(" ")
             if not _WNID.fullmatch(wnid):
-                line.fail(f"{wnid[:80]!r} is no WordNet id", "each line is 'n01440764 tench, ...'")
+                line.fail(f"{wnid[:80]!r} is not a WordNet id", "each line is 'n01440764 tench, ...'")
             if wnid in found:
-                line.fail(f"{wnid} stands twice", "use the list as it was published")
+                line.fail(f"{wnid} is there twice", "use the list as it was published")
             found[wnid] = words.split(",")[0].strip() or wnid
         if not found:
             raise DataError(f"{self.root / 'info' / 'synsets.txt'}: empty", hint=INFO)
@@ -93,7 +93,7 @@ class Info:
         for line in read_lines(self.class_list, hint=hint):
             text = line.text.partition("#")[0].strip()
             if text:
-                found = known.get(text, known.get(_named(text)))
+                found = known.get(text, known.get(named_in(text)))
                 if found is None:
                     line.fail(f"no class {text[:80]!r} in synsets.txt", did_you_mean(text, known))
                 chosen.add(found)
@@ -119,12 +119,12 @@ class Info:
         return [*found, self.class_list] if self.class_list else found
 
 
-def _named(text: str) -> str:
+def named_in(text: str) -> str:
     """What a line of a class list names: a WordNet id anywhere in it, else its first word.
 
     The authors' files have the id first (ambiguous_classes.txt) or behind their own number (mapping_google_500.txt).
 
-    >>> _named("0 n04277352"), _named("17 tench")
+    >>> named_in("0 n04277352"), named_in("17 tench")
     ('n04277352', '17')
     """
     words = text.split()
@@ -235,7 +235,7 @@ class _Texts:
         index = line.integer(number, 1, len(self._entries), f"entry of {name.strip()}")
         entry = self._entries[index - 1]
         if not isinstance(entry, dict):
-            line.fail(f"entry {index} of {name.strip()} is no object", "fetch the JSON file again")
+            line.fail(f"entry {index} of {name.strip()} is not an object", "download the JSON file again")
         return entry
 
     def _load(self, name: str, line: Line) -> list[Any]:
@@ -253,9 +253,11 @@ class _Texts:
         except (ValueError, RecursionError, OSError) as error:
             where = getattr(error, "lineno", None)
             place = f"{found}:{where}" if where else str(found)
-            raise DataError(f"{place}: no valid JSON: {error}", hint="fetch the file again") from None
+            raise DataError(f"{place}: not valid JSON: {error}", hint="download the file again") from None
         if not isinstance(entries, list):
-            raise DataError(f"{found}: holds a {type(entries).__name__}, not a list", hint="fetch it again")
+            raise DataError(
+                f"{found}: holds a {type(entries).__name__}, not a list", hint="download it again"
+            )
         return entries
 
 

@@ -30,13 +30,15 @@ given where the thing is shown (hit rate) and where it is not (false rate), per 
 
 Cost: rounds x folds linear classifiers on n features, O(n d C) per optimiser step; beyond the inputs
 O(n C) memory. Where that does not fit, the fit is to a random part of the samples, and the others are judged
-block by block with what was fitted (`Posterior.of`).
+block by block with what was fitted (`Posterior.of`). Where a part has few samples of a class, all classes share
+their weights (`many_classes`).
 """
 
 from capro.method.plus.calibration import NO_CALIBRATION, Calibration, calibrate
 from capro.method.plus.decisions import Decided, Finding, decide, decide_pairs, diagnose
 from capro.method.plus.evidence import (
     Beliefs,
+    LabelTable,
     Posterior,
     Temperature,
     agreement,
@@ -61,9 +63,11 @@ from capro.method.plus.fitting import (
     judge_folds,
     linear,
     minimise,
+    numbers_of_fit,
 )
 from capro.method.plus.joint import Joint, Towers, counted, joint_evidence
 from capro.method.plus.label_free import picture_to_text, text_guess
+from capro.method.plus.many_classes import Centres, many_classes
 from capro.method.plus.one_label import first_none, single_label
 from capro.method.plus.several import several_labels
 
@@ -71,11 +75,13 @@ __all__ = [
     "NO_CALIBRATION",
     "Beliefs",
     "Calibration",
+    "Centres",
     "Centring",
     "Decided",
     "Finding",
     "FoldScores",
     "Joint",
+    "LabelTable",
     "Linear",
     "Posterior",
     "Temperature",
@@ -97,7 +103,9 @@ __all__ = [
     "label_given_truth",
     "linear",
     "log_odds",
+    "many_classes",
     "minimise",
+    "numbers_of_fit",
     "picture_to_text",
     "pool",
     "settled",

@@ -11,6 +11,8 @@ from torch import Tensor
 from capro.method.label_rule import NULL, Decision, PairDecision
 from capro.method.plus.fitting import TINY
 
+CLASSES_AT_ONCE = 1024  # that are compared with all others
+
 
 class Decided(NamedTuple):
     """Corrected labels and what was done, in the shape of the labels; and where a person should be asked."""
@@ -107,14 +109,17 @@ def diagnose(
             own = sum((t @ class_texts[c] for t in texts), torch.zeros(len(y)))
             out.append(Finding("sense", (c,), share, _clearest(read, own, shown)))
     classes = q[:, :C]
-    overlap = classes.T @ classes  # (C, C): mass that two classes share on the same samples
     size = classes.sum(0).clamp(min=TINY)
-    # two equal classes share half of the smaller one's mass on every sample
-    exchanged = overlap / torch.minimum(size[:, None], size[None])
-    for a, b in (exchanged.triu(1) > 0.25).nonzero().tolist():
-        both = classes[:, a] * classes[:, b]
-        shows = _clearest(both > 0, -both, shown)
-        out.append(Finding("one class", (a, b), float(exchanged[a, b]), shows))
+    for begin in range(0, C, CLASSES_AT_ONCE):
+        some = slice(begin, begin + CLASSES_AT_ONCE)
+        overlap = classes[:, some].T @ classes  # (c, C): mass that two classes share on the same samples
+        # two equal classes share half of the smaller one's mass on every sample
+        exchanged = overlap.div_(torch.minimum(size[some, None], size[None])).triu_(1 + begin)
+        for row, b in (exchanged > 0.25).nonzero().tolist():
+            a = begin + row
+            both = classes[:, a] * classes[:, b]
+            shows = _clearest(both > 0, -both, shown)
+            out.append(Finding("one class", (a, b), float(exchanged[row, b]), shows))
     return out
 
 

@@ -17,6 +17,36 @@ LABEL_SPREAD = 5.0  # pseudo-counts over all y
 LOW = 1e-4
 
 
+class LabelTable(NamedTuple):
+    """P(y | z), (C + 1, C): counts for the labels that occur, pseudo-counts for all.
+
+        P(y | z) = (n_zy + spread / C + trust [y = z]) / (n_z + spread + trust [z < C])
+
+    Only labels that occur have a row of counts: with 10,000 classes the whole table would have 400 MB.
+    """
+
+    counts: Tensor  # n_zy of the u labels that occur, (u + 1, C + 1); the last row is zero
+    row: Tensor  # of each label in counts, (C,)
+    spread: float
+    trust: float
+
+    @classmethod
+    def even(cls, classes: int, right: float = 0.6) -> LabelTable:
+        """P(y = z) = right, other labels alike; none of these has every label alike."""
+        spread = (1 - right) * classes / max(1, classes - 1)
+        return cls(torch.zeros(1, classes + 1), torch.zeros(classes, dtype=torch.int64), spread, 1 - spread)
+
+    def evidence(self, y: Tensor) -> Tensor:
+        """Log-likelihood P(y | z) of labels, (n,) -> (n, C + 1); zeros without a label (-1)."""
+        classes, has = len(self.row), y >= 0
+        size = self.counts.sum(0) + self.spread
+        size[:classes] += self.trust
+        found = self.counts[self.row[y.clamp(min=0)]]
+        found += self.spread / classes
+        found[has.nonzero()[:, 0], y[has]] += self.trust
+        return found.div_(size).clamp_(min=TINY).log_().mul_(has[:, None])
+
+
 class Beliefs(NamedTuple):
     """Posterior of some samples, and what each view says; shapes and meaning as in `Posterior`."""
 
@@ -34,7 +64,7 @@ class Posterior:
         words: log P(z | words) of the last round, (n, C + 1), or its log-odds, (n, C).
         picture: log P(z | picture), out of fold, or its log-odds beyond the prior.
         prior: pi, (C + 1,) or (C,).
-        reliability: P(y | z), (C + 1, C); several labels: hit and false rates, (2, C).
+        reliability: P(y | z); several labels: hit and false rates, (2, C).
         label_weight: w of the web label; several labels: 1.
         field_weights: a_f of the fields, in order; several labels: (f, 1 or 2) with class names.
         of: (x, texts, y, joint=, known=) of samples that the fit has not seen -> `Beliefs`; pictures and the
@@ -49,7 +79,7 @@ class Posterior:
     words: Tensor
     picture: Tensor
     prior: Tensor
-    reliability: Tensor
+    reliability: LabelTable | Tensor
     label_weight: float
     field_weights: Tensor
     of: Callable[..., Beliefs]
@@ -68,18 +98,25 @@ def state_prior(q: Tensor) -> Tensor:
     return (q.sum(0) + 1) / (len(q) + q.shape[1])
 
 
-def label_given_truth(q: Tensor, y: Tensor, classes: int) -> Tensor:
-    """P(y | z) counted from the posterior, (C + 1, C), with pseudo-counts.
+def even_prior(classes: int, none: float) -> Tensor:
+    """Shares of the states, (C + 1,), where all classes are alike."""
+    return torch.tensor([*[(1 - none) / classes] * classes, none])
+
+
+def label_given_truth(q: Tensor, y: Tensor, classes: int) -> LabelTable:
+    """P(y | z) counted from the posterior.
 
     Args:
         q: (n, C + 1).
         y: web labels, (n,), -1 for none.
         classes: C.
     """
-    known = y >= 0
-    counts = q[known].T @ F.one_hot(y[known], classes).to(q) + LABEL_SPREAD / classes
-    counts[:classes] += LABEL_TRUST * torch.eye(classes)
-    return counts / counts.sum(1, keepdim=True)
+    has = y >= 0
+    occur = torch.bincount(y[has], minlength=classes).nonzero()[:, 0]
+    row = torch.full((classes,), len(occur))
+    row[occur] = torch.arange(len(occur))
+    counts = torch.zeros(len(occur) + 1, classes + 1).index_add_(0, row[y[has]], q[has])
+    return LabelTable(counts, row, LABEL_SPREAD, LABEL_TRUST)
 
 
 def tag_rates(q: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,13 +159,14 @@ class Temperature(NamedTuple):
         return F.log_softmax(self.sharp * logits + self.bias, 1)
 
 
-def temperature(logits: Tensor, words: Tensor, prior: Tensor) -> Temperature:
+def temperature(logits: Tensor, words: Tensor, prior: Tensor, *, shared: bool = False) -> Temperature:
     """Find the sharpness and the biases that make held-out pictures agree best with words.
 
     Args:
         logits: of the picture, out of fold, (n, K).
         words: log P(z | words), (n, K).
         prior: pi, (K,).
+        shared: no state has a bias of its own.
     """
     sharp, bias = torch.ones(()), torch.zeros(logits.shape[1])
 
@@ -136,7 +174,7 @@ def temperature(logits: Tensor, words: Tensor, prior: Tensor) -> Temperature:
         seen = Temperature(sharp, bias)(logits)
         return 1e-3 * (bias**2).sum() - agreement(words, seen, prior).mean()
 
-    minimise(value, [sharp, bias], 30)
+    minimise(value, [sharp] if shared else [sharp, bias], 30)
     return Temperature(sharp.clamp(min=0), bias)
 
 

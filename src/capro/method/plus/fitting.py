@@ -26,11 +26,24 @@ class Linear(NamedTuple):
         return logits if offsets is None else logits + offsets @ self.scales
 
 
+def _history(numbers: int) -> int:
+    """How many of its last steps L-BFGS remembers, for a gigabyte at most: each is two copies of the parameters."""
+    return max(5, min(100, 2**27 // max(1, numbers)))
+
+
+def numbers_of_fit(width: int, states: int, steps: int = 25) -> int:
+    """Numbers that a fit of `linear` holds at once beside its samples."""
+    return (2 * min(steps, _history(width * states)) + 8) * width * states
+
+
 def minimise(value: Callable[[], Tensor], parameters: Sequence[Tensor], steps: int) -> None:
     """Minimise a smooth function in place with L-BFGS; parameters need no gradient afterwards."""
     for parameter in parameters:
         parameter.requires_grad_(True)
-    optimizer = torch.optim.LBFGS(list(parameters), max_iter=steps, line_search_fn="strong_wolfe")
+    history = _history(sum(parameter.numel() for parameter in parameters))
+    optimizer = torch.optim.LBFGS(
+        list(parameters), max_iter=steps, history_size=history, line_search_fn="strong_wolfe"
+    )
 
     def closure() -> Tensor:
         optimizer.zero_grad()

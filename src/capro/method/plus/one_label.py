@@ -11,16 +11,18 @@ from torch import Tensor
 
 from capro.method.plus.evidence import (
     Beliefs,
+    LabelTable,
     Posterior,
     Temperature,
     cautious_pool,
+    even_prior,
     label_given_truth,
     pool,
     settled,
     state_prior,
     temperature,
 )
-from capro.method.plus.fitting import TINY, Linear, assign_folds, cross_entropy, judge_folds, minimise
+from capro.method.plus.fitting import Linear, assign_folds, cross_entropy, judge_folds, minimise
 from capro.method.plus.joint import Joint, counted
 from capro.method.plus.label_free import picture_to_text, text_guess
 
@@ -28,12 +30,15 @@ FOLDS = 3
 ROUNDS = 6  # one label
 TEXT_DECAY = 1e-3  # of V
 NONE_SHARE = 0.05  # of the texts, per criterion, that start as none of these
+ANCHORS_PER_CLASS, ANCHORS_SHARE = 10, 0.25  # at least and at most, for a start from them
+CELLS = 2**22  # of samples x senses that are compared at once
 GATE_RIDGE = 1e-3  # of how much more a text counts that fits its picture
+TEXT_GUESS = 5.0  # sharpness that a guess by texts starts with
 ZERO_SHOT = 3.0  # logits per standard deviation where pictures are all that is known: about what CLIP was trained with
 
 
 @dataclass(frozen=True)
-class _Field:
+class Field:
     """One text field of every sample, compared with the classes; all is zero where there is no text."""
 
     cosines: Tensor  # (n, C + 1), 0 for none of these
@@ -43,21 +48,33 @@ class _Field:
 
 def _fields(
     texts: Sequence[Tensor], class_texts: Tensor, word: Tensor, senses: Tensor, owner: Tensor
-) -> list[_Field]:
+) -> list[Field]:
     found = []
     states = torch.cat([class_texts, torch.zeros(1, class_texts.shape[1])])
     for t in texts:
         cosines = t @ states.T
         named = cosines[:, :-1]
-        other = (t @ senses.T).masked_fill(owner[None] != word[:, None], -torch.inf)
-        best = other.max(1)[0] if len(owner) else torch.full((len(t),), -torch.inf)
+        best = _best_sense(t, word, senses, owner)
         best = torch.where(best.isinf(), named.mean(1), best)  # a word with one sense
         none = torch.stack([named.max(1)[0], best], 1)
-        found.append(_Field(cosines, t.any(1), none))
+        found.append(Field(cosines, t.any(1), none))
     return found
 
 
-def _mean_field(fields: Sequence[_Field], like: Tensor, classes: int) -> _Field:
+def _best_sense(t: Tensor, word: Tensor, senses: Tensor, owner: Tensor) -> Tensor:
+    """Highest cosine to another sense of a sample's own word, (n,); -inf where the word has one sense."""
+    best = torch.full((len(t),), -torch.inf)
+    if not len(owner):
+        return best
+    size = max(1, CELLS // len(owner))
+    for begin in range(0, len(t), size):
+        rows = slice(begin, begin + size)
+        other = (t[rows] @ senses.T).masked_fill_(owner[None] != word[rows, None], -torch.inf)
+        best[rows] = other.max(1)[0]
+    return best
+
+
+def _mean_field(fields: Sequence[Field], like: Tensor, classes: int) -> Field:
     """The mean over the fields that are present; zeros where none is."""
     n = len(like)
     cosines, none, count = torch.zeros(n, classes + 1), torch.zeros(n, 2), torch.zeros(n)
@@ -66,10 +83,10 @@ def _mean_field(fields: Sequence[_Field], like: Tensor, classes: int) -> _Field:
         cosines, none = cosines + here[:, None] * field.cosines, none + here[:, None] * field.none
         count = count + here
     size = count.clamp(min=1)[:, None]
-    return _Field(cosines / size, count > 0, none / size)
+    return Field(cosines / size, count > 0, none / size)
 
 
-def first_none(field: _Field, share: float = NONE_SHARE) -> Tensor:
+def first_none(field: Field, share: float = NONE_SHARE) -> Tensor:
     """Texts far from every class, or nearer to another sense of their word, (n,) bool.
 
     Those with the lowest `share` of best cosines, and of best cosine less that of another sense.
@@ -83,29 +100,45 @@ def first_none(field: _Field, share: float = NONE_SHARE) -> Tensor:
     return out
 
 
-class _Words:
+def worth_a_start(anchors: Tensor, classes: int) -> bool:
+    """Whether the picture's first classifier should come from anchors, (n,) bool, or from the label-free guess.
+
+    Too few of them teach no classifier, and nearly all samples are no choice: it would learn the wrong labels.
+
+    >>> worth_a_start(torch.arange(100) < 20, 2), worth_a_start(torch.arange(100) < 20, 4)
+    (True, False)
+    """
+    chosen = int(anchors.sum())
+    return classes * ANCHORS_PER_CLASS <= chosen <= len(anchors) * ANCHORS_SHARE
+
+
+class Words:
     """P(z | words): weights of the label and of each field, fitted together.
 
-    With `fits`, (n, f), of an image-text model, a text that does not fit its picture counts less.
+    With `fits`, (n, f), of an image-text model, a text that does not fit its picture counts less. With `shared` only
+    none of these has biases.
     """
 
-    def __init__(self, fields: int, classes: int, *, gated: bool) -> None:
-        m, states = fields, classes + 1
+    def __init__(self, fields: int, classes: int, *, gated: bool, shared: bool = False) -> None:
+        m, states = fields, 1 if shared else classes + 1
         self.gate = torch.zeros(m if gated else 0)
         self.label = torch.zeros(())
         self.slope, self.none_slope = (torch.full((m,), 6.0), torch.tensor([[-3.0, 0.0]]).repeat(m, 1))
         self.field_bias, self.bias = torch.zeros(m, states), torch.zeros(states)
 
-    def logits(self, label: Tensor, fields: Sequence[_Field], fits: Tensor | None) -> Tensor:
+    def logits(self, label: Tensor, fields: Sequence[Field], fits: Tensor | None) -> Tensor:
         """(n, C + 1), from log P(y | z) of each sample, (n, C + 1), and its texts."""
         weight = None if fits is None else counted(fits, self.gate)
         columns, rows = [torch.zeros(len(label), 0)], [torch.zeros(0, label.shape[1])]
         for j, field in enumerate(fields):
             here = field.present.float() if weight is None else field.present * weight[:, j]
             columns += [here[:, None], here[:, None] * field.none]
-            rows += [self.field_bias[j][None], F.pad(self.none_slope[j][:, None], (label.shape[1] - 1, 0))]
+            rows += [
+                last_states(self.field_bias[j][None], label),
+                last_states(self.none_slope[j][:, None], label),
+            ]
         # arrays of (n, C + 1) are what a fit spends its time on: one product, then sums in place
-        out = torch.addmm(self.bias, torch.cat(columns, 1), torch.cat(rows))
+        out = torch.addmm(last_states(self.bias, label), torch.cat(columns, 1), torch.cat(rows))
         out.addcmul_(label, self.label)
         for j, field in enumerate(fields):
             out.addcmul_(
@@ -116,14 +149,16 @@ class _Words:
     def fit(
         self,
         label: Tensor,
-        fields: Sequence[_Field],
+        fields: Sequence[Field],
         fits: Tensor | None,
         q: Tensor,
         *,
         with_label: bool = True,
+        with_none: bool = True,
     ) -> None:
-        """To the posterior, from where the parameters are."""
-        parameters = [self.slope, self.none_slope, self.field_bias, self.bias, self.gate]
+        """To the posterior, from where the parameters are; without those of label or of none of these, if asked."""
+        parameters = [self.slope, self.gate]
+        parameters += [self.none_slope, self.field_bias, self.bias] if with_none else []
         parameters = [p for p in parameters if p.numel()]
 
         def value() -> Tensor:
@@ -137,30 +172,21 @@ class _Words:
         minimise(value, [*parameters, *([self.label] if with_label else [])], 40)
 
 
-def _label_evidence(table: Tensor, y: Tensor) -> Tensor:
-    """Log-likelihood P(y | z) of each sample, (n, C + 1); zeros without a label."""
-    found = table.clamp(min=TINY).log()[:, y.clamp(min=0)].T
-    return torch.where(y[:, None] >= 0, found, 0.0)
+def last_states(values: Tensor, like: Tensor) -> Tensor:
+    """Values of the last states, zero for those before, (..., m) -> (..., K)."""
+    return F.pad(values, (like.shape[1] - values.shape[-1], 0))
 
 
-def _start_table(classes: int) -> tuple[Tensor, Tensor]:
-    """P(y | z) and pi before anything is known."""
-    table = torch.full((classes + 1, classes), 0.4 / max(1, classes - 1))
-    table[:classes].fill_diagonal_(0.6)
-    table[classes] = 1 / classes
-    return table / table.sum(1, keepdim=True), torch.tensor([*[0.9 / classes] * classes, 0.1])
-
-
-def _read_texts(
+def read_texts(
     texts: Sequence[Tensor], class_texts: Tensor, y: Tensor, senses: Tensor, owner: Tensor
-) -> tuple[Tensor, list[_Field]]:
+) -> tuple[Tensor, list[Field]]:
     """The class whose word fetched each sample (the nearest class without a label), and the fields."""
     likeness = sum((t @ class_texts.T for t in texts), torch.zeros(len(y), len(class_texts)))
     word = torch.where(y >= 0, y, likeness.argmax(1))
     return word, _fields(texts, class_texts, word, senses, owner)
 
 
-def _first_targets(fields: Sequence[_Field], y: Tensor, word: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+def first_targets(fields: Sequence[Field], y: Tensor, word: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """What the first classifiers are fitted to, (n, C + 1), and who starts as none of these, (n,)."""
     field = _mean_field(fields, y, classes)
     none = first_none(field)
@@ -174,28 +200,29 @@ def _blind(target: Tensor) -> bool:
     return bool((target == target[:, :1]).all())
 
 
-def _joined(guesses: Sequence[Tensor], sharp: Tensor) -> Tensor:
+def joined(guesses: Sequence[Tensor], sharp: Tensor) -> Tensor:
     """Guesses, (n, C) each, by their sharpness, (n, C)."""
     return sum((scale * guess for scale, guess in zip(sharp, guesses, strict=True)), torch.zeros(()))
 
 
-def _with_none(logits: Tensor) -> Tensor:
+def with_none(logits: Tensor) -> Tensor:
     """Logits of the classes with none of these, one in ten, (n, C) -> (n, C + 1)."""
     share = torch.tensor([0.9, 0.1]).log()
     return torch.cat([logits + share[0], logits.logsumexp(1, keepdim=True) + share[1]], 1)
 
 
-def _sharpness(guesses: Sequence[Tensor], target: Tensor) -> Tensor:
+def sharpness_of(guesses: Sequence[Tensor], target: Tensor, start: Sequence[float]) -> Tensor:
     """With which label-free guesses predict the first targets best, one number each.
 
     Args:
-        guesses: of the texts, (n, C), and of an image-text model where there is one.
+        guesses: (n, C) each.
         target: (n, C + 1); where no row says anything, the guesses stay as sharp as they start.
+        start: how sharp each is at first.
     """
-    sharp, named = torch.tensor([5.0, ZERO_SHOT][: len(guesses)]), target[:, :-1]
+    sharp, named = torch.tensor(start), target[:, :-1]
 
     def value() -> Tensor:
-        return cross_entropy(_joined(guesses, sharp), named).mean() + 1e-4 * (sharp**2).sum()
+        return cross_entropy(joined(guesses, sharp), named).mean() + 1e-4 * (sharp**2).sum()
 
     if not _blind(target):
         minimise(value, [sharp], 30)
@@ -203,7 +230,8 @@ def _sharpness(guesses: Sequence[Tensor], target: Tensor) -> Tensor:
     return sharp
 
 
-Look = Callable[[Tensor, Joint | None], Tensor]  # features, (n, d), and towers -> logits, (n, C + 1)
+# features, (n, d), web labels, (n,), and what an image-text model says -> logits, (n, C + 1)
+Look = Callable[[Tensor, Tensor, Joint | None], Tensor]
 
 
 def _first_look(
@@ -230,30 +258,31 @@ def _first_look(
         return [text_guess(predicted, class_texts), *([joint.cosines] if joint else [])]
 
     first = guesses(regressed.predicted, joint)
-    sharp = _sharpness(first, target)
-    return _with_none(_joined(first, sharp)), lambda x, joint: _with_none(
-        _joined(guesses(x @ regressed.B, joint), sharp)
+    sharp = sharpness_of(first, target, [TEXT_GUESS, ZERO_SHOT][: len(first)])
+    return with_none(joined(first, sharp)), lambda x, _, joint: with_none(
+        joined(guesses(x @ regressed.B, joint), sharp)
     )
 
 
 def _by(model: Linear) -> Look:
-    return lambda x, joint: model(x, None if joint is None else joint.offsets())
+    return lambda x, _, joint: model(x, None if joint is None else joint.offsets())
 
 
 @dataclass(frozen=True)
-class _Fitted:
+class Fitted:
     """Everything that the last round was judged with."""
 
     class_texts: Tensor
     senses: Tensor
     owner: Tensor
-    table: Tensor  # P(y | z) that the words were read with
+    table: LabelTable  # P(y | z) that the words were read with
     prior: Tensor
-    model: _Words
+    model: Words
     correction: Linear | None  # of the text vectors
     means: list[Tensor]  # of the fields' text vectors
     look: Look
     sharpness: Temperature | None
+    join: Callable[[Tensor, Tensor, Tensor], Tensor] = cautious_pool  # words, picture, prior -> posterior
 
     def of(
         self,
@@ -265,14 +294,14 @@ class _Fitted:
         known: Tensor | None = None,
     ) -> Beliefs:
         """Beliefs in samples that the fit has not seen; arguments as in `single_label`."""
-        _, fields = _read_texts(texts, self.class_texts, y, self.senses, self.owner)
-        label = _label_evidence(self.table, y)
+        _, fields = read_texts(texts, self.class_texts, y, self.senses, self.owner)
+        label = self.table.evidence(y)
         logits = self.model.logits(label, fields, None if joint is None else joint.fits)
         if self.correction is not None:
             logits = logits + self.correction(_text_vectors(texts, x, self.means))
-        words, seen = logits.log_softmax(1), self.look(x, joint)
+        words, seen = logits.log_softmax(1), self.look(x, y, joint)
         picture = seen.log_softmax(1) if self.sharpness is None else self.sharpness(seen)
-        return Beliefs(settled(cautious_pool(words, picture, self.prior), known), words, picture)
+        return Beliefs(settled(self.join(words, picture, self.prior), known), words, picture)
 
 
 def single_label(
@@ -299,7 +328,8 @@ def single_label(
         class_texts: s^c, (C, d_t), unit rows.
         y: web labels, (n,); -1 for none. All -1 works: the label-free start.
         anchors: samples whose text means their class, (n,) bool: only where the picture's first
-            classifier comes from. They have no other rank. None: the label-free guess.
+            classifier comes from, if they are a choice (`worth_a_start`). They have no other rank. None: the
+            label-free guess.
         senses: texts of the other senses of class names, (m, d_t).
         owner: the class each of them belongs to, (m,).
         joint: what an image-text model says of pictures, classes and texts.
@@ -313,22 +343,22 @@ def single_label(
     senses = torch.zeros(0, class_texts.shape[1]) if senses is None else senses
     owner = torch.zeros(0, dtype=torch.int64) if owner is None else owner
     fits = None if joint is None else joint.fits
-    word, fields = _read_texts(texts, class_texts, y, senses, owner)
+    word, fields = read_texts(texts, class_texts, y, senses, owner)
     means = _text_means(texts)
     vectors, residual = _text_vectors(texts, x, means), torch.zeros(len(x), C + 1)
-    target, none = _first_targets(fields, y, word, C)
+    target, none = first_targets(fields, y, word, C)
     target = settled(target, known)
-    table, prior = _start_table(C)
-    label = _label_evidence(table, y)
+    table, prior = LabelTable.even(C), even_prior(C, 0.1)
+    label = table.evidence(y)
     offsets = None if joint is None else joint.offsets()
     if joint is not None and _blind(target):
         rounds = 1  # pictures are all that is known: there is no other view to learn from
     weight = None
-    if anchors is not None and bool(anchors.any()):
+    if anchors is not None and worth_a_start(anchors, C):
         weight = anchors.float() + 0.5 * none.float() + 1e-9
         weight = weight if known is None else torch.where(known.isnan().any(1), weight, 1.0)
     logits, look = _first_look(x, texts, class_texts, target, fold, weight=weight, joint=joint)
-    model, scales = _Words(len(fields), C, gated=joint is not None), torch.tensor([ZERO_SHOT])
+    model, scales = Words(len(fields), C, gated=joint is not None), torch.tensor([ZERO_SHOT])
     sharpness: Temperature | None = None
     correction: Linear | None = None
     model.fit(label, fields, fits, 0.9 * target + 0.1 / (C + 1), with_label=False)
@@ -342,7 +372,7 @@ def single_label(
         prior, table = state_prior(q), label_given_truth(q, y, C)
         if turn == rounds - 1:
             break
-        label = _label_evidence(table, y)
+        label = table.evidence(y)
         model.fit(label, fields, fits, q, with_label=bool((y >= 0).any()))
         if turn and vectors.shape[1]:
             base = model.logits(label, fields, fits)
@@ -350,7 +380,7 @@ def single_label(
         logits, seen = judge_folds(x, q, fold, offsets=offsets)
         look, scales = _by(seen), seen.scales
     q = settled(cautious_pool(words, picture, prior), known)
-    fitted = _Fitted(class_texts, senses, owner, read, prior, model, correction, means, look, sharpness)
+    fitted = Fitted(class_texts, senses, owner, read, prior, model, correction, means, look, sharpness)
     found = Posterior(q, words, picture, prior, table, float(model.label), model.slope, fitted.of)
     if joint is None:
         return found

@@ -2,8 +2,8 @@
 // Everything is built with text nodes: no string from the data is ever parsed as markup.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
-const KIND = { anchor: "anchor", keep: "kept", away: DATA.task === "multi" ? "removed" : "relabelled away",
-  arrived: DATA.task === "multi" ? "added" : "relabelled into", drop: "dropped" };
+const KIND = { anchor: "anchor", keep: "kept", away: DATA.task === "multi" ? "removed" : "relabelled to another class",
+  arrived: DATA.task === "multi" ? "added" : "relabelled to this class", drop: "dropped" };
 
 function el(tag, attributes, ...children) {
   const made = document.createElement(tag);

@@ -27,20 +27,20 @@ function classGallery(each) {
       const first = innerWidth < 760 ? 6 : 12;
       const box = el("div", { class: "cards" }, ...cards.slice(0, first).map((make) => make()));
       place.replaceChildren(
-        el("p", { class: "count-line" }, part.items.length < part.total ? `${count(part.items.length)} of ${count(part.total)} can be seen here, ${NOTE[kind]}` : `${count(part.total)} ${part.total === 1 ? "image" : "images"}`),
+        el("p", { class: "count-line" }, part.items.length < part.total ? `${count(part.items.length)} of ${count(part.total)} are shown, ${NOTE[kind]}` : `${count(part.total)} ${part.total === 1 ? "image" : "images"}`),
         box);
       if (cards.length > first) place.append(el("button", { type: "button", class: "more", on: { click: (event) => { event.currentTarget.remove(); box.append(...cards.slice(first).map((make) => make())); } } }, `Show ${cards.length - first} more`));
     };
     const kinds = DATA.noise.kinds.filter((kind) => each.parts[kind].total);
     const meaning = DATA.meanings[each.label];
-    if (meaning) body.append(el("p", { class: "how", dir: "auto" }, `Matched by: ${meaning}`));
+    if (meaning) body.append(el("p", { class: "how", dir: "auto" }, `Class text: ${meaning}`));
     body.append(chips(DATA.noise.kinds.map((kind) => [kind, KIND[kind], count(each.parts[kind].total), !each.parts[kind].total]), kinds[0], show), place);
     if (kinds.length) show(kinds[0]);
   };
   return el("details", { class: "class", "data-label": each.label, on: { toggle: (event) => { if (event.target.open && !body.childNodes.length) fillBody(); } } },
     el("summary", null, el("span", { class: "name" }, nameOf(each.label)), el("span", { class: "meaning" }, DATA.meanings[each.label]), stack), body);
 }
-const NOTE = { anchor: "best first", keep: "from the surest to the most doubtful", away: "surest first", arrived: "surest first", drop: "least likely first" };
+const NOTE = { anchor: "best first", keep: "from the surest to the most doubtful", away: "surest first", arrived: "surest first", drop: "lowest score first" };
 
 function galleries() {
   const host = document.getElementById("class-list");

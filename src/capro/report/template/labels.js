@@ -148,7 +148,7 @@ function thresholdFigure() {
   if (!host) return;
   const multi = DATA.task === "multi", open = !multi && DATA.threshold.capro.open.some((value) => value !== null);
   const measures = multi ? [["precision", "precision"], ["recall", "recall"], ["f1", "F1"], ["labels", "labels per image"]]
-    : [["answered", "images answered"], ["right", "answers that are right"], ["caught", "errors held back"], ...(open ? [["open", "open images held back"]] : []), ["f1", "C-F1"]];
+    : [["answered", "images answered"], ["right", "answers that are right"], ["caught", "errors rejected"], ...(open ? [["open", "open images rejected"]] : []), ["f1", "C-F1"]];
   const best = DATA.threshold.capro.f1.reduce((at, value, i, all) => value > all[at] ? i : at, 0);
   const chosen = DATA.held_out ? Math.round(100 * DATA.held_out.threshold) : null;
   let now = chosen !== null ? chosen : multi || open ? best : 50;
@@ -177,7 +177,7 @@ function thresholdFigure() {
   host.append(el("div", { class: "slider" }, slider, value),
     el("div", { class: "scroll" }, el("table", { class: "numbers" }, el("thead", null, el("tr", null, el("th", null, "at this threshold"), el("th", { scope: "col" }, "vanilla"), el("th", { scope: "col" }, "CAPro"))), body)),
     ...(chosen === null ? [] : [el("p", { class: "count-line", id: "chosen-threshold" }, `${DATA.held_out.text} The dotted line marks it.`)]),
-    el("p", { class: "count-line" }, multi || open ? `C-F1 of CAPro is best at ${(best / 100).toFixed(2)} on these test images.`.replace("C-F1", multi ? "F1" : "C-F1") : "All test images belong to the known classes: what is held back here is doubt, not images of other things."), place);
+    el("p", { class: "count-line" }, multi || open ? `C-F1 of CAPro is best at ${(best / 100).toFixed(2)} on these test images.`.replace("C-F1", multi ? "F1" : "C-F1") : "All test images belong to the known classes: the threshold rejects uncertain predictions here, not images of other classes."), place);
   table();
   figure(place, draw);
 }

@@ -1,7 +1,7 @@
 // Keys and buttons become decisions; a page says for which tiles, and what happens next.
-import { $, $$, busy, chosenLabel, confirmed, help, send, several, view } from "./common.js";
+import { $, $$, busy, chosenLabel, confirmed, help, read, send, several, toast, view } from "./common.js";
 
-const WORDS = { accept: "Accept", label: "Relabel", out: "Drop", unsure: "Not sure", anchor: "Make anchors of", add: "Add a label to", remove: "Remove a label of", best: "Keep the best of" };
+const WORDS = { accept: "Accept", label: "Relabel", out: "Drop", unsure: "Not sure", anchor: "Make anchors of", add: "Add a label to", remove: "Remove a label of" };
 const KEYS = { a: "accept", r: "label", d: "out", s: "unsure", p: "anchor", "+": "add", "=": "add", "-": "remove", "\u2212": "remove" };
 
 const pictures = (count) => `${count.toLocaleString("en")} ${count === 1 ? "picture" : "pictures"}`;
@@ -20,13 +20,34 @@ export function actions(page) {
     if (tiles.length > 1) {
       const what = label ? `${WORDS[verb]}: ${label}` : WORDS[verb];
       const tail = rows.length > tiles.length ? `, with their near duplicates ${pictures(rows.length)}` : "";
-      if (!(await confirmed(`${what}: ${pictures(tiles.length)}?`, `${page.scope(tiles)}${tail}. Nothing else is changed; Z takes it back.`))) return;
+      if (!(await confirmed(`${what}: ${pictures(tiles.length)}?`, `${page.scope(tiles)}${tail}. Nothing else is changed; Z undoes it.`))) return;
     }
+    await save(tiles, { rows, verb, label });
+  }
+
+  // the whole group of near duplicates, whatever of it this page shows: the server says what it would be
+  async function keepBest(tiles) {
+    const found = await read(`/copies/${tiles[0].dataset.row}`);
+    if (!found) return;
+    if (!found.out.length) { toast("Nothing to do: all others are out already."); return; }
+    const out = new Set(found.out);
+    const here = tiles.filter((tile) => out.has(Number(tile.dataset.row)));
+    const already = found.size - found.out.length - 1;
+    const parts = [`The whole group: 1 stays, ${pictures(found.out.length)} out as copies`];
+    if (already) parts.push(`${already} out already`);
+    if (out.size > here.length) parts.push(`${out.size - here.length} of the copies not on this page`);
+    if (found.decided) parts.push(`${found.decided} of them decided before`);
+    const yes = await confirmed(`Keep the best of ${found.size.toLocaleString("en")} near duplicates?`, `${parts.join(", ")}. Nothing else is changed; Z takes it back.`);
+    if (yes) await save(here.length ? here : tiles.slice(0, 1), { rows: [Number(tiles[0].dataset.row)], verb: "best" });
+  }
+
+  async function save(tiles, body) {
+    const before = tiles.map((tile) => tile.dataset.kind);
     for (const tile of tiles) tile.dataset.kind = "saving";
-    const saved = send("/decide", { rows, verb, label, view: view(), reason: tiles[0].dataset.reason });
+    const saved = send("/decide", { ...body, view: view(), reason: tiles[0].dataset.reason });
     page.decided(tiles);
-    await saved; // refused, or not decided: as the best of copies
-    for (const tile of tiles) if (tile.dataset.kind === "saving") tile.dataset.kind = "";
+    await saved;
+    tiles.forEach((tile, number) => { if (tile.dataset.kind === "saving") tile.dataset.kind = before[number]; }); // refused
   }
   const turn = async (path) => { const found = await send(path); page.turned?.(found.rows ?? []); };
   const doing = { undo: () => turn("/undo"), redo: () => turn("/redo"), help, ...page.doing };
@@ -51,5 +72,5 @@ export function actions(page) {
     event.preventDefault();
     act();
   });
-  return { decide };
+  return { keepBest };
 }

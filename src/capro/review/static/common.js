@@ -5,7 +5,8 @@ export const $ = (selector, root = document) => root.querySelector(selector);
 export const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 export const several = meta("several") === "1";
 let last = Number(meta("last"));
-let version = Number(meta("version"));
+export const version = meta("version"); // of the verdicts that this page shows
+export const pictures = meta("pictures");
 let key = meta("key");
 
 export const who = () => localStorage.getItem("capro-who") || "";
@@ -34,58 +35,116 @@ function news(text, link) {
   }
 }
 
-// --- writing: one after the other, tried again until the server has answered ------------------------
+// --- writing: one after the other, tried again until the server has taken or refused it --------------
 
+const TRIES = 5; // of a write that the server answers, but neither takes nor explains
 const waiting = [];
-let sending = false;
+let sending = false, renewing = false, old = false;
+
+const pause = () => new Promise((resolve) => { setTimeout(resolve, 1500); });
+const notYet = (text) => toast(`${waiting.length} not saved yet: ${text}`, true);
+
+async function refused(answer) {
+  const text = await answer.text();
+  try {
+    const { error, hint } = JSON.parse(text);
+    return [error, hint].filter(Boolean).join(": ");
+  } catch {
+    return text.length < 200 ? text : `the server answered ${answer.status}`;
+  }
+}
 
 async function post(path, body) {
   const answer = await fetch(path, {
     method: "POST",
     headers: { "content-type": "application/json", "x-capro-key": key },
-    body: JSON.stringify({ ...body, who: who() }),
+    body: JSON.stringify({ ...body, version, who: who() }),
   });
+  if (answer.ok) return answer.json();
+  if (answer.status === 409) return { stale: true };
+  const text = await refused(answer);
   if (answer.status === 401 || answer.status === 403) {
-    // the server was started anew: with its link opened in another tab this page goes on
-    const again = await fetch("/key");
-    if (again.ok) ({ key } = await again.json());
-    throw new Error(await answer.text());
+    // the server was started anew: this page goes on once its link has been opened in another tab
+    let again;
+    while (!(again = await fetch("/key")).ok) {
+      notYet(text);
+      await pause();
+    }
+    ({ key } = await again.json());
+    throw new Error(text);
   }
-  const found = await answer.json();
-  if (!answer.ok) return { error: [found.error, found.hint].filter(Boolean).join(": ") };
-  return found;
+  if (answer.status >= 500) throw new Error(text);
+  return { error: `Not saved: ${text}` };
 }
 
 async function work() {
   if (sending) return;
   sending = true;
   while (waiting.length) {
-    const { path, body, done } = waiting[0];
+    const each = waiting[0];
     let found;
     try {
-      found = await post(path, body);
+      found = await post(each.path, each.body);
     } catch (error) {
-      const text = error instanceof TypeError ? "the server does not answer" : error.message;
-      toast(`${waiting.length} not saved yet: ${text}`, true);
-      await new Promise((resolve) => { setTimeout(resolve, 1500); });
-      continue;
+      const silent = error instanceof TypeError; // no answer: the server may come back
+      each.tries += silent ? 0 : 1;
+      if (each.tries < TRIES) {
+        notYet(silent ? "the server does not answer" : error.message);
+        await pause();
+        continue;
+      }
+      found = { error: `Not saved: ${error.message}` };
     }
+    if (found.stale) { renew(); return; }
     waiting.shift();
-    if ($("#toast").classList.contains("bad")) toast("Saved.");
     if (found.error) toast(found.error, true);
-    else took(found);
-    done(found);
+    else if ($("#toast").classList.contains("bad")) toast("Saved.");
+    if (!found.error) took(found);
+    each.done(found);
   }
   sending = false;
+  if (old) renew();
 }
 
 export function send(path, body = {}) {
   return new Promise((done) => {
     // named once: the server may have it already when it is sent again
     const sent = `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
-    waiting.push({ path, body: { ...body, sent }, done });
-    work();
+    waiting.push({ path, body: { ...body, sent }, done, tries: 0 });
+    if (renewing) notDone(); else work();
   });
+}
+
+// the queue is new: what was answered to the old one is not done, and is said when the page is there again
+function notDone() {
+  const before = Number(sessionStorage.getItem("capro-not-done"));
+  sessionStorage.setItem("capro-not-done", before + waiting.length);
+  for (const each of waiting.splice(0)) each.done({});
+}
+
+function renew() {
+  renewing = true;
+  const row = location.pathname.startsWith("/sample/") ? waiting[0]?.body.rows?.[0] : undefined;
+  notDone();
+  if (row === undefined) location.reload();
+  else location.replace(`/sample/${row}${location.search}`); // the one that was not saved, not the next
+}
+
+// this page is of another queue: read it again, after what is on its way has been answered
+export function outdated() {
+  old = true;
+  if (!sending) renew();
+}
+
+export async function read(path) {
+  try {
+    const answer = await fetch(path);
+    if (answer.ok) return await answer.json();
+    toast(await refused(answer), true);
+  } catch {
+    toast("The server does not answer.", true);
+  }
+  return null;
 }
 addEventListener("beforeunload", (event) => { if (waiting.length) event.preventDefault(); });
 
@@ -108,25 +167,31 @@ function took(found) {
 
 let applied = false;
 async function poll() {
-  if (document.hidden || sending) return;
+  if (document.hidden || sending || renewing) return;
   let found;
   try {
     const answer = await fetch(`/changes?since=${last}`);
-    if (answer.status === 401) return news("The server was started anew: open the link that the terminal shows.");
+    if (answer.status === 401) return news("The server was restarted: open the link that the terminal shows.");
+    if (!answer.ok) return news(await refused(answer));
     found = await answer.json();
   } catch {
-    return news("The server does not answer. Decisions wait here until it does.");
+    return news("The server does not answer. Your decisions are kept on this page until it does.");
   }
+  const same = found.version === version; // otherwise its rows may be other samples
   last = found.last;
-  for (const state of found.rows) show(state);
-  if (found.rows.length) document.dispatchEvent(new CustomEvent("took"));
+  if (same) for (const state of found.rows) show(state);
+  if (same && found.rows.length) document.dispatchEvent(new CustomEvent("took"));
   const { running, line, error } = found.apply;
   applied ||= running;
   $("#apply").disabled = running;
   if (running) news(`Applying: ${line}`);
   else if (error && applied) news(`Apply failed: ${error}`);
-  else if (found.version !== version) news("Applied: the queue is new.", "Show it");
-  else news("");
+  else if (!same) news(applied ? "Applied: the queue is new." : "The queue is new.", "Show it");
+  else {
+    news("");
+    if (applied) toast("Applied: nothing is new.");
+    applied = false;
+  }
 }
 setInterval(poll, 1500);
 
@@ -202,10 +267,10 @@ $("#another").onclick = async () => {
   $("#another-link").textContent = `${link} (works once)`;
 };
 $("#apply").onclick = async () => {
-  const yes = await confirmed("Apply your decisions?", "The stages that depend on them are done again: with a frozen encoder that takes seconds. You can go on deciding meanwhile.");
+  const yes = await confirmed("Apply your decisions?", "The stages that depend on them are done again: with a frozen encoder that takes seconds. You can continue to decide in the meantime.");
   if (!yes) return;
-  applied = true;
-  await send("/apply");
+  const { started } = await send("/apply");
+  applied ||= started !== undefined; // false: it works already
   poll();
 };
 $("#theme").onclick = () => {
@@ -215,6 +280,14 @@ $("#theme").onclick = () => {
   localStorage.setItem("capro-theme", root.dataset.theme);
 };
 export const help = () => $("#help").showModal();
+
+const lost = Number(sessionStorage.getItem("capro-not-done"));
+sessionStorage.removeItem("capro-not-done");
+if (lost) { // as a dialog: the next key is no answer to a picture that nobody has looked at
+  const what = lost === 1 ? "Your last action was" : `Your last ${lost} actions were`;
+  $("#told-text").textContent = `${what} not saved: the page still showed older verdicts. Look again; everything before is saved.`;
+  $("#told").showModal();
+}
 
 // a picture that cannot be read leaves its box, with a word in it
 addEventListener("error", (event) => {

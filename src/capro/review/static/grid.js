@@ -47,7 +47,7 @@ const all = () => {
 };
 const open = () => { location.href = $(".picture", tiles[at]).href; };
 const follow = (selector) => { const link = $(selector); if (link) location.href = link.href; };
-const groupOf = (place) => $$(".tile", place.closest(".bundle") ?? document.createElement("div"));
+const like = () => { if (tiles.length) location.href = `/?like=${tiles[at].dataset.row}&state=all`; };
 
 function nextOpen(from) {
   const rest = [...tiles.keys()].filter((number) => number > from && !tiles[number].dataset.kind);
@@ -63,7 +63,7 @@ const page = {
     go(nextOpen(last), null);
     if (tiles.every((tile) => tile.dataset.kind)) $("#next")?.focus();
   },
-  doing: { page: all },
+  doing: { page: all, like },
   keys: {
     ArrowRight: (event) => go(at + 1, event),
     ArrowLeft: (event) => go(at - 1, event),
@@ -76,17 +76,13 @@ const page = {
     Enter: (event) => { const link = document.activeElement?.closest?.("a, button"); if (link) link.click(); else open(); },
     e: all,
     n: () => follow("#next"),
-    m: () => { location.href = `/?like=${tiles[at].dataset.row}&state=all`; },
-    b: () => best(tiles[at]),
-    c: () => { location.href = "/classes"; },
+    m: like,
+    b: () => tiles.length && best(tiles[at]),
+    c: () => follow("#next-class"),
   },
 };
-const { decide } = actions(page);
-
-function best(place) {
-  const group = place ? groupOf(place) : [];
-  if (group.length) decide("best", group);
-}
+const { keepBest } = actions(page);
+const best = (place) => { const bundle = place.closest(".bundle"); if (bundle) keepBest($$(".tile", bundle)); };
 
 tiles.forEach((tile, number) => {
   tile.addEventListener("focus", () => { if (at !== number) { at = number; if (!selected.size) start = number; mark(); } });

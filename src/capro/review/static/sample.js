@@ -1,5 +1,5 @@
 // One sample at a time. The next ones are fetched ahead: a key shows the next picture at once.
-import { $, toast } from "./common.js";
+import { $, outdated, pictures, toast, version } from "./common.js";
 import { actions } from "./actions.js";
 
 const ready = new Map(); // row -> the promise of its sheet
@@ -19,7 +19,7 @@ function fetched(number) {
     });
     text.catch(() => ready.delete(number));
     ready.set(number, text);
-    new Image().src = `/picture/large/${number}`;
+    new Image().src = `${pictures}/large/${number}`;
   }
   return ready.get(number);
 }
@@ -37,7 +37,7 @@ async function likes() {
   const box = $(".likes", sheet());
   if (!box.dataset.likes) return;
   const answer = await fetch(box.dataset.likes).catch(() => null);
-  if (!answer?.ok) { box.textContent = "Pictures like this one could not be found."; return; }
+  if (!answer?.ok) { box.textContent = "Similar pictures could not be found."; return; }
   // our own server's page, escaped there; scripts in it would not run
   box.innerHTML = await answer.text();
 }
@@ -53,6 +53,7 @@ async function showRow(number, push = true) {
   ready.delete(number);
   $("#sheet").innerHTML = text;
   if (push) history.pushState({ row: number }, "", address(number));
+  if (sheet().dataset.version !== version) outdated();
   scrollTo(0, 0);
   ahead();
 }
@@ -71,7 +72,7 @@ actions({
   scope: () => "This sample",
   decided: next,
   turned: (rows) => { if (rows.length && !rows.some((state) => state.row === row())) showRow(rows[0].row); },
-  doing: {},
+  doing: { next, back },
   keys: {
     ArrowRight: next,
     ArrowLeft: back,
@@ -79,7 +80,7 @@ actions({
     g: grid,
     Escape: grid,
     m: () => { location.href = $("#more-like").href; },
-    c: () => { location.href = "/classes"; },
+    c: () => { location.href = $("#next-class").href; },
   },
 });
 addEventListener("popstate", () => {

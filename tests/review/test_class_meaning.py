@@ -1,0 +1,57 @@
+"""A class's other meaning: which settings it leaves, and where a run that was moved finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from capro.config import update
+from capro.review.desk import Desk
+from capro.run.directory import Run
+from capro.run.freshness import DECIDED, outdated
+from capro.stages import PLAN
+from capro.text.classes import class_file, classes_of
+
+
+def test_a_setting_that_another_process_changed_stays(desk: Desk, run: Run) -> None:
+    changed = run.with_settings(update(run.settings, ["seed=5"]))
+    with changed.alone():
+        changed.write_settings()
+    desk.change_class(2, "nut.n.01", "a hard fruit", who="me")
+    now = Run.open(run.path).settings
+    assert now.seed == 5
+    assert now.data.classes == "run:review/classes.yaml"
+
+
+def test_a_run_with_another_meaning_can_be_moved(desk: Desk, run: Run, tmp_path: Path) -> None:
+    desk.change_class(2, "", "a hard fruit", who="me")
+    desk.change_class(1, "", "another one", who="me")  # on top of the first
+    moved = run.path.rename(tmp_path / "elsewhere")
+    again = Run.open(moved)
+    PLAN.do(again, "classes")
+    assert [spec.definition for spec in classes_of(again)][1:3] == ["another one", "a hard fruit"]
+
+
+def test_a_meaning_that_was_changed_again_makes_the_classes_out_of_date(desk: Desk, run: Run) -> None:
+    """The file has the same name both times: export gave the results of the first meaning in silence."""
+    for definition in ("a hard fruit", "a dry fruit"):
+        desk.change_class(2, "", definition, who="me")
+        again = Run.open(run.path)
+        assert DECIDED in outdated(PLAN["classes"], again)
+        PLAN.do(again, "classes")
+        assert outdated(PLAN["classes"], again) == []
+
+
+def test_a_run_of_an_earlier_version_keeps_its_path(desk: Desk, run: Run, tmp_path: Path) -> None:
+    desk.change_class(2, "", "a hard fruit", who="me")
+    own = run.path / "review" / "classes.yaml"
+    old = run.with_settings(update(run.settings, [f"data.classes={own}"]))
+    with old.alone():
+        old.write_settings()
+    assert class_file(Run.open(run.path)) == own
+    moved = run.path.rename(tmp_path / "elsewhere")
+    assert class_file(Run.open(moved)) == moved / "review" / "classes.yaml"
+    other = tmp_path / "review" / "classes.yaml"
+    other.parent.mkdir()
+    other.write_text("- a\n")
+    named = update(Run.open(moved).settings, [f"data.classes={other}"])
+    assert class_file(Run.open(moved).with_settings(named)) == other  # it is there
