@@ -95,6 +95,7 @@ class Noting:
     engine: Engine
     given: set[str] = field(default_factory=set)
     remote = True
+    threads = 1
 
     def map(self, work: Any, items: Iterable[Any], *, gpu: bool = False) -> Iterator[Any]:
         self.given.add(name_of(work))
@@ -113,6 +114,7 @@ class Killing:
     notes: Path
     stages: list[str]
     remote = True
+    threads = 1
 
     def map(self, work: Any, items: Iterable[Any], *, gpu: bool = False) -> Iterator[Any]:
         items = list(items)
@@ -256,6 +258,7 @@ class Elsewhere:
     engine: Engine
     gone: Path
     remote = True
+    threads = 1
 
     def map(self, work: Any, items: Iterable[Any], *, gpu: bool = False) -> Iterator[Any]:
         items = list(items)
@@ -271,7 +274,7 @@ def test_a_node_that_does_not_see_the_files_is_an_error(engine: RayEngine, tmp_p
     source = Source("files", str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
     checked = scan._check_elsewhere(  # images that are not seen are not missing
-        [(0, Row("a", "a.png"))], [source], Elsewhere(engine, tmp_path / "data"), ScanSettings()
+        [(0, Row("a", "a.png"))], [source], Elsewhere(engine, tmp_path / "data"), ScanSettings(), threads=1
     )
     with pytest.raises(RunError, match=r"data: host .* does not see it"):
         list(checked)

@@ -1,4 +1,4 @@
-"""Ranks share embed, features and graph; one that fails or is killed stops all, and a run goes on.
+"""Ranks share scan, embed, features, graph, posterior and clean; one that fails or is killed stops all, and a run goes on.
 
 Ranks are processes that a launcher would start, with its environment; they fork from one process that
 has imported everything.
@@ -6,6 +6,7 @@ has imported everything.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -26,7 +27,9 @@ from tests import tiny
 
 pytestmark = pytest.mark.slow
 
-SHARED = ("features", "embed", "graph")  # stages whose files do not depend on the number of ranks
+# stages whose files do not depend on the number of ranks
+SHARED = ("scan", "features", "embed", "graph")
+PLUS = ("--set", "method=plus", "--set", "plus.memory_gb=0.0001")  # fitted to a part: the others are judged
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,14 @@ def rank_main(
     for number in (1, 2):
         os.dup2(os.open(f"{log}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     from capro.cli import main
+    from capro.data import scan
     from capro.errors import DataError
     from capro.graph import neighbors
-    from capro.stages import classes, embed, match
+    from capro.stages import classes, embed, match, posterior
 
     torch.set_num_threads(1)
     os.fsync = lambda _descriptor: None  # type: ignore[assignment]
-    neighbors.BLOCK = 4
+    neighbors.BLOCK = posterior.BLOCK = scan.BLOCK = 4
     for module in (classes, embed, match):
         module.load_text_encoder = lambda *_args, **_options: tiny.WordEncoder()  # type: ignore
     if harm and harm.rank == rank:
@@ -107,13 +111,14 @@ class Launcher:
 
     def __call__(
         self, run: Path, *, ranks: int = 2, harm: Harm | None = None, host: str = "127.0.0.1",
-        namespaces: tuple[str, ...] = (),
+        namespaces: tuple[str, ...] = (), options: tuple[str, ...] = (),
     ) -> Ended:  # fmt: skip
         arguments = ["run", "--data", str(self.data), "--run", str(run), "--preset", "paper"]
         classes = f"data.classes={self.data / 'classes.yaml'}"
         mode = ["net.mode=frozen", "embed.visual=small", "embed.shard_size=2", "finetune.centred=true"]
         for override in (*tiny.FAST, *mode, classes):
             arguments += ["--set", override]
+        arguments += options
         with socket.socket() as free:
             free.bind(("", 0))
             port = free.getsockname()[1]
@@ -230,6 +235,29 @@ def test_an_error_on_one_rank_stops_all_with_one_message(launch: Launcher, tmp_p
     assert ended.codes == [2, 2]
     assert ended.errors[0].endswith("error: the disk is full\nhint: mend it\n")
     assert "error" not in ended.errors[1]
+
+
+def test_ranks_judge_in_the_stages_that_the_main_one_leads(launch: Launcher, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for run, ranks in ((one, 1), (two, 2)):
+        ended = launch(run, ranks=ranks, options=PLUS)
+        assert ended.codes == [0] * ranks, ended.errors
+    assert json.loads((one / "posterior/stage.json").read_text())["result"]["fitted_to"] < 27
+    led = ("scan", "classes", "match", "posterior", "clean")
+    assert files(two, *led) == files(one, *led)  # to the bit
+    assert_tidy(two)
+
+
+@pytest.mark.parametrize(
+    "where", ["capro.data.scan._check", "capro.stages.posterior.keep", "capro.stages.clean.keep"]
+)
+def test_an_error_in_work_that_a_rank_was_given_stops_all(
+    launch: Launcher, tmp_path: Path, where: str
+) -> None:
+    ended = launch(tmp_path / "run", harm=Harm(1, where, 2, error="sample 7 is broken"), options=PLUS)
+    assert ended.codes == [2, 2]
+    assert ended.errors[1].endswith("error: rank 1: sample 7 is broken\nhint: mend it\n")
+    assert "error" not in ended.errors[0]
 
 
 def _ip(*words: str) -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from capro.config import Settings
 from capro.errors import CaproError
+from capro.run import processes
 from capro.run.ranks import Ranks, ranks_of
 from capro.train.checkpoints import Checkpoints
 from tests.train.toys import Toy
@@ -76,3 +77,4 @@ def resume(folder: Path, ranks: Ranks) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    processes.leave(0)

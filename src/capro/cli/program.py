@@ -62,8 +62,17 @@ app.add_typer(config_app, name="config")
 app.add_typer(classes_app, name="classes")
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point: errors become messages and exit codes, never tracebacks."""
+    try:
+        _main()
+    except SystemExit as end:
+        if processes.count() > 1:
+            processes.leave(end.code if isinstance(end.code, int) else 0)
+        raise
+
+
+def _main() -> NoReturn:
     for name, value in {**QUIET, **POLITE}.items():
         os.environ.setdefault(name, value)
     if not processes.is_main():
@@ -98,12 +107,7 @@ def main() -> None:
         unexpected(error)
     if code == 130:
         fail("interrupted", "give the same command again: it continues where it stopped", code=130)
-    code = code if isinstance(code, int) else 0
-    if processes.count() > 1:  # threads of the process group that live at exit can abort a finished rank
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    raise SystemExit(code)
+    raise SystemExit(code if isinstance(code, int) else 0)
 
 
 def _terminated(*_: Any) -> NoReturn:

@@ -66,10 +66,11 @@ def scan_sources(
     path = folder / MANIFEST.file
     sources = [reader.source for reader in readers]
     stored = any(is_address(source.root) for source in sources)
-    with ThreadPoolExecutor(settings.workers or (REQUESTS if stored else os.cpu_count()) or 1) as pool:
+    threads = settings.workers or (REQUESTS if stored else engine.threads)
+    with ThreadPoolExecutor(threads) as pool:
         task, rows = _without_labels(readers) if unlabelled else _peek(readers)
         if engine.remote:
-            checked = _check_elsewhere(rows, sources, engine, settings)
+            checked = _check_elsewhere(rows, sources, engine, settings, threads)
         else:
             checked = _check_all(rows, sources, pool, settings)
         ledger = _Ledger(task, settings, unlabelled)
@@ -172,7 +173,11 @@ def _check_all(
 
 
 def _check_elsewhere(
-    rows: Iterable[tuple[int, Row]], sources: Sequence[Source], engine: Engine, settings: ScanSettings
+    rows: Iterable[tuple[int, Row]],
+    sources: Sequence[Source],
+    engine: Engine,
+    settings: ScanSettings,
+    threads: int,
 ) -> Iterator[Checked]:
     """As `_check_all`, by the tasks of an engine."""
     sent: deque[list[tuple[int, Row]]] = deque()
@@ -182,19 +187,20 @@ def _check_elsewhere(
             sent.append(block)
             yield block
 
-    for found in engine.map(partial(_check_block, sources, settings), taken()):
+    for found in engine.map(partial(_check_block, sources, settings, threads), taken()):
         for (number, row), image in zip(sent.popleft(), found, strict=True):
             yield number, row, image
 
 
 def _check_block(
-    sources: Sequence[Source], settings: ScanSettings, rows: Sequence[tuple[int, Row]]
+    sources: Sequence[Source], settings: ScanSettings, threads: int, rows: Sequence[tuple[int, Row]]
 ) -> list[dict[str, Any]]:
     """What was found in the images of some rows, on a host that may not see the data."""
     for number in {number for number, _ in rows}:
         if os.path.isabs(sources[number].root):  # not the name of a hub data set
             see_folder(Path(sources[number].root))
-    return [_check(number, row, sources[number], settings)[2] for number, row in rows]
+    with ThreadPoolExecutor(threads) as pool:
+        return [found for _, _, found in _check_all(rows, sources, pool, settings)]
 
 
 def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Checked:

@@ -1,4 +1,6 @@
-"""Engines: who does work that is split into parts. This process, or tasks on a cluster (`capro.run.ray_engine`).
+"""Engines: who does work that is split into parts: this process, tasks on a cluster, or launched ranks.
+
+Tasks are `capro.run.ray_engine`, ranks `capro.run.rank_engine`.
 
 The parts and their values are the same for every engine. Which engine works is no setting: it is in no
 fingerprint, and a run may go on under another one.
@@ -6,6 +8,7 @@ fingerprint, and a run may go on under another one.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,9 +30,14 @@ class Engine(Protocol):
 
     Attributes:
         remote: Whether other processes do it. What they get must be picklable, and they see the files of the run.
+        threads: How many threads a process may use for an item.
     """
 
-    remote: bool
+    @property
+    def remote(self) -> bool: ...
+
+    @property
+    def threads(self) -> int: ...
 
     def map(self, work: Callable[[T], R], items: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
         """What the work makes of each item, in order; items are taken as they are needed.
@@ -46,6 +54,11 @@ class Here:
     """This process, one item at a time."""
 
     remote = False
+
+    @property
+    def threads(self) -> int:
+        """All cores."""
+        return os.cpu_count() or 1
 
     def map(self, work: Callable[[T], R], items: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
         """As `Engine.map`."""

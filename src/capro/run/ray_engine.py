@@ -134,6 +134,7 @@ class RayEngine:
 
     folder: str
     remote = True
+    threads = 1  # a task has one CPU
 
     def map(self, work: Callable[[T], R], items: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
         """As `capro.run.engine.Engine.map`; an error of a task is raised here as it was there."""

@@ -46,8 +46,8 @@ class Stage:
         implicit: Done without being asked for where a stage needs it.
         command: The command line that does it; ``capro NAME`` where it is the stage's own.
         summary: What it does, in a few words.
-        ranks: Who works where several processes were launched: ``main`` alone, all of them sharing rows
-            (``share``), or all of them exchanging tensors (``train``).
+        ranks: Who works where several processes were launched: ``main`` leads, and the others do what it gives
+            its engine; all of them share rows (``share``), or exchange tensors (``train``).
         when: Whether a run with these settings goes through it.
         keep: A result that is replaced is kept beside, under a number.
         after: Called on the main rank once the result is there: what is no longer needed goes.
@@ -200,6 +200,10 @@ def _with_others(job: Job, *, force: bool) -> bool:
     """With several ranks the main one leads: it checks freshness, and its result counts."""
     stage, here = job.stage, job.ranks
 
+    from capro.run.rank_engine import RankEngine, serve
+
+    led = stage.ranks == "main"
+
     def work(job: Job) -> Result:
         # while tensors are exchanged a rank that fails cannot report it: the others see its process end
         here.exchanging = stage.ranks == "train"
@@ -210,7 +214,7 @@ def _with_others(job: Job, *, force: bool) -> bool:
 
     def lead(job: Job) -> Result:
         here.meet(str(job.folder))  # under the lock: now the others may begin
-        return work(job)
+        return work(replace(job, engine=RankEngine(here)) if led else job)
 
     with here.together(), job.run.alone():
         if here.main:
@@ -221,10 +225,10 @@ def _with_others(job: Job, *, force: bool) -> bool:
         else:
             folder = str(here.meet()[0])
             done = bool(folder)
-            if done and stage.ranks != "main":
-                work(replace(job, folder=Path(folder)))
+            if done and led:
+                serve(here)
             elif done:
-                here.meet()
+                work(replace(job, folder=Path(folder)))
             _see(job, fingerprint=here.meet()[0])
         here.meet()
     return done

@@ -32,7 +32,7 @@ from capro.method.plus.evidence import (
 )
 from capro.method.plus.fitting import assign_folds
 from capro.method.plus.joint import Joint
-from capro.method.plus.label_free import picture_to_text, text_guess
+from capro.method.plus.label_free import picture_to_text
 from capro.method.plus.one_label import (
     FOLDS,
     ROUNDS,
@@ -41,6 +41,7 @@ from capro.method.plus.one_label import (
     Fitted,
     Words,
     first_targets,
+    guesses,
     joined,
     read_texts,
     sharpness_of,
@@ -104,6 +105,13 @@ def right_labels(q: Tensor, y: Tensor) -> float:
     return float((right + LABEL_TRUST) / (some + LABEL_TRUST + LABEL_SPREAD))
 
 
+def _look(
+    B: Tensor, class_texts: Tensor, sharp: Tensor, centres: Centres, x: Tensor, y: Tensor, joint: Joint | None
+) -> Tensor:
+    """What pictures of samples outside the fit say; no closure, since it is sent to other processes."""
+    return with_none(joined(guesses(x @ B, class_texts, joint, centres(x, y)), sharp))
+
+
 def many_classes(
     x: Tensor,
     texts: Sequence[Tensor],
@@ -125,12 +133,8 @@ def many_classes(
     target = settled(first_targets(fields, y, word, C)[0], known)
     table, prior = LabelTable.even(C), even_prior(C, float((target[:, -1].sum() + 1) / (len(x) + 2)))
     regressed = picture_to_text(x, texts, assign_folds(len(x), folds, seed))
-
-    def guesses(predicted: Tensor, x: Tensor, y: Tensor, joint: Joint | None) -> list[Tensor]:
-        own = [] if joint is None else [joint.cosines]
-        return [text_guess(predicted, class_texts), centres(x, y), *own]
-
-    first, start = guesses(regressed.predicted, x, y, joint), [TEXT_GUESS, TEXT_GUESS, ZERO_SHOT]
+    first = guesses(regressed.predicted, class_texts, joint, centres(x, y))
+    start = [TEXT_GUESS, TEXT_GUESS, ZERO_SHOT]
     sharp = sharpness_of(first, target, start[: len(first)])
     model, label = Words(len(fields), C, gated=joint is not None, shared=True), table.evidence(y)
     sharpness: Temperature | None = None
@@ -153,7 +157,7 @@ def many_classes(
     q = settled(join(words, picture, prior), known)
     fitted = Fitted(
         class_texts, senses, owner, read, prior, model, None, [],
-        lambda x, y, joint: with_none(joined(guesses(x @ regressed.B, x, y, joint), sharp)), sharpness, join,
+        partial(_look, regressed.B, class_texts, sharp, centres), sharpness, join,
     )  # fmt: skip
     found = Posterior(q, words, picture, prior, table, float(model.label), model.slope, fitted.of)
     return (

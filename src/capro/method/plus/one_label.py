@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
@@ -251,21 +252,29 @@ def _first_look(
     if weight is not None:
         offsets = None if joint is None else joint.offsets()
         found = judge_folds(x, target, fold, weight=weight, offsets=offsets)
-        return found.logits, _by(found.model)
+        return found.logits, partial(_by_model, found.model)
     regressed = picture_to_text(x, texts, fold)
-
-    def guesses(predicted: Tensor, joint: Joint | None) -> list[Tensor]:
-        return [text_guess(predicted, class_texts), *([joint.cosines] if joint else [])]
-
-    first = guesses(regressed.predicted, joint)
+    first = guesses(regressed.predicted, class_texts, joint)
     sharp = sharpness_of(first, target, [TEXT_GUESS, ZERO_SHOT][: len(first)])
-    return with_none(joined(first, sharp)), lambda x, _, joint: with_none(
-        joined(guesses(x @ regressed.B, joint), sharp)
-    )
+    return with_none(joined(first, sharp)), partial(_by_guesses, regressed.B, class_texts, sharp)
 
 
-def _by(model: Linear) -> Look:
-    return lambda x, _, joint: model(x, None if joint is None else joint.offsets())
+def guesses(predicted: Tensor, class_texts: Tensor, joint: Joint | None, *others: Tensor) -> list[Tensor]:
+    """What pictures say by no label of theirs: through predicted texts, (n, d_t), others, an image-text model."""
+    return [text_guess(predicted, class_texts), *others, *([joint.cosines] if joint else [])]
+
+
+# Looks are parts of these functions, not closures: they are sent to other processes.
+
+
+def _by_guesses(
+    B: Tensor, class_texts: Tensor, sharp: Tensor, x: Tensor, _: Tensor, joint: Joint | None
+) -> Tensor:
+    return with_none(joined(guesses(x @ B, class_texts, joint), sharp))
+
+
+def _by_model(model: Linear, x: Tensor, _: Tensor, joint: Joint | None) -> Tensor:
+    return model(x, None if joint is None else joint.offsets())
 
 
 @dataclass(frozen=True)
@@ -378,7 +387,7 @@ def single_label(
             base = model.logits(label, fields, fits)
             residual, correction = judge_folds(vectors, q, fold, base=base, decay=TEXT_DECAY)
         logits, seen = judge_folds(x, q, fold, offsets=offsets)
-        look, scales = _by(seen), seen.scales
+        look, scales = partial(_by_model, seen), seen.scales
     q = settled(cautious_pool(words, picture, prior), known)
     fitted = Fitted(class_texts, senses, owner, read, prior, model, correction, means, look, sharpness)
     found = Posterior(q, words, picture, prior, table, float(model.label), model.slope, fitted.of)
