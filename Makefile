@@ -52,6 +52,7 @@ check: .venv/.dev ## format, lint, types, layers, known vulnerabilities of depen
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@MYPYPATH=benchmarks $(BIN)/mypy benchmarks/*.py
 	@$(BIN)/lint-imports
 	@$(BIN)/python scripts/check_advisories.py
 

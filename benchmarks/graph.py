@@ -100,13 +100,13 @@ def measure(n: int, d: int, k: int, seed: int) -> tuple[dict[str, float], int, f
     x, texts = clusters(n, d, seed), clusters(n, TEXT_WIDTH, seed + 1)
     clock, memory = Clock(), PeakMemory()
     memory.start()
-    plain = search_module.exact_search
-    search_module.exact_search = timed(clock, plain)  # type: ignore[assignment]
+    plain = search_module.exact_search  # type: ignore[attr-defined]
+    search_module.exact_search = timed(clock, plain)  # type: ignore[attr-defined, assignment]
     try:
         with clock.part("prepare"):
             pool = nearest(x, 4 * k)
     finally:
-        search_module.exact_search = plain
+        search_module.exact_search = plain  # type: ignore[attr-defined]
     clock.seconds["prepare"] -= clock.seconds["search"]
     with clock.part("re-rank"):
         best = rerank(pool, k)

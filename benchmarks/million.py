@@ -42,11 +42,12 @@ STAGES = [
 WORDS = "red green blue old new small large round square wooden glass paper stone water fire metal".split()
 
 
-def make_data(folder: Path, n: int, a: argparse.Namespace) -> None:
+def make_data(
+    folder: Path, n: int, *, classes: int, seed: int = 0, one_class: bool = False, long_titles: int = 0
+) -> None:
     """Tars of training and of test samples."""
     import simplejpeg
 
-    classes, seed = a.classes, a.seed
     rng = np.random.default_rng(seed)
     patterns = rng.integers(0, 256, (classes, 6, 6, 3))
     names = [
@@ -59,7 +60,7 @@ def make_data(folder: Path, n: int, a: argparse.Namespace) -> None:
             truth = rng.integers(0, classes, size)
             wrong = rng.random(size) < (0.2 if split == "train" else 0)
             label = np.where(wrong, rng.integers(0, classes, size), truth)
-            if a.one_class and split == "train":
+            if one_class and split == "train":
                 label = np.where(start + np.arange(size) < classes, start + np.arange(size), 0)
             number = rng.integers(0, TITLES_PER_CLASS, size)
             silent = rng.random(size) < 0.2
@@ -68,7 +69,7 @@ def make_data(folder: Path, n: int, a: argparse.Namespace) -> None:
             with tarfile.open(folder / split / f"{start // SHARD:05d}.tar", "w") as shard:
                 for at in range(size):
                     key, title = f"{start + at:09d}", f"photo {number[at]} of a {names[truth[at]]}"
-                    if split == "train" and start + at < a.long_titles:
+                    if split == "train" and start + at < long_titles:
                         title = f"{title} {start + at} " * 25_000
                     said = {"label": names[label[at]], "title": "" if silent[at] else title}
                     add(shard, f"{key}.jpg", simplejpeg.encode_jpeg(pixels[at], quality=80))
@@ -197,7 +198,8 @@ def whole_run(folder: Path, n: int, a: argparse.Namespace) -> dict[str, float]:
     kind = f"{n}-{a.classes}{'-one' if a.one_class else ''}{f'-{a.long_titles}' if a.long_titles else ''}"
     data, run = folder / f"data-{kind}", folder / f"run-{kind}"
     if not (data / "done").exists():
-        make_data(data, n, a)
+        made = {"seed": a.seed, "one_class": a.one_class, "long_titles": a.long_titles}
+        make_data(data, n, classes=a.classes, **made)
         (data / "done").touch()
     encoder = folder / "encoder"
     if not encoder.exists():

@@ -86,6 +86,14 @@ class Killer(threading.Thread):
             self.killed.append(f"{stage} after {done} shards")
 
 
+def settings_for(data: Path) -> list[str]:
+    """Settings with which every stage has parts to share."""
+    return [
+        *settings_of(data, Path("small"), MEMORY), "views.size=48", "views.cache_gb=0", "embed.shard_size=1000",
+        "plus.memory_gb=0.02",
+    ]  # fmt: skip
+
+
 def timed_run(folder: Path, overrides: list[str], engine: Engine) -> dict[str, float]:
     """A whole run and its export; returns the seconds of the stages that have tasks."""
     run = Run.create(folder / "run", config.load(preset_name="small", overrides=overrides))
@@ -126,11 +134,8 @@ def main() -> None:
     with place(a.keep) as folder:
         data = folder / f"data-{a.samples}-{a.classes}"
         if not data.exists():
-            make_data(data, a.samples, a.classes, 0)
-        overrides = [
-            *settings_of(data, Path("small"), MEMORY), "views.size=48", "views.cache_gb=0", "embed.shard_size=1000",
-            "plus.memory_gb=0.02",
-        ]  # fmt: skip
+            make_data(data, a.samples, classes=a.classes)
+        overrides = settings_for(data)
         found, waited = dict[str, dict[str, float]](), dict[str, float]()
         for way, workers in (("process", 0), ("1 worker", 1), ("2 workers", 2), ("2 of 3 killed", 3)):
             place_of = folder / way.replace(" ", "-")

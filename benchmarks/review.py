@@ -74,10 +74,16 @@ def answer(table: ReviewTable, row: int, member: Member, rng: np.random.Generato
         true = true ^ {wrong} if table.several else {wrong}
     yes = tuple(names[c] for c in sorted(true))
     if not table.several:
-        given = table.given[row]
-        yes = (names[given],) if given >= 0 and int(given) in true else yes[:1]
-    shown = {"given": table.labels(row, before=True), "proposed": table.labels(row, before=False)}
-    return Decision(table.sample_id(row), "labels" if yes or table.several else "out", yes=yes, **shown)
+        web = table.given[row]
+        yes = (names[web],) if web >= 0 and int(web) in true else yes[:1]
+    given, proposed = (table.labels(row, before=before) for before in (True, False))
+    return Decision(
+        table.sample_id(row),
+        "labels" if yes or table.several else "out",
+        yes=yes,
+        given=given,
+        proposed=proposed,
+    )
 
 
 def right_verdicts(labels: NDArray[np.int64], member: Member) -> float:

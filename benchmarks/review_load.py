@@ -80,7 +80,7 @@ def make_run(folder: Path, n: int, classes: int, seed: int) -> Run:
         rows = rng.choice(n, min(n, 50 * classes), replace=False)
         ANCHORS.save(here / ANCHORS.file, pd.DataFrame({"row": rows, "class_index": given[rows]}))
     decision = np.where(after < 0, "drop", np.where(after == given, "keep", "relabel"))
-    twins = [[] for _ in range(n)]
+    twins: list[list[str]] = [[] for _ in range(n)]
     for row in rng.choice(n - 1, n // 50, replace=False).tolist():
         twins[row], twins[row + 1] = [ids[row + 1]], [ids[row]]
     verdicts = {

@@ -57,7 +57,8 @@ def machine(run_path: Path) -> dict[str, float]:
     threads = ThreadPoolExecutor(torch.get_num_threads())
     backbone = pretrained(run.settings).eval()
     size = run.settings.views.size or backbone.size
-    encoder = for_inference(backbone.to(memory_format=torch.channels_last), (3, size, size), onnx=True)
+    backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    encoder = for_inference(backbone, (3, size, size), onnx=True)
     x = torch.rand(CPU_BATCH, 3, size, size).contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
         return {
@@ -125,7 +126,7 @@ def products_of_search(run: Any) -> float:
     from capro.run.artefacts import VISUAL
 
     n, d = run.read(VISUAL).shape
-    return 2.0 * n * n * d
+    return float(2 * n * n * d)
 
 
 def size_map(run_path: Path) -> dict[str, float]:

@@ -130,7 +130,7 @@ class Work:
         def once() -> None:
             terms = objective.terms(data)
             optimizer.zero_grad()
-            losses.total(terms, objective.weights).backward()
+            losses.total(terms, objective.weights).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             objective.after(data)
 
@@ -146,7 +146,7 @@ class Work:
             target = losses.collective_target(z, keys, q, r, tau=TAU, alpha=0.5)
         logits = heads.auxiliary(z)
         kl = losses.bootstrap_loss_binary if self.multi_label else losses.bootstrap_loss
-        kl(logits, target).backward()
+        kl(logits, target).backward()  # type: ignore[no-untyped-call]
 
 
 def medians(parts: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:

@@ -211,7 +211,7 @@ class MatchSettings(Section):
     exact_below: Positive = setting(
         200_000, "with more samples neighbours are searched by IVF instead of exactly"
     )
-    memory_gb: Weight = setting(0.0, "memory for the graph in GB, the rest is written to disk; 0: no limit")
+    memory_gb: Weight = setting(4.0, "memory for the graph in GB, the rest is written to disk; 0: no limit")
     index: Literal["auto", "exact", "ivf", "pq"] = setting(
         "auto", "kind of search within memory_gb; pq stores codes instead of vectors"
     )

@@ -1,4 +1,4 @@
-"""Ranks share scan, embed, features, graph, posterior and clean; one that fails or is killed stops all, and a run goes on.
+"""Ranks share scan, features, embed, graph, posterior and clean; one that fails stops all, and a run goes on.
 
 Ranks are processes that a launcher would start, with its environment; they fork from one process that
 has imported everything.

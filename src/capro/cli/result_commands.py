@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,6 +30,8 @@ from capro.cli.options import (
 from capro.cli.program import app, config_app, fail, note, plain_lines, print_result
 from capro.data.readers import WRITERS
 from capro.places import ObjectPath, place
+from capro.run import processes
+from capro.run.engine import Engine, check_engine, engine_of
 from capro.stages import PLAN
 
 
@@ -128,7 +130,6 @@ def export(
     from capro.data.manifest import manifest_of
     from capro.data.readers import load_writer
     from capro.export.cleaned import export_data, scan_command
-    from capro.run.engine import check_engine, engine_of
 
     check_engine(engine, address)
     opened = open_run(run)
@@ -136,11 +137,24 @@ def export(
     single = manifest_of(opened).task == "single"  # else decisions are counted by label
     decisions = opened.result("clean").items()
     kept = sum(count for name, count in decisions if name != "drop") if single else None
-    with engine_of(engine, address) as workers, plain_lines().bar("writing images", kept) as step:
-        found = export_data(
-            opened, place(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas, progress=step,
-            engine=workers, license=license,
-        )  # fmt: skip
+
+    def write(workers: Engine) -> dict[str, Any]:
+        with plain_lines().bar("writing images", kept) as step:
+            return export_data(
+                opened, place(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas,
+                progress=step, engine=workers, license=license,
+            )  # fmt: skip
+
+    if processes.count() > 1:
+        from capro.run.rank_engine import led
+        from capro.run.ranks import ranks_of
+
+        found = led(ranks_of(opened.settings), write)
+        if found is None:
+            return  # the main rank says what came of it
+    else:
+        with engine_of(engine, address) as workers:
+            found = write(workers)
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
     text += f", {found['changed']:,} in changed.csv" if found["changed"] else ""
     print_result(found, as_json, lambda _: print(text))

@@ -10,9 +10,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capro.run.shards import Team
+
+if TYPE_CHECKING:
+    from capro.run.ranks import Ranks
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -62,3 +65,14 @@ def serve(ranks: Team) -> None:
         assert work is not None, "the first items come with the work"
         mine = batch[ranks.index - 1 : ranks.index]
         ranks.meet([work(item) for item in mine])
+
+
+def led(ranks: Ranks, work: Callable[[RankEngine], R]) -> R | None:
+    """Work that the main rank leads; None on the others, which do what it gives its engine."""
+    with ranks.together():
+        if not ranks.main:
+            serve(ranks)
+            return None
+        found = work(RankEngine(ranks))
+        ranks.meet()
+        return found

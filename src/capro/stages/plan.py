@@ -150,6 +150,7 @@ def _match(run: Run) -> dict[str, Any]:
     match = chosen.model_dump(exclude=NEWER_IN_MATCH) | chosen.model_dump(
         include=NEWER_IN_MATCH, exclude_defaults=True
     )
+    match["memory_gb"] = 0.0  # it decides no anchor; runs of before, without a limit, stay fresh
     return {"match": match, "seed": run.settings.seed, **without}
 
 
