@@ -1,6 +1,7 @@
 """Ways to run a frozen encoder on this machine's CPU: pictures a second, and whether the features are the same.
 
     python benchmarks/encoders.py [--net lite0] [--size 128] [--rounds 20]
+    python benchmarks/encoders.py --net resnet        also vit, convnext, dinov2: usual sizes, random weights
 
 Ways are the network as it is, with normalisation and padding folded into its convolutions, the same by ONNX Runtime
 (what `capro run` takes), and by torch.compile where there is a C++ compiler. Rounds alternate between the ways, and
@@ -16,22 +17,46 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from tempfile import TemporaryDirectory
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line does
 
 import torch
+import transformers
 from torch import Tensor
 
-from capro.nets.backbones import load_backbone
+from capro.nets.backbones import Backbone, load_backbone
 from capro.nets.inference import SAME, OnnxEncoder, for_inference
 from capro.stages.features import CPU_BATCH
 
 Encode = Callable[[Tensor], Tensor]
+# by the names of transformers' configurations: ResNet-50, ViT-S/16, ConvNeXt-T, DINOv2-S/14
+MADE: dict[str, tuple[str, dict[str, Any]]] = {
+    "resnet": ("ResNet", {}),
+    "vit": ("ViT", {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}),
+    "convnext": ("ConvNext", {}),
+    "dinov2": ("Dinov2", {"hidden_size": 384, "num_attention_heads": 6}),
+}
+
+
+def loaded(net: str, size: int) -> Backbone:
+    """An encoder that capro knows, or one with random weights through a folder that transformers reads."""
+    if net not in MADE:
+        return load_backbone(net, image_size=size)
+    name, options = MADE[net]
+    if net in ("vit", "dinov2"):
+        options = {**options, "image_size": size}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**options)
+    with TemporaryDirectory() as folder:
+        getattr(transformers, f"{name}Model")(config).save_pretrained(folder)
+        return load_backbone(folder, image_size=size)
 
 
 def ways_of(net: str, size: int) -> dict[str, Encode]:
     """Encoders by name, and what making each took is printed."""
-    plain = load_backbone(net, image_size=size).eval()
+    plain = loaded(net, size).eval()
     plain = plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     found: dict[str, Encode] = {"torch": plain}
     begin = time.monotonic()

@@ -2,7 +2,7 @@
 
     python benchmarks/stages.py [--data queryweb32] [--set views.size=96]
 
-Preset small on all rows, each stage in a process of its own, run on a quiet machine. Of each stage: seconds, share
+Preset small on all rows, all stages in one process as in `capro run`, on a quiet machine. Of each stage: seconds, share
 of the run, peak memory, and the limit: its matrix products (counted by torch in a second pass; of the neighbour
 search 2 n^2 d) at this machine's rate of products, the files that it reads and writes at the rate of a copy,
 pictures at the rate of bare decoding; of the image encoder the time of its own layers on tensors that are
@@ -17,7 +17,6 @@ import argparse
 import io
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -69,21 +68,26 @@ def machine(run_path: Path) -> dict[str, float]:
         }
 
 
-def work(run_path: Path, stage: str) -> dict[str, float]:
-    """One stage: its seconds and this process's peak of memory."""
+def work(run_path: Path) -> dict[str, float]:
+    """Every stage in one process, as `capro run` does, and the report: seconds, and peak of memory in each."""
     from capro.run.directory import Run
     from capro.stages import PLAN
     from capro.stages.report import report
 
-    run = Run.open(run_path)
-    if stage == "report":
+    run, found = Run.open(run_path), dict[str, float]()
+    for stage in [*(each.name for each in PLAN.of(run.settings)), "report"]:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
         begin = time.monotonic()
-        report(run)
-        seconds = time.monotonic() - begin
-    else:
-        PLAN.do(run, stage)
-        seconds = json.loads((run.folder(stage) / "stage.json").read_text())["seconds"]
-    return {"seconds": seconds, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+        if stage == "report":
+            report(run)
+        else:
+            PLAN.do(run, stage)
+        found[stage] = time.monotonic() - begin
+        lines = Path("/proc/self/status").read_text().splitlines()
+        found[f"{stage} GB"] = (
+            next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
+        )
+    return found
 
 
 def flops(run_path: Path, stage: str) -> dict[str, float]:
@@ -282,8 +286,8 @@ def measure(path: Path, data: str, overrides: list[str]) -> int:
     run = Run.create(path, config.load(preset_name=PRESETS[data], overrides=[*source, *overrides]))
     run.write_settings()
     names = [stage.name for stage in PLAN.of(run.settings)]
-    done = {name: child("work", path, "--stage", name) for name in [*names, "report"]}
-    seconds = {name: row["seconds"] for name, row in done.items()}
+    done = child("work", path)
+    seconds = {name: done[name] for name in [*names, "report"]}
     total, rates = sum(seconds.values()), child("machine", path)
     print(f"{data}, preset {PRESETS[data]} {' '.join(overrides)}".rstrip())
     print(
@@ -301,11 +305,11 @@ def measure(path: Path, data: str, overrides: list[str]) -> int:
             whole, own = whole + again["seconds"], own + again["products"]
         print(
             f"{name:<10}{seconds[name]:>8.2f}{100 * seconds[name] / total:>7.1f}%{limit:>9.2f}{ratios[name]:>8.1f}"
-            f"{counted / 1e9:>9,.0f}{done[name]['memory']:>9.2f}"
+            f"{counted / 1e9:>9,.0f}{done[f'{name} GB']:>9.2f}"
         )
     print(
         f"{'report':<10}{seconds['report']:>8.2f}{100 * seconds['report'] / total:>7.1f}%{'':>26}"
-        f"{done['report']['memory']:>9.2f}\n{'all':<10}{total:>8.2f}\n"
+        f"{done['report GB']:>9.2f}\n{'all':<10}{total:>8.2f}\n"
     )
     drawn = child("map", path)
     rest = 1 - sum(seconds.get(name, 0.0) for name in (*FEATURES, *TRAININGS)) / total

@@ -24,6 +24,7 @@ from capro.run.directory import Run
 
 T = TypeVar("T")
 AHEAD = 256  # images that are decoded at once
+WRITTEN = 1 << 20  # bytes: each write gives up Python's lock, and may wait for threads that decode
 
 
 class Pixels:
@@ -93,7 +94,7 @@ class Pixels:
         place = 0
         with (
             atomic_path(folder / PIXELS.file, needed=needed) as target,
-            target.open("wb") as file,
+            target.open("wb", buffering=WRITTEN) as file,
             ThreadPoolExecutor(self._store.threads) as pool,
         ):
             _write_header(file, 0)

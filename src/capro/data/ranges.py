@@ -15,7 +15,7 @@ from capro.places import ObjectPath, Place
 from capro.regular_files import open_descriptor
 
 BLOCK = 8 << 20
-NEAR = 16 << 10  # bytes that a local file is asked for at least
+NEAR, FAR = 16 << 10, 1 << 20  # bytes that a local file is asked for at least, and where members are small
 
 
 class Ranges:
@@ -35,19 +35,25 @@ class Ranges:
 
 
 class Descriptor(Ranges):
-    """An open file of this machine; headers and texts that lie near each other are one call of the system."""
+    """An open file of this machine; headers and texts that lie near each other are one call of the system.
+
+    Where one piece is passed and the next one follows, twice as much is asked for: each call gives up Python's lock,
+    and may wait for threads that decode.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.length = os.fstat(descriptor).st_size
-        self._begin, self._held = 0, b""
+        self._begin, self._held, self._piece = 0, b"", NEAR
 
     def read(self, size: int, at: int) -> bytes:
         if size > NEAR // 2:
             return os.pread(self._descriptor, size, at)
         begin = at - self._begin
         if begin < 0 or begin + size > len(self._held):
-            self._begin, self._held, begin = at, os.pread(self._descriptor, NEAR, at), 0
+            follows = 0 <= begin < len(self._held) + NEAR
+            self._piece = min(2 * self._piece, FAR) if follows else NEAR
+            self._begin, self._held, begin = at, os.pread(self._descriptor, self._piece, at), 0
         return self._held[begin : begin + size]
 
 
