@@ -255,6 +255,80 @@ def test_at_phone_width(browser: Any, review: Review) -> None:
     seen.context.close()
 
 
+CONTRAST = """
+() => {
+  const light = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).map((part) => part / 255)
+      .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor;
+      if (!/(, 0\\)|transparent)$/.test(colour)) return colour;
+    }
+    return getComputedStyle(document.documentElement).backgroundColor;
+  };
+  const found = [];
+  for (const node of document.querySelectorAll("main *, header *, nav *, footer *")) {
+    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+    if (!own || !node.checkVisibility() || node.disabled) continue;
+    const [one, two] = [light(getComputedStyle(node).color), light(behind(node))].sort((a, b) => b - a);
+    const ratio = (one + 0.05) / (two + 0.05);
+    if (ratio < 4.5) found.push(`${node.className} "${node.textContent.trim().slice(0, 30)}" ${ratio.toFixed(2)}`);
+  }
+  return found;
+}
+"""
+PAGES = ("/", "/classes", "/class/0", "/progress", "/sample/0")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_readable_on_a_wide_screen_in_light_and_dark(browser: Any, review: Review, scheme: str) -> None:
+    seen = Watched(browser, review.link, viewport={"width": 1600, "height": 900}, color_scheme=scheme)
+    for path in PAGES:
+        page = seen.go(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1600, path
+        assert page.evaluate(CONTRAST) == [], path  # as WCAG asks of text
+    dark = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every((part) => part < 80)"
+    assert page.evaluate(dark) == (scheme == "dark")
+    tiles = [box.bounding_box() for box in seen.go("/").locator("#grid > .tile").all()]
+    assert sum(box["y"] == tiles[0]["y"] for box in tiles) >= 5  # the width is used
+    assert seen.complaints == []
+    seen.context.close()
+
+
+def test_labels_are_added_and_removed_where_there_are_several(browser: Any, tmp_path: Path) -> None:
+    review = Review(make_run(tmp_path, multi=True), work=_other_verdicts).start()
+    seen = Watched(browser, review.link)
+    page, keys = seen.page, seen.page.keyboard
+    row = int(page.locator("#grid > .tile").first.get_attribute("data-row"))
+    new = next(name for name in CLASSES if name not in review.desk.table.labels(row, before=False))
+    keys.press("+")
+    page.wait_for_selector("#labels[open]")
+    assert "Add which label?" in page.locator("#labels").inner_text()
+    keys.type(new)
+    keys.press("Enter")
+    seen.saved(1)
+    said = review.desk.said[row]
+    assert (said.yes, said.no, said.whole) == ((new,), (), False)  # of one label; nothing of the others
+    assert new in page.locator("#grid > .tile").first.inner_text()
+    page.locator("#grid > .tile .title").first.click()
+    keys.press("-")
+    page.wait_for_selector("#labels[open]")
+    keys.type(new)
+    keys.press("Enter")
+    seen.until(f"document.querySelector('#grid > .tile').innerText.includes('\u2212 {new}')")
+    assert (review.desk.said[row].yes, review.desk.said[row].no) == ((), (new,))
+    page = seen.go(f"/sample/{row}")
+    page.locator("[data-verb=add]").click()
+    page.wait_for_selector("#labels[open]")
+    keys.press("Escape")
+    assert seen.complaints == []
+    seen.context.close()
+    review.stop()
+
+
 def test_two_browsers_see_each_other(browser: Any, review: Review) -> None:
     one, two = (Watched(browser, review.link) for _ in range(2))
     one.page.keyboard.press("d")

@@ -226,7 +226,10 @@ export function chosenLabel(title) {
   const choose = (name) => { answer(name); dialog.close(); };
   const draw = () => {
     const asked = input.value.trim().toLowerCase();
-    const rank = (name) => { const place = name.toLowerCase().indexOf(asked); return place < 0 ? Infinity : place; };
+    const rank = (name) => { // the name itself first, then names that begin so
+      const place = name.toLowerCase().indexOf(asked);
+      return place < 0 ? Infinity : name.length === asked.length ? -1 : place;
+    };
     found = names.filter((name) => rank(name) < Infinity).sort((a, b) => rank(a) - rank(b)).slice(0, 12);
     at = Math.min(at, Math.max(0, found.length - 1));
     list.replaceChildren(...found.map((name, number) => {
