@@ -1,6 +1,7 @@
 """The paper's order with an encoder that learns: vanilla, MoPro, and CAPro with and without its parts.
 
-    python benchmarks/full_training.py                        small ResNet from scratch, 32 px, two seeds
+    python benchmarks/full_training.py                        a small ResNet from scratch, 32 px, two seeds
+    python benchmarks/full_training.py --net tiny             the same with half its channels: a quarter of the time
     python benchmarks/full_training.py --net lite0            EfficientNet-Lite0 from its ImageNet weights, 64 px
     python benchmarks/full_training.py --rows Vanilla MoPro   some rows
 
@@ -31,11 +32,13 @@ from capro.run.artefacts import BASELINE_HISTORY, HISTORIES
 from capro.run.directory import Run
 from variants import arguments, bench_of, truth_of
 
+SCRATCH = (
+    "views.size=32", "views.crop_scale=0.5", "pretrain.epochs=24", "train.epochs=10", "pretrain.lr=0.1",
+    "train.lr=0.05", "train.correct_after=2", "train.frozen_epochs=1",
+)  # fmt: skip
 NETS = {
-    "small": (
-        "net.backbone=small", "views.size=32", "views.crop_scale=0.5", "pretrain.epochs=24", "train.epochs=10",
-        "pretrain.lr=0.1", "train.lr=0.05", "train.correct_after=2", "train.frozen_epochs=1",
-    ),
+    "small": ("net.backbone=small", *SCRATCH),
+    "tiny": ("net.backbone=tiny", *SCRATCH),
     "lite0": (
         "net.backbone=lite0", "views.size=64", "views.crop_scale=0.5", "pretrain.epochs=6", "train.epochs=4",
         "pretrain.lr=0.02", "train.lr=0.01", "train.correct_after=1", "train.frozen_epochs=1",

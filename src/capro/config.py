@@ -144,7 +144,7 @@ class NetSettings(Section):
 
     backbone: str = setting(
         "resnet50",
-        "encoder: small, resnet18, resnet50, lite0, lite1, lite2, or a Hugging Face name or folder",
+        "encoder: small, tiny, resnet18, resnet50, lite0, lite1, lite2, or a Hugging Face name or folder",
     )
     weights: str | None = setting(
         None, "safetensors file with the encoder's weights, ours or torchvision's, or a Hugging Face name"

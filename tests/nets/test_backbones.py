@@ -82,7 +82,15 @@ def test_small_learns_and_every_weight_takes_part() -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in backbone.parameters())
 
 
-@pytest.mark.parametrize("name", ["small", "resnet18"])
+def test_tiny_is_small_with_half_the_channels() -> None:
+    small, tiny = (
+        cost(load_backbone(name, image_size=32), torch.zeros(2, 3, 32, 32)) for name in ("small", "tiny")
+    )
+    assert 0.22 < tiny.gflops / small.gflops < 0.3
+    assert load_backbone("tiny", image_size=32).dim == 128
+
+
+@pytest.mark.parametrize("name", ["small", "tiny", "resnet18"])
 def test_batch_norm_is_the_standard_one(name: str) -> None:
     backbone = load_backbone(name, image_size=32)
     x = torch.randn(4, 3, 32, 32)

@@ -6,6 +6,7 @@ BUILT_IN_SIZES = {
     "resnet50": 224,
     "resnet18": 224,
     "small": 64,
+    "tiny": 64,
     **{f"lite{number}": 224 for number in range(3)},
 }
 

@@ -17,7 +17,7 @@ CHOSEN = {
     "multi": "small-multi",
 }  # by the labels; pretrained networks that stay as they are
 ABOUT_DATA = {"seed", "data", "scan"}  # what another preset leaves as it is
-LEARNS_FAST = "small"  # the one backbone that a CPU can train
+LEARNS_FAST = ("small", "tiny")  # the backbones that a CPU can train
 
 Resolve = Callable[[Mapping[str, Any], str | None], Settings]  # from values below the preset, and the preset
 
@@ -62,7 +62,7 @@ def slow(settings: Settings) -> str:
     """A warning where a network is to be trained and there is no GPU; empty otherwise."""
     import torch
 
-    if settings.net.mode == "frozen" or settings.net.backbone == LEARNS_FAST:
+    if settings.net.mode == "frozen" or settings.net.backbone in LEARNS_FAST:
         return ""
     epochs = settings.pretrain.epochs + settings.train.epochs
     if torch.accelerator.is_available() or not epochs:

@@ -270,7 +270,7 @@ $("#another").onclick = async () => {
   $("#another-link").textContent = `${link} (works once)`;
 };
 $("#apply").onclick = async () => {
-  const yes = await confirmed("Apply your decisions?", "The stages that depend on them are done again: with a frozen encoder that takes seconds. You can continue to decide in the meantime.");
+  const yes = await confirmed("Apply your decisions?", "The stages that depend on them are done again: with a frozen encoder that takes less than a minute for some thousand samples. You can continue to decide in the meantime.");
   if (!yes) return;
   const { started } = await send("/apply");
   applied ||= started !== undefined; // false: it works already
