@@ -72,7 +72,7 @@ def scan_sources(
         if engine.remote:
             checked = _check_elsewhere(rows, sources, engine, settings, threads)
         else:
-            checked = _check_all(rows, sources, pool, settings)
+            checked = _check_all(rows, sources, pool, settings, threads)
         ledger = _Ledger(task, settings, unlabelled)
         write_manifest(path, ledger.records(checked, progress), task=task, sources=sources)
     manifest = Manifest.load(path)
@@ -157,16 +157,25 @@ def _check_all(
     sources: Sequence[Source],
     pool: ThreadPoolExecutor,
     settings: ScanSettings,
+    threads: int,
 ) -> Iterator[Checked]:
-    """Rows with what was found in their images, in order."""
-    waiting: deque[Future[Checked]] = deque()
+    """Rows with what was found in their images, in order.
+
+    A thread takes several rows: handing over each alone costs as much as decoding a small picture.
+    """
+    at_once = max(1, IN_FLIGHT // 2 // threads)
+
+    def check(some: Sequence[tuple[int, Row]]) -> list[Checked]:
+        return [_check(number, row, sources[number], settings) for number, row in some]
+
+    waiting: deque[Future[list[Checked]]] = deque()
     try:
-        for number, row in rows:
-            waiting.append(pool.submit(_check, number, row, sources[number], settings))
-            if len(waiting) >= IN_FLIGHT:
-                yield waiting.popleft().result()
+        for some in blocks(rows, at_once):
+            waiting.append(pool.submit(check, some))
+            if len(waiting) * at_once >= IN_FLIGHT:
+                yield from waiting.popleft().result()
         while waiting:
-            yield waiting.popleft().result()
+            yield from waiting.popleft().result()
     finally:
         for future in waiting:  # after Ctrl-C their results are not needed
             future.cancel()
@@ -200,7 +209,7 @@ def _check_block(
         if os.path.isabs(sources[number].root):  # not the name of a hub data set
             see_folder(Path(sources[number].root))
     with ThreadPoolExecutor(threads) as pool:
-        return [found for _, _, found in _check_all(rows, sources, pool, settings)]
+        return [found for _, _, found in _check_all(rows, sources, pool, settings, threads)]
 
 
 def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Checked:
