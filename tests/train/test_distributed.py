@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from capro.export.cleaned import export_data
 from capro.run.directory import Run
 from tests import tiny
 from tests.train.toys import Toy
@@ -120,3 +121,18 @@ def test_the_whole_pipeline_runs_under_two_ranks(tmp_path):
     assert len(pd.read_parquet(run.folder("clean") / "verdicts.parquet")) == 27
     assert not list(path.rglob("checkpoints"))
     assert not list(path.rglob("*.tmp*"))
+    exported(run, tmp_path)
+
+
+def exported(run: Run, folder: Path) -> None:
+    """Ranks write the export that one process writes; one of them says so."""
+    one, two = folder / "one", folder / "two"
+    export_data(run, one, to="webdataset")
+    done = launch("-m", "--", "capro", "export", str(run.path), "--to", "webdataset", "--out", str(two))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("samples in") == 1
+    names = sorted(str(path.relative_to(one)) for path in one.rglob("*") if path.is_file())
+    assert names == sorted(str(path.relative_to(two)) for path in two.rglob("*") if path.is_file())
+    assert any(name.endswith(".tar") for name in names)
+    for name in names:
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
