@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from typer.main import get_command
@@ -20,6 +21,7 @@ from capro import config, stages
 from capro.cli import app, main, program
 from capro.data.manifest import manifest_of
 from capro.errors import DataError, RankError
+from capro.run import processes
 from capro.run.directory import Run
 from capro.stages import PLAN
 from tests.data.corpus import png
@@ -146,10 +148,19 @@ def test_interrupt_exits_with_130_and_leaves_nothing_partial(tmp_path: Path) -> 
     assert list((tmp_path / "run" / "scan").iterdir()) == []
 
 
+class Left(Exception):
+    """A rank has left without what Python does at its end."""
+
+
 @pytest.fixture
 def main_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
+
+    def leave(code: int) -> NoReturn:
+        raise Left(code)
+
+    monkeypatch.setattr(processes, "leave", leave)  # which would end the tests
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -159,9 +170,9 @@ def test_a_launcher_that_ends_a_rank_gets_a_sentence(
     main_rank: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(program, "app", lambda **_: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(Left) as caught:
         main()
-    assert caught.value.code == 128 + signal.SIGTERM
+    assert caught.value.args == (128 + signal.SIGTERM,)
     error, hint = capsys.readouterr().err.splitlines()
     assert error.startswith("error: ended by the launcher")
     assert hint == "hint: give the same command again: it continues where it stopped"
@@ -175,10 +186,18 @@ def test_what_another_rank_tells_is_not_printed_again(
         raise RankError("rank 1: the disk is full", rank=1)
 
     monkeypatch.setattr(program, "app", app)
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(Left) as caught:
         main()
-    assert caught.value.code == 2
+    assert caught.value.args == (2,)
     assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_has_finished_leaves_at_once(main_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of the process group that lives on has aborted finished ranks while Python ended."""
+    monkeypatch.setattr(program, "app", lambda **_: None)
+    with pytest.raises(Left) as caught:
+        main()
+    assert caught.value.args == (0,)
 
 
 def test_version_and_config_show() -> None:
