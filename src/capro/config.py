@@ -295,6 +295,9 @@ class BaselineSettings(Section):
     verified: str | None = setting(
         None, "table with true labels of some training samples, for cleannet and mentornet"
     )
+    mopro_start: Share = setting(
+        11 / 90, "share of the epochs after which mopro corrects labels; 11 of 90 in its released code"
+    )
 
 
 class PlusSettings(Section):

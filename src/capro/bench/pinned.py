@@ -25,9 +25,9 @@ PAPER = (
 
 # What a preset may decide, for all rows alike: the encoder and its input, the schedule, and what the paper itself
 # chooses by data set (k, gamma, Q, when encoders learn and correction starts) or by length of training (momenta).
-# docs/bench.md lists them for readers. `baselines.verified` is the user's, for the rows that learn from it.
+# docs/bench.md lists them for readers. `baselines` are the user's, for the rows that have them.
 PRESETS_DECIDE = (
-    "seed", "data.*", "scan.*", "views.*", "plus.*", "log.*", "baselines.verified",
+    "seed", "data.*", "scan.*", "views.*", "plus.*", "log.*", "baselines.*",
     "net.backbone", "net.weights", "net.mode", "net.frozen_views", "net.precision", "net.runtime", "net.embedding_dim",
     "net.tau",
     "*.epochs", "*.batch_size", "*.lr", "*.warmup_epochs", "*.momentum", "*.weight_decay",

@@ -101,6 +101,10 @@ def test_the_losses_of_a_late_epoch_are_those_of_the_paper() -> None:
 def test_correction_begins_at_an_eighth_of_the_epochs() -> None:
     work = ToyWork(overrides=("pretrain.epochs=90", "train.correct_after=3"))
     assert mopro.training_settings(work.run.settings).correct_after == 11
+    before = mopro.own_settings(work.run.settings)
+    later = ToyWork(overrides=("pretrain.epochs=90", "train.correct_after=3", "baselines.mopro_start=0.5"))
+    assert mopro.training_settings(later.run.settings).correct_after == 45
+    assert mopro.own_settings(later.run.settings) != before  # the row is trained again
 
 
 def test_without_key_views_it_is_refused() -> None:

@@ -7,7 +7,7 @@ Of the paper only the abstract could be found here; this follows the authors' re
   there is no projection loss, no text, no anchor and no reference.
 - Prototypes begin as zero vectors. In the first epoch they become moving averages of the embeddings by
   web label, in batch order, of unit norm after each batch; L_pro begins with the second epoch.
-- From about an eighth of the epochs on (11 of 90) the pseudo-label rule decides with
+- From about an eighth of the epochs on (11 of 90; `baselines.mopro_start`) the pseudo-label rule decides with
   o = alpha p + (1 - alpha) r: argmax o where max o > gamma; else the web label where o_y > 1/C; else the
   sample leaves L_cls and L_pro, and polishes no prototype. It stays in L_ins.
 
@@ -17,7 +17,7 @@ Left out: training the classifier again on the cleaned set, which the released c
 Different: alpha, gamma, momenta, queue and weights are those of `train`, so that the rows of a table share
 them; the queue begins with real keys (theirs with random vectors).
 With data of a few batches an eighth of the epochs is a few steps: networks that know nothing then decide, and
-may make all samples one class.
+may make all samples one class. With `baselines.mopro_start` they learn for longer.
 For several labels, which the MoPro paper does not treat, prototypes and rule are the per-class ones of
 the CAPro paper.
 """
@@ -36,7 +36,6 @@ from capro.train.batches import Batch
 from capro.train.judgement import Judge
 from capro.train.prototype_learning import PrototypeLearning
 
-CORRECT_FROM = 11 / 90  # of the epochs: 11 of 90 in the released code
 SHARED = (
     "alpha", "gamma", "key_momentum", "lambda_ins", "lambda_pro", "prototype_momentum", "queue",
 )  # fmt: skip
@@ -54,16 +53,17 @@ class MomentumPrototypes(PrototypeLearning):
 
 def own_settings(settings: Settings) -> dict[str, Any]:
     """The settings of step 2 that decide it too."""
-    return {"train": settings.train.model_dump(include=set(SHARED))}
+    start = settings.baselines.model_dump(include={"mopro_start"}, exclude_defaults=True)
+    return {"train": settings.train.model_dump(include=set(SHARED)), **start}
 
 
 def training_settings(settings: Settings) -> TrainSettings:
     """Step 1's schedule with MoPro's objective."""
-    epochs = settings.pretrain.epochs
+    epochs, start = settings.pretrain.epochs, settings.baselines.mopro_start
     schedule = settings.pretrain.model_dump(exclude={"lambda_prj"})
     shared = settings.train.model_dump(include=set(SHARED))
     return TrainSettings(
-        **schedule, **shared, correct_after=max(1, round(CORRECT_FROM * epochs)), frozen_epochs=0,
+        **schedule, **shared, correct_after=max(1, round(start * epochs)), frozen_epochs=0,
         policy="mopro", reference="none", lambda_prj=0.0, lambda_bts=0.0, text_weight=0.0, update_every=1,
     )  # fmt: skip
 
