@@ -153,6 +153,14 @@ def test_product_row_has_the_settings_as_given_and_others_the_papers(data: Path,
     assert "| capro, preset x |" in (tmp_path / "tables" / "main.md").read_text()
 
 
+def test_the_open_set_has_key_views_though_the_preset_needs_none(data: Path, tmp_path: Path) -> None:
+    """Method plus caches no key views; rows of the paper need them."""
+    novel = tmp_path / "novel.txt"
+    novel.write_text("lime\n")
+    work = Bench(tmp_path, tiny.settings(data, "method=plus", "net.mode=frozen"), (0,), novel=novel)
+    assert bench(work, "openset", rows=["CAPro"])["rows"]["CAPro"]["figures"]
+
+
 def test_a_second_test_set_has_columns_of_its_own(data: Path, tmp_path: Path) -> None:
     """Its pictures show the next class's colour: its figures are lower than those of the first."""
     swapped = tiny.write_data(tmp_path / "elsewhere", train=3, test=0, noise=3) / "train"

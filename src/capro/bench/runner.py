@@ -23,7 +23,7 @@ from capro.bench.novelty import (
     open_figures,
     points,
 )
-from capro.bench.pinned import row_settings
+from capro.bench.pinned import PAPER, row_settings
 from capro.bench.store import SharedRun, only_one
 from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown, suffixes
 from capro.config import Settings, TrainSettings
@@ -206,7 +206,9 @@ def _written(work: Bench, table: Table, files: dict[str, str]) -> dict[str, Any]
 
 def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[str, float], Curves]:
     """A row of the open-set table: the same pipeline on the known classes alone."""
-    base = work.run_of(table.name, "all classes", (), seed)
+    base = work.run_of(
+        table.name, "all classes", PAPER, seed
+    )  # its features have key views, whatever the preset
     PLAN.do(base, "scan", watch=work.watch)
     if base.settings.net.mode == "frozen":
         PLAN.do(base, "features", watch=work.watch)
