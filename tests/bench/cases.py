@@ -13,7 +13,9 @@ from tests import squares
 def prepare(base: Path, *overrides: str, multi: bool = False) -> Run:
     """A tiny run after step 1; all training samples are verified."""
     data = squares.write_data(base / "data", multi=multi)
-    own = (f"baselines.verified={data / 'train_truth.csv'}", "pretrain.epochs=12")
+    # three steps an epoch: believed after one epoch, MoPro's networks that know nothing would decide
+    mopro = "baselines.mopro_start=0.5"
+    own = (f"baselines.verified={data / 'train_truth.csv'}", "pretrain.epochs=12", mopro)
     run = Run.create(base / "run", squares.settings(data, *own, *overrides, multi=multi))
     PLAN.do(run, "scan", "pretrain")
     return run

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from capro import config
-from capro.bench.baselines import BASELINES, baseline, cleannet, mentornet, mopro, vsgraph
+from capro.bench.baselines import BASELINES, baseline, cleannet, mentornet, vsgraph
 from capro.bench.baselines.objectives import SmallLoss
 from capro.bench.baselines.stages import baseline_stage
 from capro.bench.baselines.work import Work
@@ -26,8 +26,6 @@ from tests.bench.cases import prepare
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, steps in ((cleannet, 40), (vsgraph, 40), (mentornet, 40)):
         monkeypatch.setattr(module, "STEPS", steps)
-    # three steps an epoch: believed after one epoch, networks that know nothing would decide
-    monkeypatch.setattr(mopro, "CORRECT_FROM", 0.5)
 
 
 @pytest.fixture(scope="module")
