@@ -206,9 +206,8 @@ def _written(work: Bench, table: Table, files: dict[str, str]) -> dict[str, Any]
 
 def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[str, float], Curves]:
     """A row of the open-set table: the same pipeline on the known classes alone."""
-    base = work.run_of(
-        table.name, "all classes", PAPER, seed
-    )  # its features have key views, whatever the preset
+    # as the rows: its features have key views, whatever the preset
+    base = work.run_of(table.name, "all classes", PAPER, seed)
     PLAN.do(base, "scan", watch=work.watch)
     if base.settings.net.mode == "frozen":
         PLAN.do(base, "features", watch=work.watch)
