@@ -3,6 +3,7 @@
     python benchmarks/step.py                   C = 1000, Q = 8192, one label
     python benchmarks/step.py --multi-label     C = 81, Q = 2048
     python benchmarks/step.py --profile         what step 2 spends its time on
+    python benchmarks/step.py --layout          lite0 at 64 px, forwards and backwards: channels last against first
 
 Small ResNet at 64 px, one run. Input tensors are ready: this times arithmetic, not decoding. Every
 figure is a ratio of two things timed alternately in this run; the median over rounds is printed.
@@ -160,13 +161,30 @@ def medians(parts: dict[str, Callable[[], None]], rounds: int) -> dict[str, floa
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
+def layouts(batch: int) -> dict[str, Callable[[], None]]:
+    """Forwards and backwards through EfficientNet-Lite0: as capro runs it, and with channels first."""
+    backbone = load_backbone("lite0", image_size=64).train()
+    images = torch.rand(batch, 3, 64, 64)
+    ways = {
+        "channels last": backbone,
+        "channels first": lambda x: backbone.body.net.extract_features(x).mean((2, 3)),  # type: ignore[union-attr, operator]
+    }
+    return {name: lambda way=way: way(images).sum().backward() for name, way in ways.items()}  # type: ignore[misc]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--multi-label", action="store_true")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--profile", action="store_true", help="print operations instead of ratios")
+    parser.add_argument("--layout", action="store_true", help="time the memory layouts of an encoder instead")
     args = parser.parse_args()
+    if args.layout:
+        median = medians(layouts(args.batch), args.rounds)
+        share = median["channels last"] / median["channels first"]
+        print(f"lite0 at 64 px, batch {args.batch}: channels last / channels first: {share:.2f} (limit 0.8)")
+        return int(share > 0.8)
     work = Work(multi_label=args.multi_label, batch=args.batch)
     parts = work.parts()
     if args.profile:

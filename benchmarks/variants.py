@@ -45,7 +45,7 @@ def arguments(description: str | None, *, data: Sequence[str], seeds: int) -> ar
     """The options that the accuracy benchmarks share."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--data", default=data[0], choices=data)
-    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--seeds", type=int, default=seeds, help="how many, from the settings' seed on")
     parser.add_argument("--set", action="append", default=[], help="override a setting")
     parser.add_argument("--runs", type=Path, default=RUNS, help="where stores and runs are kept")
     return parser
@@ -62,7 +62,7 @@ def bench_of(name: str, runs: Path, overrides: Sequence[str] = (), *, seeds: int
     data = [f"data.source={source}", f"data.classes={source / 'classes.yaml'}"]
     settings = config.load(preset_name=PRESETS[name], overrides=[*data, *overrides])
     watch = Lines(lambda text: print(text, file=sys.stderr, flush=True), stages=False, warnings=False)
-    return Bench(folder, settings, range(seeds), watch=watch)
+    return Bench(folder, settings, range(settings.seed, settings.seed + seeds), watch=watch)
 
 
 def truth_of(bench: Bench) -> Path:

@@ -173,7 +173,8 @@ class _Lite(nn.Module):
         self.net = net
 
     def forward(self, images: Tensor) -> Tensor:
-        maps: Tensor = self.net.extract_features(images)
+        x = images.contiguous(memory_format=torch.channels_last)  # learning takes half the time on a CPU
+        maps: Tensor = self.net.extract_features(x)
         return maps.mean((2, 3))  # (b, 1280, h, w) -> (b, 1280)
 
 
