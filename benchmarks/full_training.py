@@ -5,13 +5,13 @@
     python benchmarks/full_training.py --net lite0            EfficientNet-Lite0 from its ImageNet weights, 64 px
     python benchmarks/full_training.py --rows Vanilla MoPro   some rows
 
-On queryweb32 (a frozen encoder cannot show what the paper claims for bootstrapping and enhancement). Every row is
-the paper's method (`capro.bench.pinned`) under one schedule, all weights learn, the last epoch counts. Step 1 is
-done once a seed, and is the row Vanilla; MoPro and "Vanilla, epochs of both steps" are one training each, as long as
-steps 1 and 2 of CAPro together, so that nobody gains by learning for longer. It takes hours on two cores: stopped at any time, the same command goes on at its last checkpoint,
-and the table of what is there is printed at the end of each row, with the losses of the first and the last epoch of
-each training: by them a reader judges whether it has converged. All epochs are in `history.json` of the stage, below
-`runs/TABLE/ROW/seedN`. `train_truth` only measures.
+On queryweb32 (a frozen encoder cannot show what the paper claims for bootstrapping and enhancement). Every row is the
+paper's method (`capro.bench.pinned`) under one schedule, all weights learn, the last epoch counts. Step 1 is done once
+a seed, and is the row Vanilla; MoPro and "Vanilla, epochs of both steps" are one training each, as long as steps 1 and
+2 of CAPro together, so that nobody gains by learning for longer. It takes hours on two cores: stopped at any time, the
+same command goes on at its last checkpoint, and the table of what is there is printed at the end of each row, with the
+losses of the first and the last epoch of each training: by them a reader judges whether it has converged. All epochs
+are in `history.json` of the stage, below `runs/TABLE/ROW/seedN`. `train_truth` only measures.
 """
 
 from __future__ import annotations
