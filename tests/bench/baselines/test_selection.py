@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capro.bench.baselines import selection
-from capro.bench.baselines.objectives import sample_losses, smallest
+from capro.bench.baselines.coteaching import smallest
+from capro.bench.baselines.objectives import sample_losses
 from capro.errors import ConfigError
 from capro.train.tasks import MultiLabel, SingleLabel
 

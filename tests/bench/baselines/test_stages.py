@@ -11,7 +11,7 @@ import torch
 
 from capro import config
 from capro.bench.baselines import BASELINES, baseline, cleannet, mentornet, vsgraph
-from capro.bench.baselines.objectives import SmallLoss
+from capro.bench.baselines.coteaching import SmallLoss
 from capro.bench.baselines.stages import baseline_stage
 from capro.bench.baselines.work import Work
 from capro.errors import ConfigError, DataError
@@ -101,7 +101,9 @@ def test_the_two_networks_of_co_teaching_start_apart(
                 assert torch.equal(value, start[name.removeprefix("key_")])
 
 
-PUBLISHED = ("cleannet", "curriculumnet", "mentornet", "mile", "mopro", "sinet", "somnet", "vsgraph")
+PUBLISHED = (
+    "cleannet", "coteaching", "curriculumnet", "mentornet", "mile", "mopro", "ncr", "scc", "sinet", "somnet", "vsgraph",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -1,23 +1,21 @@
 """MILe: multi-label iterated learning (Rajeswar et al., "Multi-label Iterated Learning for Image Classification with
 Label Ambiguity", CVPR 2022).
 
-Of the paper only abstract and summaries could be found here, and its code is not in the stores that were searched: a
-picture with one label may show several classes. Generations of teacher and student networks with binary predictions
-(sigmoids) build the missing labels, and two bottlenecks keep noise out: hard multi-label predictions are handed on, and
-each generation lasts only some steps. What follows is from memory of the paper where the abstract is silent:
+Of the paper only abstract and summaries could be found here; this follows the authors' released code. A picture
+with one label may show several classes: predictions are binary (sigmoids), and generations of one network build the
+missing labels. Two bottlenecks keep noise out: hard multi-label predictions are handed on, and a generation lasts
+only some steps.
 
-- A generation: the teacher begins as a copy of the student and learns k_t steps from the web labels, by binary
-  cross-entropy over all classes. Then the student learns k_s steps from the teacher's pseudo-labels, the classes whose
-  sigmoid is above rho.
-- The last student is the result.
+- The network learns k_1 steps from the web labels, by binary cross-entropy summed over classes, as a teacher. A
+  copy of it stays behind.
+- Then the same network, as a student, learns k_2 steps from the copy's pseudo-labels, the classes whose sigmoid is
+  above rho = 0.5. It is the next teacher. And so on; the last student is the result.
+- k_1 and k_2 are a hundredth of all steps each, 2000 of 200,000 there.
 
-rho is 0.25 (from memory), and twice chance at least: with four classes 0.25 is chance, and labels would spread from
-generation to generation. k_t and k_s are ours: a generation is one epoch, half of it the teacher's. Both networks
-together take as many steps as vanilla, so each takes half of them. Different: the pseudo-labels of a sample without any
-class above rho are its web label, so that no sample is labelled as nothing. Losses are summed over classes, so
-that the rate of step 1 fits.
-One label only: the paper treats pictures with one label. What is reported are softmax scores, which are in the order of
-the sigmoids.
+So it takes as many steps as vanilla. Different: the pseudo-labels of a sample without any class above rho are its
+web label, so that no sample is labelled as nothing; and the start is that of step 1, theirs are self-supervised
+weights. One label only: the paper treats pictures with one label. What is reported are softmax scores, which are in
+the order of the sigmoids.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from capro.bench.baselines.work import Made, Work
@@ -36,7 +34,8 @@ from capro.train.objective import rows_of
 from capro.train.tasks import Task
 from capro.train.web_labels import WebLabels
 
-RHO = 0.25  # a class is handed on above this probability, where that is twice chance
+RHO = 0.5  # a class is handed on above this probability
+TURNS = 100  # of teacher and student together
 
 
 def pseudo_labels(logits: Tensor, web: Tensor, *, rho: float) -> Tensor:
@@ -62,42 +61,33 @@ def binary_loss(logits: Tensor, target: Tensor, *, count: float) -> Tensor:
 
 
 class IteratedLearning(WebLabels):
-    """Teacher and student take turns within each epoch.
+    """One network, teacher and student in turns.
 
     Args:
-        student: Networks; what is reported.
+        net: Networks; what is reported.
         task: One label.
         labels: Web labels, (n,).
         ranks: The ranks.
-        steps: Of an epoch: the first half is the teacher's.
+        steps: Of an epoch.
+        turn: Steps of a teacher, and of a student.
         rho: Threshold of pseudo-labels.
     """
 
     def __init__(
-        self, student: Siamese, task: Task, labels: Tensor, ranks: Ranks, *, steps: int, rho: float
+        self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, *, steps: int, turn: int, rho: float
     ) -> None:
-        super().__init__(student, task, labels, ranks, lambda_prj=0.0)
-        self._teacher, self._half, self._rho = copy.deepcopy(student), max(1, steps // 2), rho
-
-    def parameters(self) -> list[nn.Parameter]:
-        teacher = self._teacher
-        return [*super().parameters(), *teacher.encoder.parameters(), *teacher.heads.parameters()]
-
-    def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
-        super().begin_epoch(epoch, resumed=resumed)
-        if not resumed:
-            self._teacher.load_state_dict(self.net.state_dict())
+        super().__init__(net, task, labels, ranks, lambda_prj=0.0)
+        self._teacher = copy.deepcopy(net).requires_grad_(False).eval()
+        self._steps, self._turn, self._rho = steps, turn, rho
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        web = functional.one_hot(rows_of(self._labels, batch.samples), self._task.classes)
+        target = functional.one_hot(rows_of(self._labels, batch.samples), self._task.classes)
+        turn, begun = divmod(batch.epoch * self._steps + batch.step, self._turn)
+        if turn % 2:  # the student's
+            if not begun:
+                self._teacher.load_state_dict(self.net.state_dict())
+            target = pseudo_labels(_logits(self._teacher, batch), target, rho=self._rho)
         share = len(batch.everyone) / self._ranks.count
-        teaching = batch.step < self._half
-        self._teacher.train(teaching)
-        self.net.train(not teaching)
-        if teaching:
-            return {"cls": binary_loss(_logits(self._teacher, batch), web, count=share)}
-        with torch.no_grad():
-            target = pseudo_labels(_logits(self._teacher, batch), web, rho=self._rho)
         return {"cls": binary_loss(_logits(self.net, batch), target, count=share)}
 
     def state(self) -> dict[str, Tensor]:
@@ -110,10 +100,10 @@ def _logits(net: Siamese, batch: Batch) -> Tensor:
 
 
 def learn(work: Work) -> Made:
-    """Generations of a teacher and a student by step 1's schedule."""
+    """Turns of teacher and student by step 1's schedule."""
     settings, training, net = work.run.settings, work.training, work.net()
-    plan = BatchPlan(len(training.positions), settings.pretrain.batch_size, settings.seed)
-    rho = max(RHO, 2 / len(training.classes))
-    objective = IteratedLearning(net, work.task, training.labels, work.ranks, steps=plan.steps, rho=rho)
+    steps = BatchPlan(len(training.positions), settings.pretrain.batch_size, settings.seed).steps
+    turn = max(1, steps * settings.pretrain.epochs // TURNS)
+    objective = IteratedLearning(net, work.task, training.labels, work.ranks, steps=steps, turn=turn, rho=RHO)
     work.fit(objective, "MILe")
-    return net, {"generations": settings.pretrain.epochs, "rho": rho}
+    return net, {"turn": turn}

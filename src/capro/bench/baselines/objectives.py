@@ -1,4 +1,4 @@
-"""Objectives of baselines for the one loop: web labels with a reference, weighted, and small-loss selection."""
+"""Objectives that several baselines share: web labels with a reference, weighted, and soft labels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from capro.method.losses import classification_loss, reconstruction_loss
-from capro.method.references import Outputs, Provider
+from capro.method.losses import classification_loss, classification_loss_binary
+from capro.method.references import Mixup, Outputs, Provider
 from capro.nets.siamese import Siamese
 from capro.run.fingerprints import seed_for
 from capro.run.ranks import Ranks
@@ -30,21 +30,17 @@ class Referenced(WebLabels):
         ranks: The ranks.
         lambda_prj: Weight of L_prj.
         reference: Who provides references; it must not need the dictionary.
-        weight: Of the reference; 1 is the objective of the providers' own papers, but for NCR.
-        teacher: Whose beliefs are self-labels (SCC); None: the auxiliary classifier's.
+        weight: Of the reference; 1 is the objective of the providers' own papers.
         seed: Of the run.
     """
 
     def __init__(
         self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, *, lambda_prj: float,
-        reference: Provider, weight: float, seed: int, teacher: Siamese | None = None,
+        reference: Provider, weight: float, seed: int,
     ) -> None:  # fmt: skip
         super().__init__(net, task, labels, ranks, lambda_prj=lambda_prj)
         self.weights = {"prj": lambda_prj, "bts": weight}
-        self._reference, self._teacher = reference, teacher
-        self._seed = seed_for(seed, "baseline mixup")
-        if teacher is not None:
-            teacher.eval().requires_grad_(False)
+        self._reference, self._seed = reference, seed_for(seed, "baseline mixup")
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         y = rows_of(self._labels, batch.samples)
@@ -58,9 +54,6 @@ class Referenced(WebLabels):
             if mixture is not None:
                 mixed = self.net.encoder(mixture.inputs(batch.query))
                 extra |= {"mixture": mixture, "p_mixed_logits": self.net.heads.classifier(mixed)}
-        if self._teacher is not None:
-            with torch.no_grad():
-                extra["self_logits"] = self._teacher(batch.query).query.p
         outputs = Outputs(
             p_logits=out.p, q_logits=out.q, v=out.v, z=out.z, labels=y,
             pos_weight=getattr(self._task, "pos_weight", None), **extra,
@@ -70,63 +63,6 @@ class Referenced(WebLabels):
             "prj": self._task.prj(out, y, share, share),
             "bts": self._reference.loss(outputs, count=share).loss,
         }
-
-
-class SmallLoss(WebLabels):
-    """Learn from the samples of a batch whose loss is small: they are probably right.
-
-    With a second network this is Co-teaching (Han et al. 2018): each network learns from the samples
-    that the other one finds easy. The share that is left out grows linearly from 0 to ``noise``: left
-    out too early, whole classes never start to be learnt.
-
-    Args:
-        net: Networks; what is reported.
-        other: A second one with another start, or None.
-        task: One label or several.
-        labels: Web labels.
-        ranks: The ranks.
-        lambda_prj: Weight of L_prj.
-        noise: Share of wrong labels, as estimated.
-        ramp: Epochs until that share is reached.
-    """
-
-    def __init__(
-        self, net: Siamese, other: Siamese | None, task: Task, labels: Tensor, ranks: Ranks, *,
-        lambda_prj: float, noise: float, ramp: int,
-    ) -> None:  # fmt: skip
-        super().__init__(net, task, labels, ranks, lambda_prj=lambda_prj)
-        self._other, self._noise, self._ramp = other, noise, max(1, ramp)
-
-    def parameters(self) -> list[nn.Parameter]:
-        more = [] if self._other is None else self._other.encoder.parameters()
-        heads = [] if self._other is None else self._other.heads.parameters()
-        return [*super().parameters(), *more, *heads]
-
-    def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
-        super().begin_epoch(epoch, resumed=resumed)
-        if self._other is not None:
-            self._other.train()
-
-    def terms(self, batch: Batch) -> dict[str, Tensor]:
-        y = rows_of(self._labels, batch.samples)
-        left_out = self._noise * min(1.0, batch.epoch / self._ramp)
-        nets = [self.net] if self._other is None else [self.net, self._other]
-        outs = [net(batch.query).query for net in nets]
-        easy = [smallest(sample_losses(self._task, out.p, y), left_out) for out in outs]
-        easy.reverse()  # each learns from the other's choice; alone, from its own
-        share = len(batch.everyone) / self._ranks.count
-        cls, prj = torch.zeros(()), torch.zeros(())
-        for out, rows in zip(outs, easy, strict=True):
-            count = float(len(rows))
-            cls = cls + self._task.cls(out.p[rows], y[rows], count)
-            prj = prj + reconstruction_loss(out.v_rec, out.v, count=share)
-            prj = prj + self._task.cls(out.q[rows], y[rows], count)
-        return {"cls": cls, "prj": prj}
-
-    def state(self) -> dict[str, Tensor]:
-        if self._other is None:
-            return {}
-        return {f"other.{name}": tensor for name, tensor in self._other.state_dict().items()}
 
 
 class WeightedLabels(WebLabels):
@@ -155,6 +91,54 @@ class WeightedLabels(WebLabels):
         return {"cls": classification_loss(logits, y, weight=weights, count=share)}
 
 
+class SoftLabels(WebLabels):
+    """Cross-entropy with soft labels in which samples count more or less: mean of w_i CE(t_i, p_i).
+
+    Args:
+        net: Networks.
+        task: One label or several.
+        targets: t, one label: distributions; several: probabilities. (n, C).
+        weights: w, (n,).
+        ranks: The ranks.
+        alpha: Inputs and targets of a batch are mixed by Beta(alpha, alpha); None: they are not.
+        seed: Of the run.
+    """
+
+    def __init__(
+        self, net: Siamese, task: Task, targets: Tensor, weights: Tensor, ranks: Ranks, *,
+        seed: int, alpha: float | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(net, task, targets, ranks, lambda_prj=0.0)
+        self._weights, self._seed = weights, seed_for(seed, "baseline mixup")
+        self._mixup = None if alpha is None else Mixup(mixup_alpha=alpha)
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        x, target = batch.query, rows_of(self._labels, batch.samples)
+        weight = rows_of(self._weights, batch.samples)
+        if self._mixup is not None:
+            generator = torch.Generator(x.device)
+            generator.manual_seed(seed_for(self._seed, batch.epoch, batch.step, self._ranks.index))
+            mixture = self._mixup.mix(len(x), generator)
+            x, target = mixture.inputs(x), mixture.inputs(target)
+        logits = self.net.heads.classifier(self.net.encoder(x))
+        share = len(batch.everyone) / self._ranks.count
+        pos_weight = getattr(self._task, "pos_weight", None)
+        if pos_weight is None:
+            return {"cls": classification_loss(logits, target, weight=weight, count=share)}
+        loss = classification_loss_binary(logits, target, pos_weight=pos_weight, weight=weight, count=share)
+        return {"cls": loss}
+
+
+def balanced_weights(labels: Tensor, classes: int) -> Tensor:
+    """Weights by which every class counts alike, of mean 1, (n,) -> (n,).
+
+    >>> balanced_weights(torch.tensor([0, 0, 0, 1]), 3).tolist()
+    [0.6666666865348816, 0.6666666865348816, 0.6666666865348816, 2.0]
+    """
+    weights = 1 / torch.bincount(labels, minlength=classes)[labels]
+    return weights / weights.mean()
+
+
 def sample_losses(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     """Loss of each sample, (b, C) -> (b,), without gradient."""
     logits = logits.detach()
@@ -164,13 +148,3 @@ def sample_losses(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(
         logits, labels.to(logits), pos_weight=weight, reduction="none"
     ).mean(dim=1)
-
-
-def smallest(losses: Tensor, left_out: float) -> Tensor:
-    """Rows of the smallest losses; at least one stays.
-
-    >>> smallest(torch.tensor([3.0, 1.0, 2.0, 9.0]), 0.5).tolist()
-    [1, 2]
-    """
-    kept = max(1, round(len(losses) * (1 - left_out)))
-    return torch.argsort(losses, stable=True)[:kept]

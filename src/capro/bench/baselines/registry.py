@@ -8,12 +8,15 @@ from typing import Any, Literal
 
 from capro.bench.baselines import (
     cleannet,
+    coteaching,
     curriculumnet,
     mcpl,
     mentornet,
     mile,
     mopro,
     multimodal,
+    ncr,
+    scc,
     simple,
     sinet,
     somnet,
@@ -22,8 +25,6 @@ from capro.bench.baselines import (
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
 from capro.method.own_settings import own_settings
-
-NCR_WEIGHT = 0.3  # its authors' public settings for labels from the web, at every share of noise
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,12 @@ class Baseline:
     version: int = 1
 
 
-def _referenced(name: str, unset: float = 1.0) -> Baseline:
+def _referenced(name: str) -> Baseline:
     def own(settings: Settings) -> dict[str, Any]:
         found = own_settings(name, settings.reference.model_dump())
         return {"reference": found} if found else {}
 
-    return Baseline(simple.referenced(name, unset), settings=own)
+    return Baseline(simple.referenced(name), settings=own)
 
 
 def _one_label(several: bool) -> bool:
@@ -69,10 +70,10 @@ BASELINES: dict[str, Baseline] = {
     "smoothing": _referenced("smoothing"),
     "mixup": _referenced("mixup"),
     "bootstrap": _referenced("bootstrap"),
-    "scc": _referenced("scc"),
-    "ncr": _referenced("ncr", NCR_WEIGHT),
-    "coteaching": Baseline(simple.small_loss(2), believes=_one_label, version=2),
-    "smallloss": Baseline(simple.small_loss(1), believes=_one_label),
+    "scc": Baseline(scc.learn, version=2),
+    "ncr": Baseline(ncr.learn, settings=ncr.own_settings, version=2),
+    "coteaching": Baseline(coteaching.learn_from_small_losses(2), believes=_one_label, version=3),
+    "smallloss": Baseline(coteaching.learn_from_small_losses(1), believes=_one_label, version=2),
     "cleanlab": Baseline(simple.cleanlab, believes=lambda _: True),
     "knn": Baseline(simple.knn),
     "cleannet": Baseline(cleannet.learn, several=False, verified="always"),
@@ -82,9 +83,9 @@ BASELINES: dict[str, Baseline] = {
     ),
     "mopro": Baseline(mopro.learn, settings=mopro.own_settings),
     "somnet": Baseline(somnet.learn, several=False),
-    "vsgraph": Baseline(vsgraph.learn, settings=vsgraph.own_settings, reads=("embed",)),
+    "vsgraph": Baseline(vsgraph.learn, settings=vsgraph.own_settings, reads=("embed",), version=2),
     "sinet": Baseline(sinet.learn, reads=("embed",), several=False),
-    "mile": Baseline(mile.learn, several=False),
+    "mile": Baseline(mile.learn, several=False, version=2),
     "mcpl": Baseline(mcpl.learn, believes=lambda _: True, one=False),
     "multimodal": Baseline(multimodal.learn, reads=("embed",)),
 }

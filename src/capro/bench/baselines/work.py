@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from capro.bench.baselines import selection
 from capro.config import Schedule
@@ -120,6 +121,17 @@ class Work:
         inputs = inputs_of(self.run, encoder)
         v = forward_plain(encoder, inputs, positions, width=encoder.dim, device=self.device)
         return v.cpu().numpy()
+
+    @torch.no_grad()
+    def believed(self, net: Siamese) -> Tensor:
+        """What a network's classifier believes of the unaugmented training pictures, (n, C)."""
+        v = torch.from_numpy(self.features(self.training.positions, net)).to(self.device)
+        return self.task.probabilities(net.heads.classifier(v))
+
+    def second_schedule(self) -> Schedule:
+        """Step 1's schedule for networks that have learnt already: half of the rate, no warm-up."""
+        first = self.run.settings.pretrain
+        return first.model_copy(update={"lr": first.lr / 2, "warmup_epochs": 0})
 
     def beliefs(self) -> NDArray[np.float32]:
         """What the stage ``beliefs`` left, (n, C)."""
