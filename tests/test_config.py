@@ -67,6 +67,8 @@ SCRIPTS = [
     ("train.key_momentum", 0.999, 0.999, 0.999),
     ("net.weights", None, None, "timm/resnet50.tv_in1k"),
     ("views.grey", 0.2, 0.2, 0.2),
+    ("views.crop_scale", 0.8, 0.8, 0.8),
+    ("views.key_crop_scale", 0.2, 0.2, 0.8),
 ]
 
 
@@ -80,8 +82,23 @@ def test_what_the_paper_leaves_out_is_the_scripts(
 
 def preset_lines(name: str) -> list[str]:
     """The lines of a preset file that hold a value."""
-    text = (Path(config.__file__).parent / "presets" / f"{name}.yaml").read_text()
-    return [line for line in text.splitlines() if re.match(r" *\w+: *[^# ]", line) and "base:" not in line]
+    return [line for line in preset_text(name) if re.match(r" *\w+: *[^# ]", line) and "base:" not in line]
+
+
+def preset_text(name: str) -> list[str]:
+    """The lines of a preset file."""
+    return (Path(config.__file__).parent / "presets" / f"{name}.yaml").read_text().splitlines()
+
+
+def origins(name: str) -> dict[str, str]:
+    """By setting, what a published preset says about where its value is from."""
+    found, section = {}, ""
+    for line in preset_text(name):
+        if begin := re.match(r"(\w+): *(#|$)", line):
+            section = begin[1] + "."
+        elif value := re.match(r"( *)(\w+): .*? # (\w+):", line):
+            found[section * bool(value[1]) + value[2]] = value[3]
+    return found
 
 
 @pytest.mark.parametrize("name", config.preset_names())
@@ -100,10 +117,10 @@ def test_every_value_of_a_published_preset_has_its_origin(name: str) -> None:
     values = config.preset(name)
     assert len(lines) == sum(len(part) if isinstance(part, dict) else 1 for part in values.values())
     # a value that the paper's table has is said to be the paper's, one of the scripts' the scripts'
-    origin = dict(re.match(r" *(\w+): .*? # (\w+):", line).groups() for line in lines)  # type: ignore[union-attr]
-    assert {origin[setting.split(".")[1]] for setting, *_ in PAPER} == {"paper"}
-    scripts = {setting.split(".")[1] for setting, *values in SCRIPTS}
-    assert {key for key, word in origin.items() if word == "scripts"} == scripts
+    origin = origins(name)
+    assert len(origin) == len(lines)
+    assert {setting for setting, *_ in PAPER if origin[setting] != "paper"} == set()
+    assert {key for key, word in origin.items() if word == "scripts"} == {setting for setting, *_ in SCRIPTS}
 
 
 def test_a_published_preset_names_every_setting_of_the_method() -> None:

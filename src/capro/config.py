@@ -132,6 +132,7 @@ class ViewSettings(Section):
 
     size: Positive | None = setting(None, "side of the encoder's input in pixels; the encoder's own if unset")
     crop_scale: PositiveShare = setting(0.2, "smallest share of the area that a random crop keeps (MoCo)")
+    key_crop_scale: PositiveShare | None = setting(None, "the same for the key view; crop_scale if unset")
     flip: Share = setting(0.5, "probability of a horizontal flip")
     jitter: Share = setting(0.4, "strength of colour jitter in the key view (MoCo)")
     grey: Share = setting(0.2, "probability of grey in the key view (MoCo)")

@@ -8,9 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capro.config import ViewSettings
 from capro.data.views import KEY, QUERY
-from capro.train.batches import PLAIN, BatchPlan, FeatureInputs, load_batches, plain_batches, slices
-from tests.train.toys import Toy
+from capro.train.batches import (
+    PLAIN,
+    BatchPlan,
+    FeatureInputs,
+    ImageInputs,
+    load_batches,
+    plain_batches,
+    slices,
+)
+from tests.train.toys import Toy, ToyPixels
 
 CPU = torch.device("cpu")
 
@@ -139,3 +148,15 @@ def test_an_error_in_a_worker_reaches_the_loop():
                 ranks=1, device=CPU,
             )
         )  # fmt: skip
+
+
+def test_the_key_view_may_have_crops_of_its_own() -> None:
+    """The toy's pictures: crops of the whole area are the same in every epoch, those of a part are not."""
+    toy = Toy(mode="full")
+    rows = np.arange(4)
+    for own, view in ((0.3, KEY), (None, KEY), (0.3, QUERY)):
+        views = ViewSettings(size=16, crop_scale=1.0, key_crop_scale=own, flip=0.0)
+        pixels = ToyPixels(toy.hidden)
+        inputs = ImageInputs(pixels, toy.backbone(), views, seed=0)  # type: ignore[arg-type]
+        first, second = (inputs.raw(rows, epoch=epoch, view=view) for epoch in (0, 1))
+        assert np.array_equal(first, second) == (own is None or view == QUERY)

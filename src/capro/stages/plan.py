@@ -110,12 +110,18 @@ def _pixels(run: Run) -> dict[str, Any]:
     return {"size": views.size or input_size(run.settings.net.backbone), "cache_gb": views.cache_gb}
 
 
+def _views(settings: Settings) -> dict[str, Any]:
+    """The settings that decide views; a newer one only where it is set, so that runs of before stay fresh."""
+    found = settings.views.model_dump(exclude={"cache_gb"})
+    return {name: value for name, value in found.items() if value is not None or name != "key_crop_scale"}
+
+
 def _features(run: Run) -> dict[str, Any]:
     settings = run.settings
     query, keys = augmented_views(settings)
     return {
         "net": settings.net.model_dump(include={"backbone", "weights"}) | {"frozen_views": query + keys},
-        "views": settings.views.model_dump(exclude={"cache_gb"}),
+        "views": _views(settings),
         **({} if keys else {"key views": 0}),
     }
 
@@ -183,8 +189,7 @@ def _training(run: Run, name: StepName) -> dict[str, Any]:
     if not given.net.centred:
         del net["centred"]
     parts = {"net": net, name: getattr(given, name).model_dump()}
-    views = given.views.model_dump(exclude={"cache_gb"})
-    return {**parts, "views": views, "seed": given.seed}
+    return {**parts, "views": _views(given), "seed": given.seed}
 
 
 def _train(run: Run) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class ImageInputs:
         self._pixels = pixels
         self._size = settings.size or backbone.size
         self._mean, self._std = backbone.mean, backbone.std
-        self._scale = (settings.crop_scale, 1.0)
+        self._scale = {QUERY: settings.crop_scale, KEY: settings.key_crop_scale or settings.crop_scale}
         self._flip = settings.flip
         self._seed = seed_for(seed, "views")
         self._augment = KeyAugment(jitter=settings.jitter, grey=settings.grey, blur=settings.blur)
@@ -107,7 +107,7 @@ class ImageInputs:
             center(image, self._size, out=out)
             return
         rng = view_rng(self._seed, epoch, position, view)
-        crop(image, rng, size=self._size, scale=self._scale, flip=self._flip, out=out)
+        crop(image, rng, size=self._size, scale=(self._scale[view], 1.0), flip=self._flip, out=out)
 
     def ready(
         self, raw: NDArray[Any], positions: NDArray[np.int64], *, epoch: int, view: int, device: torch.device

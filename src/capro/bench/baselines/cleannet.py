@@ -13,9 +13,9 @@ Of the paper only the abstract could be found here; this follows the authors' re
 
 Verified samples come from the file of ``baselines.verified``; without it the baseline is refused.
 
-Left out: going back and forth between classifier and CleanNet (one round here), dropout, and choosing the best
-step on verified samples. Different: Adam, 500 steps (SGD, 60,000 of small batches); features of unit norm (the
-code takes their logarithm, which centred features have not).
+Left out: going back and forth between classifier and CleanNet (one round here), dropout, weight decay (1e-4),
+and choosing the best step on verified samples. Different: Adam, 500 steps (SGD, 60,000 of small batches);
+features of unit norm (the code takes their logarithm, which centred features have not).
 One label only.
 """
 

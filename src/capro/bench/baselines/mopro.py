@@ -15,7 +15,8 @@ All of this is step 2's machinery without anchors, so no formula is written a se
 
 Left out: training the classifier again on the cleaned set, which the released code can do afterwards.
 Different: alpha, gamma, momenta, queue and weights are those of `train`, so that the rows of a table share
-them; the queue begins with real keys (theirs with random vectors).
+them; the queue begins with real keys (theirs with random vectors). In the first batch that shows a class its
+samples weigh alike, and a class that no sample has shown yet gets nothing of r (theirs: that of a zero vector).
 With data of a few batches an eighth of the epochs is a few steps: networks that know nothing then decide, and
 may make all samples one class. With `baselines.mopro_start` they learn for longer.
 For several labels, which the MoPro paper does not treat, prototypes and rule are the per-class ones of

@@ -3,7 +3,8 @@ Labeled Images", ECCV 2020).
 
 Of the paper only the abstract could be found here: a visual prototype for each class, made with the help of side
 information (captions, tags), and a noise weighting module that estimates the correctness of each picture's label and
-weighs it in training. The CAPro paper says no more of it. The formulas between are ours:
+weighs it in training. The CAPro paper adds that it "builds visual and textual relation graphs to choose prototypes by
+graph-matching", and that its prototypes "are fixed during training". The formulas between are ours:
 
 - Within a class two relation graphs: cosines of step 1's features less their mean, and cosines of the texts, both
   clipped at 0. A = (A_visual + A_textual) / 2; a sample without a text has visual edges alone.
@@ -12,8 +13,8 @@ weighs it in training. The CAPro paper says no more of it. The formulas between 
 - Noise weighting: w_i = softmax(cos(v_i, prototypes) / tau) at the web label, divided by the mean of all. Training is
   the cross-entropy on web labels with these weights.
 
-Left out: the hierarchy of classes. Different: weights are computed once, of step 1's features, not renewed while
-the encoder learns; in classes above 4,096 samples the prototype is of 4,096 of them.
+Left out: the hierarchy of classes. Whether weights are renewed while the encoder learns is not said; here they are
+computed once, of step 1's features. In classes above 4,096 samples the prototype is of 4,096 of them.
 One label only. O(sum n_c^2 d).
 """
 
