@@ -96,6 +96,15 @@ def test_the_results_are_short_and_each_table_names_its_command() -> None:
             )
 
 
+def test_every_figure_of_the_results_is_in_the_log() -> None:
+    """Or in the page that the log names for it: a figure is changed in both places or in none."""
+    pages = ["benchmarks/LOG.md", "docs/distributed.md", "docs/scale.md", "docs/performance.md"]
+    log = " ".join((ROOT / page).read_text("utf-8") for page in pages)
+    figures = set(re.findall(r"\d[\d,]*\.\d+", (ROOT / "docs" / "results.md").read_text("utf-8")))
+    assert len(figures) > 100
+    assert figures - set(re.findall(r"\d[\d,]*\.\d+", log)) == set()
+
+
 def test_the_readme_has_no_figure_that_the_results_do_not_hold() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     shown = readme.partition("## Compared")[2].partition("## Install")[0]
