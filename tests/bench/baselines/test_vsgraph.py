@@ -12,6 +12,12 @@ from capro.run.artefacts import CLASS_TEXTS, TEXTS, VISUAL
 from tests.bench.baselines.toy_work import CLASSES, ToyWork
 
 
+@pytest.fixture(autouse=True)
+def _fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the graph network's steps is enough for the toy."""
+    monkeypatch.setattr(vsgraph, "STEPS", 500)
+
+
 def with_texts(*, several: bool = False, texts: float = 0.5) -> ToyWork:
     """A share of the samples have a text, near to that of the class that they really show."""
     work = ToyWork(several=several, overrides=("match.k=5",))
