@@ -32,8 +32,8 @@ def soft_targets(beliefs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Targets c y + (1 - c) s, (n, C), and confidences c, (n, 1) or with several labels (n, C).
 
     >>> targets, confidence = soft_targets(torch.tensor([[0.5, 0.5], [0.1, 0.9]]), torch.tensor([0, 0]))
-    >>> targets.tolist()
-    [[0.625, 0.375], [0.10900000482797623, 0.890999972820282]]
+    >>> [[round(share, 3) for share in row] for row in targets.tolist()]
+    [[0.625, 0.375], [0.109, 0.891]]
     """
     if labels.ndim == 1:
         y = functional.one_hot(labels, beliefs.shape[1]).to(beliefs)
