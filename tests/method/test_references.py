@@ -138,12 +138,9 @@ def test_soft_bootstrap_is_more_than_a_scaled_cross_entropy(multi):
 
 
 @both
-@pytest.mark.parametrize("own_model", [False, True])
-def test_scc_is_confidence_times_label_plus_rest_times_self_label(multi, own_model):
+def test_scc_is_confidence_times_label_plus_rest_times_self_label(multi):
     out = outputs(multi=multi)
-    if own_model:
-        out = dataclasses.replace(out, self_logits=outputs(seed=9).p_logits)
-    logits = out.q_logits if out.self_logits is None else out.self_logits
+    logits = out.q_logits
     target, loss, _ = provider("scc").loss(out)
     wanted = torch.zeros(B, C, dtype=torch.float64)
     for i in range(B):

@@ -78,7 +78,6 @@ class Outputs:
     keys: Tensor | None = None  # (Q, d_p), if the provider uses_dictionary
     q_keys: Tensor | None = None  # (Q, C) probabilities
     r_keys: Tensor | None = None  # (Q, C) probabilities
-    self_logits: Tensor | None = None  # (b, C) of the self-label model of scc; else q_logits
     mixture: Mixture | None = None  # if the provider mixes
     p_mixed_logits: Tensor | None = None  # (b, C) of the mixed inputs
     pos_weight: Tensor | None = None  # (C,), multi-label
@@ -177,9 +176,8 @@ class Bootstrap(Provider):
 class SelfContainedConfidence(Provider):
     """SCC, Yang et al. 2020: c y + (1 - c) s, s a self-label, c its confidence in the label.
 
-    Their c CE(y) + (1 - c) CE(s) is the cross-entropy with that mean. s is another model's belief:
-    step 1's or the key branch's where the step hands `self_logits` over, else the auxiliary
-    classifier's. From p itself the second half would have no gradient.
+    Their c CE(y) + (1 - c) CE(s) is the cross-entropy with that mean. s is the auxiliary classifier's
+    belief: from p itself the second half would have no gradient.
     """
 
     scc_weight: float = 1.0
@@ -188,8 +186,7 @@ class SelfContainedConfidence(Provider):
         return {"bts": self.scc_weight}
 
     def target(self, out: Outputs) -> Tensor:
-        logits = out.q_logits if out.self_logits is None else out.self_logits
-        s, y = out.probabilities(logits.detach()), out.label_rows
+        s, y = out.probabilities(out.q_logits.detach()), out.label_rows
         c = y * s + (1 - y) * (1 - s)  # (b, C), each class by itself
         if not out.multi_label:
             c = (y * s).sum(dim=1, keepdim=True)  # (b, 1)

@@ -9,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from capro.method.references import Mixture, Provider
 from capro.nets.siamese import Siamese
+from capro.run.fingerprints import seed_for
 from capro.run.ranks import Ranks
 from capro.train.batches import Batch
 from capro.train.tasks import Task
@@ -52,6 +54,13 @@ class Objective:
 def clean_share(task: Task, everyones: Tensor, ranks: Ranks) -> Tensor:
     """Samples per rank that are not out, of the labels of the global batch: the divisor of loss terms."""
     return (~task.out(everyones)).sum() / ranks.count
+
+
+def mixture_of(reference: Provider, batch: Batch, ranks: Ranks, seed: int) -> Mixture | None:
+    """How a step mixes its batch, if it does: by seed, epoch, step and rank, so that a resumed run draws the same."""
+    generator = torch.Generator(batch.query.device)
+    generator.manual_seed(seed_for(seed, batch.epoch, batch.step, ranks.index))
+    return reference.mix(len(batch.query), generator)
 
 
 def rows_of(values: Tensor, rows: NDArray[np.int64]) -> Tensor:

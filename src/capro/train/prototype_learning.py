@@ -12,14 +12,14 @@ from torch import Tensor
 
 from capro.method.losses import instance_loss
 from capro.method.prototypes import unit
-from capro.method.references import Mixture, Outputs, Provider
+from capro.method.references import Outputs, Provider
 from capro.nets.dictionary import Dictionary
 from capro.nets.siamese import Siamese
 from capro.run.fingerprints import seed_for
 from capro.run.ranks import Ranks
 from capro.train.batches import EVAL_BATCH, Batch, Inputs, forward_plain, plain_batches, slices
 from capro.train.judgement import Judge
-from capro.train.objective import Objective, clean_share, rows_of
+from capro.train.objective import Objective, clean_share, mixture_of, rows_of
 
 
 class PrototypeLearning(Objective):
@@ -125,9 +125,7 @@ class PrototypeLearning(Objective):
                 extra["q_keys"] = self._task.probabilities(heads.auxiliary(keys))
                 extra["r_keys"] = self._task.similarity(heads.compared(keys), self._prototypes)
         if reference.mixes:
-            generator = torch.Generator(self._device)
-            generator.manual_seed(seed_for(self._seed, batch.epoch, batch.step, self._ranks.index))
-            mixture: Mixture | None = reference.mix(len(batch.query), generator)
+            mixture = mixture_of(reference, batch, self._ranks, self._seed)
             if mixture is not None:
                 mixed = self.net.encoder(mixture.inputs(batch.query))
                 extra |= {"mixture": mixture, "p_mixed_logits": self.net.heads.classifier(mixed)}

@@ -41,7 +41,11 @@ def test_it_gives_more_true_labels_than_the_web_and_than_step_1() -> None:
     work = with_texts()
     net = work.step1()
     found, seeds = vsgraph.corrected(work, net)
-    labels = (work.training.labels, work.believed(net).argmax(dim=1), found.argmax(dim=1))
+    labels = (
+        work.training.labels,
+        work.believed(net, work.training.positions).argmax(dim=1),
+        found.argmax(dim=1),
+    )
     shares = [float((each.numpy() == work.truth).mean()) for each in labels]
     assert shares[2] > max(shares[:2]) + 0.1
     assert work.right[seeds.numpy()].mean() > 0.9  # the seeds' texts mean their class
@@ -55,7 +59,7 @@ def test_the_classifiers_own_belief_counts(monkeypatch: pytest.MonkeyPatch) -> N
     net = work.step1()
     gnn = torch.full((len(work.truth), CLASSES), 1 / CLASSES)
     monkeypatch.setattr(vsgraph, "graph_beliefs", lambda *_, **__: gnn)
-    cnn = work.believed(net).argmax(dim=1)
+    cnn = work.believed(net, work.training.positions).argmax(dim=1)
     assert torch.equal(vsgraph.corrected(work, net)[0].argmax(dim=1), cnn)
     gnn = torch.eye(CLASSES)[torch.full((len(work.truth),), 2)] * 0.8
     assert torch.equal(vsgraph.corrected(work, net)[0], gnn / 0.8)

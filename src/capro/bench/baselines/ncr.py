@@ -54,8 +54,8 @@ def consistency(
     if len(v) < 2:
         return logits.sum() * 0.0
     unit = functional.normalize(v, dim=1)
-    others = ~torch.eye(len(v), dtype=torch.bool, device=v.device)
-    best, where = (unit @ unit.T).masked_fill(~others, -2.0).topk(min(k, len(v) - 1), dim=1)
+    own = torch.eye(len(v), dtype=torch.bool, device=v.device)
+    best, where = (unit @ unit.T).masked_fill(own, -2.0).topk(min(k, len(v) - 1), dim=1)
     best = best.clamp(min=0)
     mass = best.sum(dim=1)  # (b,)
     share = best / torch.where(mass > 0, mass, 1.0)[:, None]  # (b, k)

@@ -15,7 +15,7 @@ from capro.nets.siamese import Siamese
 from capro.run.fingerprints import seed_for
 from capro.run.ranks import Ranks
 from capro.train.batches import Batch
-from capro.train.objective import rows_of
+from capro.train.objective import mixture_of, rows_of
 from capro.train.tasks import Task
 from capro.train.web_labels import WebLabels
 
@@ -48,9 +48,7 @@ class Referenced(WebLabels):
         share = len(batch.everyone) / self._ranks.count
         extra: dict[str, Any] = {}
         if self._reference.mixes:
-            generator = torch.Generator(y.device)
-            generator.manual_seed(seed_for(self._seed, batch.epoch, batch.step, self._ranks.index))
-            mixture = self._reference.mix(len(batch.query), generator)
+            mixture = mixture_of(self._reference, batch, self._ranks, self._seed)
             if mixture is not None:
                 mixed = self.net.encoder(mixture.inputs(batch.query))
                 extra |= {"mixture": mixture, "p_mixed_logits": self.net.heads.classifier(mixed)}
@@ -110,15 +108,13 @@ class SoftLabels(WebLabels):
     ) -> None:  # fmt: skip
         super().__init__(net, task, targets, ranks, lambda_prj=0.0)
         self._weights, self._seed = weights, seed_for(seed, "baseline mixup")
-        self._mixup = None if alpha is None else Mixup(mixup_alpha=alpha)
+        self._mixing = Provider() if alpha is None else Mixup(mixup_alpha=alpha)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         x, target = batch.query, rows_of(self._labels, batch.samples)
         weight = rows_of(self._weights, batch.samples)
-        if self._mixup is not None:
-            generator = torch.Generator(x.device)
-            generator.manual_seed(seed_for(self._seed, batch.epoch, batch.step, self._ranks.index))
-            mixture = self._mixup.mix(len(x), generator)
+        mixture = mixture_of(self._mixing, batch, self._ranks, self._seed)
+        if mixture is not None:
             x, target = mixture.inputs(x), mixture.inputs(target)
         logits = self.net.heads.classifier(self.net.encoder(x))
         share = len(batch.everyone) / self._ranks.count
@@ -130,11 +126,13 @@ class SoftLabels(WebLabels):
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:
-    """Weights by which every class counts alike, of mean 1, (n,) -> (n,).
+    """Weights by which every class counts alike, of mean 1, (n,) -> (n,); with several labels, (n, C), all are 1.
 
     >>> balanced_weights(torch.tensor([0, 0, 0, 1]), 3).tolist()
     [0.6666666865348816, 0.6666666865348816, 0.6666666865348816, 2.0]
     """
+    if labels.ndim == 2:
+        return torch.ones(len(labels), device=labels.device)
     weights = 1 / torch.bincount(labels, minlength=classes)[labels]
     return weights / weights.mean()
 

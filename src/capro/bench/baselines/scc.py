@@ -12,13 +12,12 @@ Of the paper only the abstract could be found here; this follows the authors' re
 
 Different: cross-entropy of softmax scores, as everywhere in the table (theirs: sigmoids, summed over classes); one
 share of mix-up for a batch (theirs: one for each sample). Several labels, which the paper does not treat: the
-confidence of each class by itself, and no weights. The reference provider of the same name (`train.reference=scc`)
-has c = s_y and self-labels of the key branch, as in CAPro's released scripts.
+confidence of each class by itself, and no weights.
+The reference provider of the same name (`train.reference=scc`) has c = s_y and self-labels of the auxiliary classifier.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -31,6 +30,7 @@ POWER, ALPHA = 2, 0.2
 def soft_targets(beliefs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Targets c y + (1 - c) s, (n, C), and confidences c, (n, 1) or with several labels (n, C).
 
+    >>> import torch
     >>> targets, confidence = soft_targets(torch.tensor([[0.5, 0.5], [0.1, 0.9]]), torch.tensor([0, 0]))
     >>> [[round(share, 3) for share in row] for row in targets.tolist()]
     [[0.625, 0.375], [0.109, 0.891]]
@@ -47,10 +47,8 @@ def soft_targets(beliefs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def learn(work: Work) -> Made:
     """Go on from step 1 with labels and self-labels, weighed by confidence."""
     training, net = work.training, work.step1()
-    targets, confidence = soft_targets(work.believed(net), training.labels)
-    weights = torch.ones(len(targets), device=targets.device)
-    if not training.multi_label:
-        weights = balanced_weights(training.labels, len(training.classes))
+    targets, confidence = soft_targets(work.believed(net, training.positions), training.labels)
+    weights = balanced_weights(training.labels, len(training.classes))
     seed = work.run.settings.seed
     objective = SoftLabels(net, work.task, targets, weights, work.ranks, seed=seed, alpha=ALPHA)
     work.fit(objective, "SCC", schedule=work.second_schedule())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from capro.bench.baselines import selection
@@ -121,14 +120,11 @@ def baseline(run: Run, name: str, *, watch: Watch = SILENT, plan: Plan = PLAN) -
     return run.result(stage.name)
 
 
-@torch.no_grad()
 def _scores(work: Work, net: Siamese | None, positions: NDArray[np.int64]) -> NDArray[np.float32]:
     """Probabilities of samples by the baseline's classifier, or by the vote of neighbours."""
     training = work.training
     if net is not None:
-        v = torch.from_numpy(work.features(positions, net)).to(work.device)
-        task = training.task(work.run.settings.net.tau)
-        return task.probabilities(net.heads.classifier(v)).cpu().numpy()
+        return work.believed(net, positions).cpu().numpy()
     return selection.vote(
         work.features(training.positions),
         training.labels.cpu().numpy(),

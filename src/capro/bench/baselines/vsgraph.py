@@ -95,9 +95,7 @@ def graph_beliefs(
     targets = taught_labels(labels, seeds, classes)
     rows = (targets >= 0).any(dim=1)
     seen, taught = inputs[rows], targets[rows]
-    weights = torch.ones(len(taught), device=labels.device)
-    if labels.ndim == 1:
-        weights = balanced_weights(labels[rows], classes)
+    weights = balanced_weights(labels[rows], classes)
     torch.manual_seed(seed_for(work.run.settings.seed, "vsgraph"))
     net = nn.Linear(inputs.shape[1], classes, bias=False).to(labels.device)
 
@@ -167,7 +165,7 @@ def corrected(work: Work, net: Siamese) -> tuple[Tensor, Tensor]:
         same = labels if training.multi_label else functional.one_hot(labels, len(training.classes))
         return same.float(), seeds
     gnn = graph_beliefs(visual, graph, labels, seeds, len(training.classes), work=work)
-    return refined(labels, seeds, gnn, work.believed(net)), seeds
+    return refined(labels, seeds, gnn, work.believed(net, training.positions)), seeds
 
 
 def learn(work: Work) -> Made:
@@ -175,11 +173,12 @@ def learn(work: Work) -> Made:
     net, training = work.step1(), work.training
     targets, seeds = corrected(work, net)
     if training.multi_label:
-        changed = ((targets > 0.5) != (training.labels > 0)).any(dim=1)
-        weights = torch.ones(len(targets), device=targets.device)
+        found = (targets > 0.5).to(training.labels)
+        changed = (found != training.labels).any(dim=1)
     else:
-        best = targets.argmax(dim=1)
-        changed, weights = best != training.labels, balanced_weights(best, len(training.classes))
+        found = targets.argmax(dim=1)
+        changed = found != training.labels
+    weights = balanced_weights(found, len(training.classes))
     objective = SoftLabels(net, work.task, targets, weights, work.ranks, seed=work.run.settings.seed)
     work.fit(objective, "VSGraph", schedule=work.second_schedule())
     return net, {"seeds": int(seeds.sum()), "changed": float(changed.float().mean())}

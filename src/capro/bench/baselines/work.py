@@ -123,9 +123,9 @@ class Work:
         return v.cpu().numpy()
 
     @torch.no_grad()
-    def believed(self, net: Siamese) -> Tensor:
-        """What a network's classifier believes of the unaugmented training pictures, (n, C)."""
-        v = torch.from_numpy(self.features(self.training.positions, net)).to(self.device)
+    def believed(self, net: Siamese, positions: NDArray[np.int64]) -> Tensor:
+        """What a network's classifier believes of unaugmented pictures, (n, C)."""
+        v = torch.from_numpy(self.features(positions, net)).to(self.device)
         return self.task.probabilities(net.heads.classifier(v))
 
     def second_schedule(self) -> Schedule:
