@@ -24,12 +24,12 @@ from torch import Tensor
 
 from capro.bench import Bench
 from capro.bench.store import only_one
+from capro.core import plus
+from capro.core.plus import fitting, one_label, several
+from capro.core.plus.fitting import FoldScores, linear
 from capro.data.manifest import manifest_of
-from capro.evaluate.truth import label_accuracy, load_truth, membership, score_quality
-from capro.method import plus
-from capro.method.plus import fitting, one_label, several
-from capro.method.plus.fitting import FoldScores, linear
-from capro.run.artefacts import VISUAL
+from capro.pipeline.artefacts import VISUAL
+from capro.results.truth import label_accuracy, load_truth, membership, score_quality
 from capro.stages import PLAN, posterior
 from capro.train.setup import training_set
 from variants import PRESETS, arguments, bench_of, truth_of

@@ -27,15 +27,15 @@ from capro.bench import Bench
 from capro.bench.runner import METRICS
 from capro.bench.store import only_one
 from capro.bench.summary import Measured, TableResult, paired, results_markdown, spread
+from capro.core.kept_scores import KeptScores
 from capro.data.labels import labels_of
 from capro.data.manifest import manifest_of
-from capro.evaluate.comparison import test_split
-from capro.evaluate.metrics import summary
-from capro.evaluate.truth import label_accuracy, load_truth, membership, score_quality
-from capro.run.artefacts import CLEANED_LABELS, FUSED_SCORES
-from capro.run.directory import Run
-from capro.run.kept_scores import KeptScores
-from capro.run.plan import Plan
+from capro.pipeline.artefacts import CLEANED_LABELS, FUSED_SCORES
+from capro.pipeline.plan import Plan
+from capro.pipeline.run import Run
+from capro.results.comparison import test_split
+from capro.results.metrics import summary
+from capro.results.truth import label_accuracy, load_truth, membership, score_quality
 from capro.stages import PLAN
 from capro.train.setup import training_set
 from others import cleanlab_plan, datalab, find_issues

@@ -16,9 +16,9 @@ import numpy as np
 
 from capro.bench import Bench
 from capro.bench.store import only_one
+from capro.models.classes import classes_of
 from capro.stages import PLAN
 from capro.stages.match import purity_by_enhancer
-from capro.text.classes import classes_of
 from variants import PRESETS, RUNS, base_of, bench_of, truth_of
 
 TOPS = (20, 50, 80)

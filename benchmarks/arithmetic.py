@@ -20,8 +20,8 @@ import torch
 from capro import config
 from capro.config import Settings
 from capro.graph.smooth import pool_width
-from capro.nets.backbones import cost, load_backbone
-from capro.text.encoders import TextEncoder, load_text_encoder
+from capro.models.backbones import cost, load_backbone
+from capro.models.text_encoders import TextEncoder, load_text_encoder
 
 TOKENS = 32  # of a web text: a title and a few tags
 DECODE = 2.8e-3  # CPU seconds of an image and its two views, docs/performance.md

@@ -28,10 +28,10 @@ from capro.bench.runner import METRICS
 from capro.bench.store import only_one
 from capro.data.labels import known_labels
 from capro.data.manifest import manifest_of
-from capro.evaluate.metrics import summary
-from capro.run.artefacts import ANCHORS, CLASS_TEXTS, SCORES, TEXTS
-from capro.run.directory import Run
-from capro.run.plan import Plan
+from capro.pipeline.artefacts import ANCHORS, CLASS_TEXTS, SCORES, TEXTS
+from capro.pipeline.plan import Plan
+from capro.pipeline.run import Run
+from capro.results.metrics import summary
 from capro.stages import PLAN
 from capro.train.setup import training_set
 from variants import PRESETS, arguments, base_of, bench_of, plan_on, step3_after_step1

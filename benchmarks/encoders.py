@@ -26,8 +26,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from capro.nets.backbones import Backbone, load_backbone
-from capro.nets.inference import SAME, OnnxEncoder, for_inference
+from capro.models.backbones import Backbone, load_backbone
+from capro.models.inference import SAME, OnnxEncoder, for_inference
 from capro.stages.features import CPU_BATCH
 
 Encode = Callable[[Tensor], Tensor]

@@ -20,9 +20,9 @@ from capro.bench import Bench
 from capro.bench.derived import derived_rows, plan_of_rows
 from capro.bench.store import only_one
 from capro.data.manifest import Manifest, manifest_of
-from capro.evaluate.comparison import test_split
-from capro.evaluate.metrics import summary
-from capro.run.plan import Plan
+from capro.pipeline.plan import Plan
+from capro.results.comparison import test_split
+from capro.results.metrics import summary
 from capro.stages import PLAN
 from variants import PRESETS, arguments, bench_of
 

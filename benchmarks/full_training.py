@@ -28,9 +28,9 @@ from capro.bench.runner import METRICS
 from capro.bench.store import only_one
 from capro.bench.summary import Measured, TableResult, markdown_table, results_markdown
 from capro.errors import CaproError
-from capro.evaluate.truth import on_truth
-from capro.run.artefacts import BASELINE_HISTORY, HISTORIES
-from capro.run.directory import Run
+from capro.pipeline.artefacts import BASELINE_HISTORY, HISTORIES
+from capro.pipeline.run import Run
+from capro.results.truth import on_truth
 from variants import arguments, bench_of, truth_of
 
 SCRATCH = (

@@ -32,7 +32,7 @@ from capro.data import readers
 from capro.data.manifest import Manifest
 from capro.data.pixels import Pixels
 from capro.data.scan import scan_sources
-from capro.run.artefacts import MANIFEST
+from capro.pipeline.artefacts import MANIFEST
 from capro.train.batches import BatchPlan, ImageInputs, load_batches, workers
 
 SIZE, WIDTH, HEIGHT = 224, 500, 375

@@ -119,7 +119,7 @@ def work(run_path: Path, stage: str, memory: float, settings: list[str]) -> None
     }
     if stage in commands:
         os.execv(sys.executable, [sys.executable, "-m", "capro", *commands[stage]])
-    from capro.run.directory import Run
+    from capro.pipeline.run import Run
 
     if stage == "review":
         from capro.review.table import load_table

@@ -20,11 +20,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from capro.bench.baselines.selection import cross_validated
-from capro.run.artefacts import CLEANED_LABELS, FUSED_SCORES, PLAIN_FEATURES
-from capro.run.directory import Run
-from capro.run.kept_scores import keep
-from capro.run.plan import Plan
-from capro.run.stage import Job
+from capro.core.kept_scores import keep
+from capro.pipeline.artefacts import CLEANED_LABELS, FUSED_SCORES, PLAIN_FEATURES
+from capro.pipeline.plan import Plan
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
 from capro.train.setup import training_set
 from variants import step3_after_step1
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from capro.run.directory import Run
+from capro.pipeline.run import Run
 from capro.stages import PLAN
 from million import make_data, place
 from ray_cluster import ONE_THREAD, same_files, settings_for

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from capro import config
-from capro.export.cleaned import export_data
-from capro.run.directory import Run
-from capro.run.engine import HERE, Engine
-from capro.run.ray_engine import connected
+from capro.export.dataset import export_data
+from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.ray_engine import connected
+from capro.pipeline.run import Run
 from capro.stages import PLAN, run_all
 from million import make_data, place, settings_of
 
@@ -141,7 +141,7 @@ def main() -> None:
             place_of = folder / way.replace(" ", "-")
             shutil.rmtree(place_of, ignore_errors=True)
             if not workers:
-                found[way] = timed_run(place_of, overrides, HERE)
+                found[way] = timed_run(place_of, overrides, LOCAL)
                 continue
             with cluster(workers) as (nodes_of, nodes, engine):
                 killer = Killer(nodes_of, nodes, place_of / "run") if workers == 3 else None

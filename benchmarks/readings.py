@@ -22,7 +22,7 @@ from capro.bench.pinned import PAPER
 from capro.bench.runner import METRICS
 from capro.bench.store import only_one
 from capro.bench.summary import Measured, TableResult, results_markdown
-from capro.evaluate.truth import on_truth
+from capro.results.truth import on_truth
 from variants import PRESETS, arguments, bench_of, truth_of
 
 PUBLISHED = (*PAPER, "net.frozen_views=3")  # whatever the preset of the data set

@@ -26,15 +26,15 @@ from numpy.typing import NDArray
 from capro.bench import Bench
 from capro.bench.store import only_one
 from capro.data.manifest import manifest_of
-from capro.evaluate.comparison import test_split
-from capro.evaluate.metrics import headline
-from capro.evaluate.truth import label_accuracy, load_truth, membership
+from capro.pipeline.artefacts import CLEANED_LABELS
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.run import Run
+from capro.results.comparison import test_split
+from capro.results.metrics import headline
+from capro.results.truth import label_accuracy, load_truth, membership
 from capro.review.log import Decision, log_file, open_log
 from capro.review.queue import random_order
 from capro.review.table import ReviewTable, load_table
-from capro.run.artefacts import CLEANED_LABELS
-from capro.run.directory import Run
-from capro.run.fingerprints import seed_for
 from capro.stages import PLAN
 from variants import arguments, bench_of, truth_of
 

@@ -30,10 +30,18 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from capro import config
+from capro.core.kept_scores import keep
 from capro.data.manifest import schema
-from capro.run.artefacts import ANCHORS, CLASSES, CLEANED_LABELS, FUSED_SCORES, MANIFEST, VERDICTS, VISUAL
-from capro.run.directory import Run
-from capro.run.kept_scores import keep
+from capro.pipeline.artefacts import (
+    ANCHORS,
+    CLASSES,
+    CLEANED_LABELS,
+    FUSED_SCORES,
+    MANIFEST,
+    VERDICTS,
+    VISUAL,
+)
+from capro.pipeline.run import Run
 
 PICTURES, WIDTH = 500, 128
 BOUNDS = {"first page": 150.0, "later page": 150.0, "key to next picture": 50.0}  # ms, p95

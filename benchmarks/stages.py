@@ -39,8 +39,8 @@ def machine(run_path: Path) -> dict[str, float]:
 
     from capro.data.image_bytes import ImageStore
     from capro.data.manifest import manifest_of
-    from capro.nets.inference import for_inference
-    from capro.run.directory import Run
+    from capro.models.inference import for_inference
+    from capro.pipeline.run import Run
     from capro.stages.features import CPU_BATCH
     from capro.train.setup import pretrained
     from rates import copy_rate, product_rate, rate
@@ -70,7 +70,7 @@ def machine(run_path: Path) -> dict[str, float]:
 
 def work(run_path: Path) -> dict[str, float]:
     """Every stage in one process, as `capro run` does, and the report: seconds, and peak of memory in each."""
-    from capro.run.directory import Run
+    from capro.pipeline.run import Run
     from capro.stages import PLAN
     from capro.stages.report import report
 
@@ -95,7 +95,7 @@ def flops(run_path: Path, stage: str) -> dict[str, float]:
     from torch.utils.flop_counter import FlopCounterMode
 
     from capro.data.manifest import manifest_of
-    from capro.run.directory import Run
+    from capro.pipeline.run import Run
     from capro.stages import PLAN
 
     run = Run.open(run_path)
@@ -115,7 +115,7 @@ def products(run_path: Path, stage: str) -> dict[str, float]:
     """Seconds of a training that is done again under torch's profiler, and of its products among them."""
     from torch.profiler import ProfilerActivity, profile
 
-    from capro.run.directory import Run
+    from capro.pipeline.run import Run
     from capro.stages import PLAN
 
     run = Run.open(run_path)
@@ -127,7 +127,7 @@ def products(run_path: Path, stage: str) -> dict[str, float]:
 
 
 def products_of_search(run: Any) -> float:
-    from capro.run.artefacts import VISUAL
+    from capro.pipeline.artefacts import VISUAL
 
     n, d = run.read(VISUAL).shape
     return float(2 * n * n * d)
@@ -135,10 +135,10 @@ def products_of_search(run: Any) -> float:
 
 def size_map(run_path: Path) -> dict[str, float]:
     """Seconds of the report's t-SNE."""
-    from capro.report.embedding_map import embedding_map
+    from capro.pipeline.artefacts import VISUAL
+    from capro.pipeline.run import Run
     from capro.report.galleries import MAP_POINTS
-    from capro.run.artefacts import VISUAL
-    from capro.run.directory import Run
+    from capro.report.thumbnails import embedding_map
 
     points = Run.open(run_path).read(VISUAL)[:MAP_POINTS]
     begin = time.monotonic()
@@ -155,8 +155,8 @@ def instead(run_path: Path) -> dict[str, float]:
 
     from capro.data.labels import known_labels
     from capro.data.manifest import manifest_of
-    from capro.run.artefacts import PLAIN_FEATURES
-    from capro.run.directory import Run
+    from capro.pipeline.artefacts import PLAIN_FEATURES
+    from capro.pipeline.run import Run
     from capro.train.setup import training_set
     from others import find_issues
 
@@ -182,8 +182,8 @@ def ours(run_path: Path) -> dict[str, float]:
     """The same figures of the run."""
     import numpy as np
 
-    from capro.run.artefacts import CLEANED_LABELS
-    from capro.run.directory import Run
+    from capro.pipeline.artefacts import CLEANED_LABELS
+    from capro.pipeline.run import Run
 
     run = Run.open(run_path)
     return {
@@ -197,7 +197,7 @@ def label_quality(run: Any, labels: Any) -> dict[str, float]:
     import numpy as np
 
     from capro.data.manifest import manifest_of
-    from capro.evaluate.truth import load_truth
+    from capro.results.truth import load_truth
     from capro.train.setup import training_set
 
     names = training_set(run).classes
@@ -278,7 +278,7 @@ def main() -> int:
 def measure(path: Path, data: str, overrides: list[str]) -> int:
     """Run every stage, print the tables; 1 where a bound is missed."""
     from capro import config
-    from capro.run.directory import Run
+    from capro.pipeline.run import Run
     from capro.stages import PLAN
     from variants import PRESETS, SHARED
 

@@ -22,18 +22,18 @@ import numpy as np
 import torch
 
 from capro.config import Settings, TrainSettings
-from capro.method import losses
-from capro.method.losses import positive_weights
-from capro.method.references import provider
-from capro.nets.backbones import FeatureBackbone, load_backbone
-from capro.nets.heads import Heads
-from capro.nets.siamese import Siamese
-from capro.run.ranks import ranks_of
+from capro.core import losses
+from capro.core.losses import positive_weights
+from capro.core.references import provider
+from capro.models.backbones import FeatureBackbone, load_backbone
+from capro.models.heads import Heads
+from capro.models.siamese import Siamese
+from capro.pipeline.ranks import ranks_of
 from capro.train.batches import Batch
 from capro.train.judgement import Judge
+from capro.train.objectives import WebLabels
 from capro.train.prototype_learning import PrototypeLearning
 from capro.train.tasks import MultiLabel, SingleLabel
-from capro.train.web_labels import WebLabels
 
 TAU = 0.1
 

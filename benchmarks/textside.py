@@ -18,12 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from capro.graph.budget import Budget, RowReader, release
+from capro.core.anchors import match
 from capro.graph.neighbors import Neighbors, nearest, unit_rows
-from capro.graph.ondisk import exact_search
+from capro.graph.ondisk import Budget, RowReader, exact_search, release
 from capro.graph.rerank import rerank
 from capro.graph.smooth import adjacency, smooth, smoothing_operator
-from capro.method.anchors import match
 from graph import Clock, PeakMemory
 
 WIDTH, TEXT_WIDTH, BLOCK = 128, 384, 1 << 14

@@ -20,14 +20,14 @@ from capro.bench import Bench
 from capro.bench.derived import derived_plan, derived_rows
 from capro.data.manifest import Manifest, manifest_of
 from capro.demo.composition import write_demo
-from capro.evaluate.truth import load_truth
-from capro.run.artefacts import CLEANED_LABELS, STEP1, STEP2
-from capro.run.directory import Run
-from capro.run.plan import Plan
-from capro.run.progress import Lines
-from capro.run.stage import Job
+from capro.models.classes import classes_of
+from capro.pipeline.artefacts import CLEANED_LABELS, STEP1, STEP2
+from capro.pipeline.plan import Plan
+from capro.pipeline.progress import Lines
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
+from capro.results.truth import load_truth
 from capro.stages import PLAN
-from capro.text.classes import classes_of
 from capro.train.setup import training_set
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -32,9 +32,9 @@ from capro.bench.grids import TABLES  # noqa: E402
 from capro.data.images import REASONS  # noqa: E402
 from capro.data.manifest import ROW_REASONS  # noqa: E402
 from capro.errors import CaproError, did_you_mean  # noqa: E402
-from capro.run import artefacts  # noqa: E402
+from capro.models.classes import load_classes  # noqa: E402
+from capro.pipeline import artefacts  # noqa: E402
 from capro.stages import PLAN  # noqa: E402
-from capro.text.classes import load_classes  # noqa: E402
 
 FENCE = re.compile(r"^\s*(```+|~~~+)\s*(\S*)")
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

@@ -15,8 +15,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from capro.pipeline.run import Run
 from capro.review.serving import Review
-from capro.run.directory import Run
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 ROWS = (0, 6, 9, 12, 13)  # of the contact sheet: bat, drumstick, mouse, tiger, tiger cat

@@ -11,7 +11,7 @@ import yaml
 
 from capro import config
 from capro.errors import CaproError
-from capro.text.classes import load_classes
+from capro.models.classes import load_classes
 from soak.attack import Attack, Broken, Outcome, Strike
 from soak.mutations import encodable, flipped, text, value
 

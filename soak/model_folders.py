@@ -13,8 +13,8 @@ from safetensors.torch import save
 
 from capro.errors import CaproError
 from capro.export.predictor import Item, Predictor
-from capro.nets.backbones import load_backbone
-from capro.nets.deployed import Deployed, describe
+from capro.models.backbones import load_backbone
+from capro.models.deployed import Deployed, describe
 from soak.attack import Attack, Broken, Outcome, Strike
 from soak.mutations import flipped, value
 from tests.data.corpus import png

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from capro.data.manifest import manifest_of
+from capro.pipeline.run import Run
 from capro.review.log import Decision, Log
-from capro.run.directory import Run
 from soak import child
 from soak.attack import Broken
 from soak.faults import Fault

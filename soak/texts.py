@@ -12,8 +12,8 @@ from capro import config
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers import WRITERS, load_writer
 from capro.errors import CaproError
-from capro.export.cleaned import cleaned_table, export_data
-from capro.run.directory import Run
+from capro.export.dataset import cleaned_table, export_data
+from capro.pipeline.run import Run
 from capro.stages import PLAN
 from capro.train import setup
 from soak import child

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from capro.run.artefacts import FINISHED, Artefact, read_json, write_json
-from capro.run.checksums import SELF, recorded, sealed
-from capro.run.directory import Run
-from capro.run.stage import Stage, perform
+from capro.pipeline.artefacts import FINISHED, Artefact, read_json, write_json
+from capro.pipeline.checksums import SELF, recorded, sealed
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Stage, perform
 from capro.stages import PLAN
 
 T = TypeVar("T")

@@ -13,11 +13,9 @@ import torch
 from PIL import Image
 
 from capro import config
-from capro.evaluate import verdicts
-from capro.evaluate.neighbourhood import neighbourhood
+from capro.core.label_rule import adjust, adjust_binary
 from capro.graph.neighbors import nearest
-from capro.method.label_rule import adjust, adjust_binary
-from capro.run.artefacts import (
+from capro.pipeline.artefacts import (
     CLEANED_LABELS,
     SAMPLE_VERDICTS,
     STEP1,
@@ -26,7 +24,9 @@ from capro.run.artefacts import (
     write_table,
     write_weights,
 )
-from capro.run.directory import Run
+from capro.pipeline.run import Run
+from capro.results import verdicts
+from capro.results.neighbourhood import neighbourhood
 from capro.stages import PLAN
 from capro.train import setup
 from tests.data.corpus import encode, picture

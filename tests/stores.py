@@ -13,12 +13,12 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from capro import store_requests
+from capro import stores
 from capro.config import Settings
-from capro.places import ObjectPath
-from capro.run import working_copy
-from capro.run.directory import Run
-from capro.run.working_copy import run_folder
+from capro.pipeline import working_copy
+from capro.pipeline.run import Run
+from capro.pipeline.working_copy import run_folder
+from capro.stores import ObjectPath
 
 Kind = Literal["fail", "deny", "hang", "cut", "forget", "kill"]
 
@@ -124,8 +124,8 @@ def flaky(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Flak
 def flaky_store(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Make flaky:// known: requests are repeated at once, and runs are kept in a cache of their own."""
     fsspec.register_implementation("flaky", Flaky, clobber=True)
-    monkeypatch.setitem(store_requests.PROTOCOLS, "flaky", None)
-    monkeypatch.setattr(store_requests, "WAITS", (0.001,) * 4)
+    monkeypatch.setitem(stores.PROTOCOLS, "flaky", None)
+    monkeypatch.setattr(stores, "WAITS", (0.001,) * 4)
     monkeypatch.setenv("CAPRO_CACHE", str(cache))
     monkeypatch.setattr(working_copy, "_copies", {})
     Flaky.reset()

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Thread:
-    """One of several, as `capro.run.shards.Team` has it."""
+    """One of several, as `capro.pipeline.shards.Team` has it."""
 
     def __init__(self, index: int, count: int, barrier: threading.Barrier, words: list[Any]):
         self.index, self.count = index, count

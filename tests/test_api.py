@@ -21,8 +21,8 @@ import capro
 from capro import CAPro
 from capro.data.readers.table_files import records
 from capro.errors import CaproError, ConfigError, DataError
+from capro.pipeline.artefacts import SCORES
 from capro.review.views import View
-from capro.run.artefacts import SCORES
 from capro.stages import classes, embed, match
 from tests.made_up import CLASSES, HashedWords, write_source
 

@@ -37,7 +37,7 @@ def problems(text: str, tmp_path: Path) -> list[str]:
         ("`train.gama`", "no setting 'train.gama': did you mean 'gamma'?"),
         ("`train.start=anchor`", "input should be 'web' or 'anchors'"),
         ("`capro bench mian`", "no table 'mian': did you mean 'main'?"),
-        ("`capro.method.losses.totl`", "no 'capro.method.losses.totl'"),
+        ("`capro.core.losses.totl`", "no 'capro.core.losses.totl'"),
         ("`capro.methd.losses`", "no 'capro.methd.losses'"),
         ("`make tset`", "no make target 'tset'"),
         ("`python scripts/none.py`", "no file 'scripts/none.py'"),
@@ -51,7 +51,7 @@ def problems(text: str, tmp_path: Path) -> list[str]:
         ("```console\n$ capro rum\nerror: ...\n```", "no such command"),
         ("```yaml\ntrain:\n  gama: 1\n```", "unknown setting 'train.gama'"),
         ("```yaml\n- name: x\n  sense: n00000000\n```", "n00000000"),
-        ("```python\nfrom capro.run.directory import Rum\n```", "capro.run.directory has no 'Rum'"),
+        ("```python\nfrom capro.pipeline.run import Rum\n```", "capro.pipeline.run has no 'Rum'"),
         ("```python\nx = = 1\n```", "python: invalid syntax"),
     ],
 )

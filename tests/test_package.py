@@ -92,7 +92,7 @@ def test_a_new_environment_has_the_wheels_capro(elsewhere: Elsewhere) -> None:
     assert "6 rows in the source = 6 samples" in elsewhere.run("capro", "scan", pictures, "--run", "scanned")
     assert "report.html" in elsewhere.run("capro", "report", "scanned")  # templates are there
     assert "tiger" in elsewhere.run(
-        "python", "-c", "from capro.text import wordnet; print(wordnet.senses('tiger'))"
+        "python", "-c", "from capro.models import wordnet; print(wordnet.senses('tiger'))"
     )
 
 

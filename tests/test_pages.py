@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from capro.run import working_copy
+from capro.models.text_encoders import load_text_encoder
+from capro.pipeline import working_copy
 from capro.stages import classes, embed, match
-from capro.text.encoders import load_text_encoder
 from tests import tiny
 from tests.commands import Capro, capro
 from tests.pages import ROOT, TINY, Block, blocks, check_docs, pages, runs_before, write_world

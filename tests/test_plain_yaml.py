@@ -7,7 +7,7 @@ import random
 import pytest
 import yaml
 
-from capro.plain_yaml import compose_yaml, parse_yaml, problem_of
+from capro.files import compose_yaml, parse_yaml, problem_of
 
 BOMB = "a: &a [x, x]\n" + "".join(
     f"{new}: &{new} [*{old}, *{old}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)

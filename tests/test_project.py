@@ -119,7 +119,7 @@ def test_every_imported_package_is_asked_for(imports: list[Import]) -> None:
         )
         if package in sometimes and not each.late:
             at_once.setdefault(each.by, set()).add(package)
-    assert at_once.keys() >= {"capro.run.ray_engine", "capro.review.server"}
+    assert at_once.keys() >= {"capro.pipeline.ray_engine", "capro.review.server"}
     for each in imports:  # such a module is itself imported inside a function, or by one that needs the same
         needed = at_once.get(each.name) or at_once.get(each.name.rpartition(".")[0], set())
         assert each.late or needed <= at_once.get(each.by, set()), (

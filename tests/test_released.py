@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capro.export.publishing import contents_of
-from capro.run.directory import Run
+from capro.export.hub import contents_of
+from capro.pipeline.run import Run
 from tests.commands import Capro, capro
 
 __all__ = ["capro"]

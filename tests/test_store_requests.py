@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from capro import store_requests
+from capro import stores
 from capro.errors import ConfigError, StoreError
-from capro.places import ObjectPath
-from capro.store_requests import masked
+from capro.stores import ObjectPath, masked
 from tests.stores import Fault, Flaky, flaky
 
 __all__ = ["flaky"]
@@ -56,7 +55,7 @@ def test_a_store_that_hangs_is_waited_for_no_longer_than_the_limit(
     flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FILE.write_bytes(b"content")
-    monkeypatch.setattr(store_requests, "LIMIT", 0.02)
+    monkeypatch.setattr(stores, "LIMIT", 0.02)
     flaky.faults.append(Fault("cat_file", kind="hang", times=5))
     begin = time.monotonic()
     with pytest.raises(StoreError, match="no answer within"):
@@ -74,7 +73,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, protocol: s
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    store_requests._file_system.cache_clear()
+    stores._file_system.cache_clear()
     with pytest.raises(ConfigError, match=f"{protocol}:// needs the package {package}") as found:
         ObjectPath(protocol, "bucket").exists()
     assert found.value.hint == f'pip install "capro[{protocol}]"'

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from capro import config
-from capro.run.directory import Run
+from capro.pipeline.run import Run
 from capro.stages import PLAN
 
 COLOURS = {"red": (220, 60, 60), "green": (60, 200, 60), "blue": (60, 60, 220)}

@@ -29,19 +29,18 @@ from capro.data.images import ImageProblem
 from capro.data.memory import hub_images, is_hub_data, with_labels, write_frame_source, write_hub_source
 from capro.data.readers.columns import choose_columns
 from capro.errors import CaproError, ConfigError, DataError
-from capro.evaluate.verdicts import TYPES
-from capro.export.cleaned import export_data
-from capro.export.hub_repository import push as publish
+from capro.export.dataset import export_data
+from capro.export.hub import push as publish
 from capro.export.model import export_model
 from capro.export.predictor import MULTI_LABEL_FROM, Predictor, find_images
-from capro.format_versions import check_table
-from capro.places import local_path
-from capro.run.artefacts import MODEL_VERDICTS, read_json, write_json, write_verdicts
-from capro.run.directory import Run
-from capro.run.progress import SILENT, Lines, terminal
+from capro.pipeline.artefacts import MODEL_VERDICTS, check_table, read_json, write_json, write_verdicts
+from capro.pipeline.progress import SILENT, Lines, terminal
+from capro.pipeline.run import Run
+from capro.results.verdicts import TYPES
 from capro.stages import PLAN, run_all
 from capro.stages.start import start
 from capro.stages.threshold import threshold
+from capro.stores import local_path
 
 if TYPE_CHECKING:
     from capro.review.serving import Review

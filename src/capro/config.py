@@ -20,9 +20,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from capro.errors import ConfigError, did_you_mean, first_line, shortened
-from capro.places import refuse_credentials
-from capro.plain_yaml import parse_yaml, problem_of
-from capro.regular_files import read_regular
+from capro.files import parse_yaml, problem_of, read_regular
+from capro.stores import refuse_credentials
 
 MAX_NESTING = 20
 MAX_GROUP_ROWS = 5_000_000

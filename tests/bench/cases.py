@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from capro.bench.summary import Measured, TableResult
-from capro.run.directory import Run
+from capro.pipeline.run import Run
 from capro.stages import PLAN
 from tests import squares
 

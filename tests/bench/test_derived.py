@@ -9,8 +9,8 @@ import pytest
 
 from capro.bench.derived import derived_plan, derived_rows
 from capro.data.manifest import Manifest, manifest_of
-from capro.run.artefacts import KEY_FEATURES, PLAIN_FEATURES, QUERY_FEATURES
-from capro.run.directory import Run
+from capro.pipeline.artefacts import KEY_FEATURES, PLAIN_FEATURES, QUERY_FEATURES
+from capro.pipeline.run import Run
 from capro.stages import PLAN
 from tests import squares
 

@@ -15,11 +15,11 @@ from capro.bench import Bench, bench
 from capro.bench.store import SharedRun
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, DataError, RunError
-from capro.run.directory import Run
-from capro.run.lock import LOCK
-from capro.run.progress import Lines
+from capro.models import wordnet
+from capro.pipeline.locks import LOCK
+from capro.pipeline.progress import Lines
+from capro.pipeline.run import Run
 from capro.stages import PLAN
-from capro.text import wordnet
 from tests import squares as tiny
 
 pytestmark = pytest.mark.slow

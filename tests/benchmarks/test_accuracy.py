@@ -13,9 +13,9 @@ from capro.bench import Bench
 from capro.bench.summary import Measured, TableResult, results_markdown
 from capro.data.labels import encode
 from capro.data.manifest import manifest_of
-from capro.evaluate.truth import load_truth
-from capro.run.artefacts import CLEANED_LABELS
-from capro.run.directory import Run
+from capro.pipeline.artefacts import CLEANED_LABELS
+from capro.pipeline.run import Run
+from capro.results.truth import load_truth
 from capro.train.setup import training_set
 from tests import squares
 

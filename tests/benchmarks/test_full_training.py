@@ -10,7 +10,7 @@ import full_training
 from capro import config
 from capro.bench import Bench
 from capro.bench.pinned import PAPER
-from capro.run.artefacts import HISTORIES
+from capro.pipeline.artefacts import HISTORIES
 from tests import squares
 
 pytestmark = pytest.mark.slow

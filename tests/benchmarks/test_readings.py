@@ -9,7 +9,7 @@ import pytest
 import readings
 import variants
 from capro.bench import Bench
-from capro.run.artefacts import DISTANCES, HISTORIES
+from capro.pipeline.artefacts import DISTANCES, HISTORIES
 from tests import squares
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 import verified
 from capro import config
 from capro.data.manifest import manifest_of
-from capro.evaluate.truth import read_truth
-from capro.run.directory import Run
+from capro.pipeline.run import Run
+from capro.results.truth import read_truth
 from capro.stages import PLAN
 from tests import squares
 

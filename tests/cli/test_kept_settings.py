@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from capro.pipeline.locks import alone_in
+from capro.pipeline.run import Run
 from capro.review.log import Decision, Log
-from capro.run.directory import Run
-from capro.run.lock import alone_in
 from capro.stages import run_all
 from tests import squares
 from tests.commands import capro
@@ -180,13 +180,13 @@ def test_a_stage_that_fails_keeps_the_settings_of_those_before_it(
     run: Path, capro: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from capro.errors import DataError
-    from capro.stages import finetune
+    from capro.stages import training
 
     def broken(_job: object) -> None:
         raise DataError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetune, "work", broken)
+        patch.setattr(training, "work", broken)
         words = ["--set", "plus.ask_below=0.2", "--set", "finetune.lr=0.04"]
         code, _, err = capro("run", "--run", run, *words)
     assert (code, "the disk is full" in err) == (2, True)
@@ -200,7 +200,7 @@ def test_who_is_refused_by_the_lock_writes_nothing(run: Path, capro: Any, tmp_pa
 
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     hold = (
-        "import sys, time; from pathlib import Path; from capro.run.lock import alone_in\n"
+        "import sys, time; from pathlib import Path; from capro.pipeline.locks import alone_in\n"
         "with alone_in(Path(sys.argv[1]), 'test'): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, str(run)], stdout=subprocess.PIPE) as holder:

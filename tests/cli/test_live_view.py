@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.text import Text
 
 from capro.cli.live_view import LiveView
-from capro.run.directory import Run
-from capro.run.progress import Figures, Lines
+from capro.pipeline.progress import Figures, Lines
+from capro.pipeline.run import Run
 from capro.stages import PLAN, classes, embed, match, run_all
 from tests import tiny
 

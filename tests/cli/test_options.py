@@ -32,7 +32,7 @@ def test_every_setting_of_the_data_is_an_option_with_its_description(command: st
 
 
 def test_every_option_of_scan_reaches_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    from capro.run.directory import Run
+    from capro.pipeline.run import Run
 
     class Stop(Exception):
         pass

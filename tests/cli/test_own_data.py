@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from capro.run.directory import Run
+from capro.pipeline.run import Run
 from tests import squares
 from tests.commands import Capro, capro
 from tests.fakes import as_version_0_1_0

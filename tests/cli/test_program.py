@@ -21,8 +21,8 @@ from capro import config, stages
 from capro.cli import app, main, program
 from capro.data.manifest import manifest_of
 from capro.errors import DataError, RankError
-from capro.run import processes
-from capro.run.directory import Run
+from capro.pipeline import processes
+from capro.pipeline.run import Run
 from capro.stages import PLAN
 from tests.data.corpus import png
 
@@ -291,7 +291,7 @@ except SystemExit:
 from transformers import ViTConfig, ViTForImageClassification
 sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=16)
 ViTForImageClassification(ViTConfig(**sizes)).save_pretrained("FOLDER")
-from capro.nets.backbones import load_backbone
+from capro.models.backbones import load_backbone
 print(load_backbone("FOLDER").dim)
 """.replace("FOLDER", str(tmp_path / "vit"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -21,10 +21,10 @@ from huggingface_hub import constants
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from capro.errors import CaproError
-from capro.export.cleaned import export_data
-from capro.export.hub_repository import push
+from capro.export.dataset import export_data
+from capro.export.hub import push
 from capro.export.model import export_model
-from capro.run.directory import Run
+from capro.pipeline.run import Run
 from capro.stages.threshold import threshold
 from tests.commands import Capro, capro
 from tests.hub import TOKEN, Hub, Repository, serving

@@ -236,7 +236,7 @@ def test_a_bad_out_of_predict_and_report_is_no_bug(
 def test_other_errors_of_the_system_stay_bug_reports(
     run: Path, tmp_path: Path, typed: Capro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from capro.export import cleaned
+    from capro.export import dataset
 
     for error, code, word in (
         (OSError(errno.EINVAL, "Invalid argument"), 1, "this is a bug in capro"),
@@ -247,7 +247,7 @@ def test_other_errors_of_the_system_stay_bug_reports(
         def fails(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(cleaned, "export_data", fails)
+        monkeypatch.setattr(dataset, "export_data", fails)
         found = typed("export", run, "--out", tmp_path / "out")
         assert found[0] == code
         assert word in found[2]

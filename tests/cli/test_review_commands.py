@@ -14,10 +14,10 @@ import pytest
 
 from capro.cli import app
 from capro.errors import CaproError, ConfigError, RunError
-from capro.review.apply import ApplyError, go_on
-from capro.review.desk import Desk
+from capro.pipeline.run import Run
+from capro.review.serving import ApplyError, go_on
+from capro.review.session import ReviewSession
 from capro.review.views import View
-from capro.run.directory import Run
 from tests.review.made import make_run
 
 
@@ -31,7 +31,7 @@ def capro(*words: object) -> None:
 
 
 def test_export_and_import(run: Run, tmp_path: Path, capsys: Any) -> None:
-    desk = Desk(run)
+    desk = ReviewSession(run)
     desk.decide([0, 1], "out", None, who="me", view=View())
     desk.log.close()
     file = tmp_path / "d.csv"

@@ -10,7 +10,7 @@ import pytest
 
 from capro.bench import TABLES
 from capro.cli import main
-from capro.run.directory import Run
+from capro.pipeline.run import Run
 from capro.stages import run_all
 from tests import squares as tiny
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from capro.cli import main
-from capro.places import ObjectPath
-from capro.run import working_copy
+from capro.pipeline import working_copy
 from capro.stages import classes, embed, match
+from capro.stores import ObjectPath
 from tests import squares, tiny
 from tests.commands import Capro, capro
 from tests.stores import RUN, Fault, Flaky, Killed, flaky, flaky_store, put_tree

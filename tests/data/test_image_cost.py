@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from capro.data.image_cost import estimate, jpeg_header
+from capro.data.images import estimate, jpeg_header
 from tests.data.bombs import SUSPICIOUS, jpeg_of_scans, segment
 from tests.data.corpus import encode, jpeg, picture
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from capro.data.ranges import FAR, NEAR, open_ranges
+from capro.data.image_bytes import FAR, NEAR, open_ranges
 
 CONTENT = bytes(os.urandom(3 * NEAR)) * 30
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from capro.config import DataSettings
-from capro.data import ranges
+from capro.data import image_bytes
 from capro.data.image_bytes import ImageStore
 from capro.data.manifest import Manifest
 from capro.data.readers import find, find_to_evaluate
 from capro.data.scan import LABELS_AHEAD, _peek
 from capro.errors import ConfigError, DataError, StoreError
 from capro.export.predictor import find_images
-from capro.places import ObjectPath
 from capro.stages.scan import find_sources, listing_fingerprint
+from capro.stores import ObjectPath
 from tests.data.corpus import jpeg, png
 from tests.data.readers.test_tars import sample
 from tests.data.scanning import put, reasons, scan_it, write_parquet, write_tar
@@ -79,7 +79,7 @@ def test_shards_give_the_same_rows_as_on_a_disk(flaky: type[Flaky], tmp_path: Pa
 def test_a_scan_reads_each_byte_of_a_shard_once(
     flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(ranges.Stream.__init__, "__defaults__", (block,))
+    monkeypatch.setattr(image_bytes.Stream.__init__, "__defaults__", (block,))
     monkeypatch.setattr("capro.data.readers.tars.BLOCK", block)
     monkeypatch.setattr("capro.data.readers.tar_members.AT_ONCE", 1024)
     write_tar(tmp_path / "s.tar", [m for key in range(20) for m in sample(f"{key}", key)])

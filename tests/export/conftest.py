@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from capro.export.model import export_model
-from capro.run.directory import Run
+from capro.pipeline.run import Run
 from capro.stages.threshold import threshold
 from tests.made_up import make_run
 

@@ -13,8 +13,8 @@ from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardDa
 from capro import config as settings
 from capro.errors import ConfigError
 from capro.export.card import _plain, data_card, model_card
-from capro.export.cleaned import export_data
-from capro.run.directory import Run
+from capro.export.dataset import export_data
+from capro.pipeline.run import Run
 
 
 def test_card_has_data_settings_and_results(run: Run, model: Path) -> None:

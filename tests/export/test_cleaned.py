@@ -21,10 +21,10 @@ from capro import config
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers import WRITERS
 from capro.errors import CaproError, DataError
-from capro.export.cleaned import cleaned_table, export_data
-from capro.run.artefacts import CLASSES as CLASSES_FILE
-from capro.run.artefacts import VERDICTS, write_json, write_table
-from capro.run.directory import Run
+from capro.export.dataset import cleaned_table, export_data
+from capro.pipeline.artefacts import CLASSES as CLASSES_FILE
+from capro.pipeline.artefacts import VERDICTS, write_json, write_table
+from capro.pipeline.run import Run
 from capro.stages import PLAN
 from tests.fakes import fake_stage
 from tests.made_up import CLASSES, make_run
@@ -394,7 +394,7 @@ def test_hostile_texts_come_back(
         texts = [HOSTILE[(number + 7 * shift) % len(HOSTILE)] for number in range(len(table))]
         table = table.set_column(table.schema.get_field_index(column), column, pa.array(texts))
     changed = Manifest(table)
-    monkeypatch.setattr("capro.export.cleaned.manifest_of", lambda _: changed)
+    monkeypatch.setattr("capro.export.dataset.manifest_of", lambda _: changed)
     note = export_data(single, tmp_path / "out", to=to, images="copy", formulas=formulas)
     again = rescan(note, tmp_path / "out", tmp_path / "again").samples.set_index("id")
     assert len(again) == note["samples"]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from capro.errors import RunError
 from capro.export.folders import TEMPORARY, new_folder, safe_name, safe_names
-from capro.run.disk_errors import DiskError, writing
+from capro.pipeline.files import DiskError, writing
 
 
 def _export_for_ever(out: Path) -> None:

@@ -16,8 +16,8 @@ from capro.data.manifest import manifest_of
 from capro.errors import CaproError
 from capro.export.model import export_model
 from capro.export.predictor import Predictor
-from capro.run.artefacts import SCORES
-from capro.run.directory import Run
+from capro.pipeline.artefacts import SCORES
+from capro.pipeline.run import Run
 from capro.stages.threshold import threshold
 from tests.made_up import CLASSES, make_run
 

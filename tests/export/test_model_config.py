@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from capro.errors import CaproError
 from capro.export.model_config import parse_model_config
 from capro.export.predictor import Item, Predictor
-from capro.nets.backbones import load_backbone
-from capro.nets.deployed import Deployed, describe
+from capro.models.backbones import load_backbone
+from capro.models.deployed import Deployed, describe
 from tests.data.corpus import png
 from tests.export.test_predictor import config
 

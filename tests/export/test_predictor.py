@@ -16,8 +16,8 @@ import torch
 
 from capro.errors import CaproError, RunError
 from capro.export.predictor import Item, Predictor, find_images, save_rows, stream_rows
-from capro.nets.backbones import load_backbone
-from capro.nets.deployed import Deployed, describe
+from capro.models.backbones import load_backbone
+from capro.models.deployed import Deployed, describe
 from tests.data.corpus import BAD_IMAGES, jpeg, png
 
 
@@ -169,7 +169,7 @@ def test_a_folder_that_is_no_model_says_so(tmp_path: Path, damage: str) -> None:
 def test_predict_needs_no_training_code() -> None:
     code = (
         "import sys, capro.export.predictor\n"
-        "training = ('capro.train', 'capro.method', 'capro.graph', 'capro.text', 'capro.stages',"
+        "training = ('capro.train', 'capro.core', 'capro.graph', 'capro.models', 'capro.stages',"
         " 'faiss', 'accelerate', 'kornia', 'transformers')\n"
         "print([name for name in training if name in sys.modules])"
     )

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from capro.evaluate import doctor
+from capro.pipeline.artefacts import ANCHORS, VERDICTS
+from capro.pipeline.run import Run
 from capro.report.collect import collect
-from capro.run.artefacts import ANCHORS, VERDICTS
-from capro.run.directory import Run
+from capro.results import doctor
 from capro.stages import PLAN, run_all
-from capro.stages.assess import assess
+from capro.stages.evaluate import assess
 from capro.stages.report import HELD_OUT
 from tests import squares
 

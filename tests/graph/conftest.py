@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from capro.graph import budget as budgets
-from capro.graph.budget import Budget
+from capro.graph import ondisk as budgets
+from capro.graph.ondisk import Budget
 
 
 @pytest.fixture

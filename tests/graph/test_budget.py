@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from capro.errors import ConfigError
-from capro.graph.budget import LEAST_BYTES, Budget, RowReader, release
+from capro.graph.ondisk import LEAST_BYTES, Budget, RowReader, release
 
 
 def test_a_tiny_budget_is_refused(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from capro.graph import ondisk
-from capro.graph.budget import Budget, RowReader
 from capro.graph.neighbors import nearest, unit_rows
+from capro.graph.ondisk import Budget, RowReader
 from capro.graph.smooth import enhance, smooth, smoothing_operator
 from tests.graph.test_smooth import csr_array
 

@@ -11,8 +11,8 @@ import pytest
 
 from capro.demo import run as demo_run
 from capro.demo.composition import write_demo
-from capro.run.directory import Run
-from capro.run.progress import SILENT
+from capro.pipeline.progress import SILENT
+from capro.pipeline.run import Run
 from tests.report.made import HOSTILE, collected, make_run
 
 FEW = [

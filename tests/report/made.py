@@ -13,10 +13,10 @@ import yaml
 from PIL import Image
 
 from capro import config
+from capro.core.kept_scores import keep
+from capro.pipeline.artefacts import FUSED_SCORES, write_array, write_json
+from capro.pipeline.run import Run
 from capro.report.collect import collect
-from capro.run.artefacts import FUSED_SCORES, write_array, write_json
-from capro.run.directory import Run
-from capro.run.kept_scores import keep
 from capro.stages import PLAN
 from capro.stages import report as stage
 from tests.fakes import fake_stage

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from capro.pipeline.artefacts import VERDICTS
+from capro.pipeline.run import Run
 from capro.report import galleries, page
-from capro.run.artefacts import VERDICTS
-from capro.run.directory import Run
 from tests.fakes import as_version_0_1_0
 from tests.report.made import SIZE, collected, make_run
 

@@ -9,7 +9,7 @@ import pytest
 
 from capro.cli import app
 from capro.demo import run as demo_run
-from capro.run.progress import SILENT, Watch
+from capro.pipeline.progress import SILENT, Watch
 
 
 def test_the_demo_ends_with_the_comparison_and_the_reports_path(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from capro.report.embedding_map import embedding_map
+from capro.report.thumbnails import embedding_map
 
 
 @pytest.mark.parametrize("size", [1, 3, 12])

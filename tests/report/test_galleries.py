@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from capro import config
-from capro.method.anchors import match
+from capro.core.anchors import match
+from capro.pipeline.artefacts import CLASS_TEXTS, TEXTS
+from capro.pipeline.run import Run
 from capro.report import galleries, page
-from capro.run.artefacts import CLASS_TEXTS, TEXTS
-from capro.run.directory import Run
 from capro.train.setup import training_set
 from tests.report.made import SIZE, collected
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from capro.errors import RunError
+from capro.pipeline.artefacts import CLEANED_LABELS
+from capro.pipeline.run import Run
 from capro.report import page
-from capro.run.artefacts import CLEANED_LABELS
-from capro.run.directory import Run
 from capro.stages.report import report
 from tests.fakes import fake_stage, rewrite
 from tests.report.made import HELD_OUT, collected, make_run

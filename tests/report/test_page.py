@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from capro.pipeline.run import Run
 from capro.report import page
-from capro.run.directory import Run
 from capro.stages.report import report
 from tests.fakes import fake_the_rest
 from tests.report.made import HOSTILE, make_run

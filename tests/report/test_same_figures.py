@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capro.evaluate import comparison, metrics
-from capro.evaluate.comparison import test_split as samples_of
-from capro.run.directory import Run
+from capro.pipeline.run import Run
+from capro.results import comparison, metrics
+from capro.results.comparison import test_split as samples_of
 from capro.stages import run_all
-from capro.stages.assess import assess
+from capro.stages.evaluate import assess
 from tests import squares
 from tests.report.made import collected
 

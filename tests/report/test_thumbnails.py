@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from capro.data.pixels import pixels_of
+from capro.pipeline.run import Run
 from capro.report import page, thumbnails
-from capro.run.directory import Run
 from tests.report.made import collected, make_run
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from capro.review.desk import Desk
-from capro.run.directory import Run
+from capro.pipeline.run import Run
+from capro.review.session import ReviewSession
 from tests.review.made import make_run
 
 
@@ -36,7 +36,7 @@ def several(several_run: Run, tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def desk(run: Run) -> Iterator[Desk]:
-    made = Desk(run)
+def desk(run: Run) -> Iterator[ReviewSession]:
+    made = ReviewSession(run)
     yield made
     made.log.close()

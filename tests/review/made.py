@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from capro import config
-from capro.evaluate import verdicts
-from capro.run.artefacts import (
+from capro.core.kept_scores import keep
+from capro.pipeline.artefacts import (
     ANCHORS,
     CLEANED_LABELS,
     FUSED_SCORES,
@@ -20,8 +20,8 @@ from capro.run.artefacts import (
     write_array,
     write_table,
 )
-from capro.run.directory import Run
-from capro.run.kept_scores import keep
+from capro.pipeline.run import Run
+from capro.results import verdicts
 from capro.stages import PLAN
 from capro.train import setup
 from tests.fakes import fake_stage

@@ -16,10 +16,10 @@ from urllib.parse import quote_plus
 import numpy as np
 import pytest
 
+from capro.pipeline.run import Run
 from capro.review.log import Log, log_file
 from capro.review.serving import Review
 from capro.review.views import Views
-from capro.run.directory import Run
 from tests.browsing import MARKS, WatchedPage, browser
 from tests.made_up import CLASSES
 from tests.review.made import clean_anew, make_run

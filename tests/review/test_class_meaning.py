@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from capro.config import update
-from capro.review.desk import Desk
-from capro.run.directory import Run
-from capro.run.freshness import DECIDED, outdated
+from capro.models.classes import class_file, classes_of
+from capro.pipeline.plan import DECIDED, outdated
+from capro.pipeline.run import Run
+from capro.review.session import ReviewSession
 from capro.stages import PLAN
-from capro.text.classes import class_file, classes_of
 
 
-def test_a_setting_that_another_process_changed_stays(desk: Desk, run: Run) -> None:
+def test_a_setting_that_another_process_changed_stays(desk: ReviewSession, run: Run) -> None:
     changed = run.with_settings(update(run.settings, ["seed=5"]))
     with changed.alone():
         changed.write_settings()
@@ -22,7 +22,7 @@ def test_a_setting_that_another_process_changed_stays(desk: Desk, run: Run) -> N
     assert now.data.classes == "run:review/classes.yaml"
 
 
-def test_a_run_with_another_meaning_can_be_moved(desk: Desk, run: Run, tmp_path: Path) -> None:
+def test_a_run_with_another_meaning_can_be_moved(desk: ReviewSession, run: Run, tmp_path: Path) -> None:
     desk.change_class(2, "", "a hard fruit", who="me")
     desk.change_class(1, "", "another one", who="me")  # on top of the first
     moved = run.path.rename(tmp_path / "elsewhere")
@@ -31,7 +31,9 @@ def test_a_run_with_another_meaning_can_be_moved(desk: Desk, run: Run, tmp_path:
     assert [spec.definition for spec in classes_of(again)][1:3] == ["another one", "a hard fruit"]
 
 
-def test_a_meaning_that_was_changed_again_makes_the_classes_out_of_date(desk: Desk, run: Run) -> None:
+def test_a_meaning_that_was_changed_again_makes_the_classes_out_of_date(
+    desk: ReviewSession, run: Run
+) -> None:
     """The file has the same name both times: export gave the results of the first meaning in silence."""
     for definition in ("a hard fruit", "a dry fruit"):
         desk.change_class(2, "", definition, who="me")
@@ -41,7 +43,7 @@ def test_a_meaning_that_was_changed_again_makes_the_classes_out_of_date(desk: De
         assert outdated(PLAN["classes"], again) == []
 
 
-def test_a_run_of_an_earlier_version_keeps_its_path(desk: Desk, run: Run, tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_keeps_its_path(desk: ReviewSession, run: Run, tmp_path: Path) -> None:
     desk.change_class(2, "", "a hard fruit", who="me")
     own = run.path / "review" / "classes.yaml"
     old = run.with_settings(update(run.settings, [f"data.classes={own}"]))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from capro.errors import DataError, RunError
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Stage, perform
 from capro.review.decisions import deciding_person, resolve
 from capro.review.log import Decision, log_file, open_log
-from capro.run.directory import Run
-from capro.run.stage import Stage, perform
 
 IDS, CLASSES = ["a", "b", "c", "d"], ["cat", "dog", "cow"]
 

@@ -11,17 +11,17 @@ import pandas as pd
 import pytest
 
 from capro.errors import DataError
-from capro.review.desk import Desk
+from capro.pipeline.run import Run
 from capro.review.exchange import export_decisions, import_decisions
 from capro.review.log import replayed
+from capro.review.session import ReviewSession
 from capro.review.views import View
-from capro.run.directory import Run
 from tests.made_up import CLASSES
 
 
 @pytest.fixture
 def decided(run: Run) -> Run:
-    desk = Desk(run)
+    desk = ReviewSession(run)
     view = View()
     desk.decide([0], "label", CLASSES[1], who="me", view=view)
     desk.decide([1, 2], "out", None, who="me", view=view)
@@ -53,7 +53,7 @@ def test_label_studio_reads_choices(decided: Run, tmp_path: Path) -> None:
 
 
 def test_label_studio_of_others(run: Run, tmp_path: Path) -> None:
-    desk = Desk(run)
+    desk = ReviewSession(run)
     sample = desk.table.sample_id(0)
     desk.log.close()
     choice = {"type": "choices", "value": {"choices": [CLASSES[2]]}}
@@ -107,7 +107,7 @@ def test_tasks_of_another_form_are_refused_with_their_number(
 
 
 def test_a_cancelled_annotation_decides_nothing(several: Run, tmp_path: Path) -> None:
-    desk = Desk(several)
+    desk = ReviewSession(several)
     samples = [desk.table.sample_id(row) for row in range(2)]
     desk.log.close()
     cancelled = {"was_cancelled": True, "result": []}
@@ -129,7 +129,7 @@ def test_labels_that_are_no_names_are_refused(run: Run, tmp_path: Path, labels: 
 
 def test_several_labels_survive(several: Run, tmp_path: Path) -> None:
     shutil.copytree(several.path, tmp_path / "copy")
-    desk = Desk(several)
+    desk = ReviewSession(several)
     desk.decide([0], "add", CLASSES[2], who="me", view=View())
     desk.decide([1], "accept", None, who="me", view=View())
     desk.log.close()

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capro.errors import RunError
+from capro.pipeline.files import DiskError
 from capro.review.log import Decision, Log, Replay
-from capro.run.disk_errors import DiskError
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from capro.evaluate.metrics import wilson
+from capro.results.metrics import wilson
 from capro.review.log import Decision
 from capro.review.progress import agreement_by_class, estimate, random_part
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from capro.review.apply import ApplyError
-from capro.review.desk import Desk
-from capro.review.security import HEADERS, Doors
+from capro.pipeline.run import Run
+from capro.review.security import HEADERS, Access
 from capro.review.server import make_app
+from capro.review.serving import ApplyError
+from capro.review.session import ReviewSession
 from capro.review.views import Views
-from capro.run.directory import Run
 from tests.made_up import CLASSES, HOSTILE
 from tests.review.made import clean_anew, entered, make_run
 
@@ -30,9 +30,9 @@ ORIGIN = {"origin": f"http://{HOST}"}
 class Site:
     """A server with one browser in it."""
 
-    def __init__(self, desk: Desk, work: Any = None) -> None:
+    def __init__(self, desk: ReviewSession, work: Any = None) -> None:
         self.desk, self.used = desk, []
-        self.doors = Doors("127.0.0.1", 8000, self.used.append)
+        self.doors = Access("127.0.0.1", 8000, self.used.append)
         self.app = make_app(desk, self.doors, work or (lambda path: iter(())))
         self.client = TestClient(self.app, base_url=f"http://{HOST}")
         self.key = entered(self.client, self.doors.link())
@@ -51,13 +51,13 @@ class Site:
 
 
 @pytest.fixture
-def site(desk: Desk) -> Site:
+def site(desk: ReviewSession) -> Site:
     return Site(desk)
 
 
 @pytest.fixture
 def tagged(several: Run) -> Iterator[Site]:
-    desk = Desk(several)
+    desk = ReviewSession(several)
     yield Site(desk)
     desk.log.close()
 
@@ -86,13 +86,13 @@ def test_another_host_is_refused(site: Site, host: str) -> None:
     assert site.client.get("/", headers={"host": host}).status_code == 421
 
 
-def test_on_port_80_a_browser_names_no_port(desk: Desk) -> None:
-    doors = Doors("127.0.0.1", 80)
+def test_on_port_80_a_browser_names_no_port(desk: ReviewSession) -> None:
+    doors = Access("127.0.0.1", 80)
     app = make_app(desk, doors)
     for host, status in (("127.0.0.1", 200), ("localhost", 200), ("[::1]", 200), ("evil.example", 421)):
         client = TestClient(app, base_url=f"http://{host}")
         assert client.get(doors.link().replace("127.0.0.1:80", host)).status_code == status
-    assert not Doors("127.0.0.1", 8000).known_host("[::1]")
+    assert not Access("127.0.0.1", 8000).known_host("[::1]")
 
 
 def test_a_write_needs_origin_key_and_cookie(site: Site) -> None:
@@ -154,7 +154,7 @@ def test_pictures_come_as_thumbnails_and_are_kept(site: Site, run: Run) -> None:
 
 def test_a_picture_of_another_run_on_the_same_port_is_not_shown(site: Site, tmp_path: Path) -> None:
     """A browser keeps pictures for a day: the address must name the scan that they are of."""
-    other = Desk(make_run(tmp_path / "other", per_class=5))
+    other = ReviewSession(make_run(tmp_path / "other", per_class=5))
     next_site, row = Site(other), 6
     here, there = site.picture(row), next_site.picture(row)
     assert here != there
@@ -164,7 +164,7 @@ def test_a_picture_of_another_run_on_the_same_port_is_not_shown(site: Site, tmp_
     for old in (here, f"/picture/small/{row}"):
         gone = next_site.client.get(old)
         assert (gone.status_code, gone.headers["cache-control"]) == (404, "no-store")
-    again = Desk(site.desk.run)  # a restart, on the other hand, keeps them
+    again = ReviewSession(site.desk.run)  # a restart, on the other hand, keeps them
     assert Site(again).picture(row) == here
     for desk in (other, again):
         desk.log.close()
@@ -265,7 +265,7 @@ def test_a_picture_with_a_wrong_number_gets_one_sentence(site: Site) -> None:
 
 
 def test_others_decisions_are_seen(site: Site, run: Run) -> None:
-    other = Desk(run)
+    other = ReviewSession(run)
     site.decide([1], "out")
     found = other.changes(0)
     assert [row["row"] for row in found["rows"]] == [1]
@@ -400,7 +400,7 @@ def test_a_random_question_counts_only_in_the_whole_queue(site: Site) -> None:
     assert site.desk.said[other].random
 
 
-def test_apply_runs_once_reports_and_renews(desk: Desk) -> None:
+def test_apply_runs_once_reports_and_renews(desk: ReviewSession) -> None:
     said = []
 
     def work(path: Path) -> Iterator[str]:
@@ -420,7 +420,7 @@ def test_apply_runs_once_reports_and_renews(desk: Desk) -> None:
     assert site.client.get("/changes").json()["apply"]["error"] == "error: no space"
 
 
-def test_after_apply_a_page_of_before_decides_nothing(desk: Desk) -> None:
+def test_after_apply_a_page_of_before_decides_nothing(desk: ReviewSession) -> None:
     """It shows the old proposals: "accept" would accept what nobody was shown."""
 
     def work(_path: Path) -> Iterator[str]:
@@ -455,12 +455,12 @@ def test_after_apply_a_page_of_before_decides_nothing(desk: Desk) -> None:
     assert desk.said[row].yes == desk.table.labels(row, before=False)
 
 
-def test_the_version_is_of_the_verdicts_not_of_the_process(desk: Desk) -> None:
-    again = Desk(desk.run)
+def test_the_version_is_of_the_verdicts_not_of_the_process(desk: ReviewSession) -> None:
+    again = ReviewSession(desk.run)
     assert again.version == desk.version
     again.log.close()
     clean_anew(desk.run)
-    later = Desk(desk.run)
+    later = ReviewSession(desk.run)
     assert later.version != desk.version
     later.log.close()
 

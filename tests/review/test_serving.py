@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 
 from capro.errors import RunError
+from capro.pipeline.run import Run
 from capro.review.serving import Review
-from capro.run.directory import Run
 
 
 def test_the_link_works_before_the_server_runs(run: Run) -> None:

@@ -7,12 +7,12 @@ import time
 import pytest
 
 from capro.errors import ConfigError, RunError, StoreError
-from capro.review import stored_log
-from capro.review.desk import Desk
+from capro.pipeline import working_copy
+from capro.pipeline.run import Run
+from capro.review import serving
 from capro.review.log import Decision, Log, log_file, replayed
-from capro.review.stored_log import kept_in_store
-from capro.run import working_copy
-from capro.run.directory import Run
+from capro.review.serving import kept_in_store
+from capro.review.session import ReviewSession
 from tests.stores import Fault, Flaky, Killed, Machine, flaky, on
 
 __all__ = ["flaky", "on"]
@@ -50,7 +50,7 @@ def test_one_review_at_a_time(on: Machine) -> None:
 
 
 def test_decisions_are_uploaded_while_they_are_made(on: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_log, "EVERY", 0.02)
+    monkeypatch.setattr(serving, "EVERY", 0.02)
     run = on("one")
     with kept_in_store(run):
         log = Log(log_file(run))  # open all the time, as the server has it
@@ -109,7 +109,7 @@ def test_decisions_on_both_sides_are_not_overwritten(on: Machine) -> None:
 
 
 def test_a_class_keeps_its_meaning(on: Machine) -> None:
-    desk = Desk.__new__(Desk)
+    desk = ReviewSession.__new__(ReviewSession)
     desk.run = on("one")
     with pytest.raises(ConfigError, match="cannot be changed here"):
         desk.change_class(0, "", "another", who="me")

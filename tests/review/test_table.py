@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from capro.errors import RunError
+from capro.pipeline.artefacts import CLEANED_LABELS
+from capro.pipeline.run import Run
 from capro.review.table import VERDICT_NAMES, load_table
-from capro.run.artefacts import CLEANED_LABELS
-from capro.run.directory import Run
 from tests.fakes import rewrite
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from capro.errors import ConfigError
-from capro.review.desk import Desk
+from capro.review.session import ReviewSession
 from capro.review.views import ORDERS, View
 from tests.made_up import CLASSES
 
 
-def pages(desk: Desk, view: View, decide: bool = False) -> list[int]:
+def pages(desk: ReviewSession, view: View, decide: bool = False) -> list[int]:
     """All rows page by page; decisions made meanwhile hide rows of earlier pages."""
     found: list[int] = []
     after: int | None = None
@@ -27,13 +27,13 @@ def pages(desk: Desk, view: View, decide: bool = False) -> list[int]:
 
 @pytest.mark.parametrize("order", [*ORDERS])
 @pytest.mark.parametrize("decide", [False, True])
-def test_pages_by_key_neither_skip_nor_repeat(desk: Desk, order: str, decide: bool) -> None:
+def test_pages_by_key_neither_skip_nor_repeat(desk: ReviewSession, order: str, decide: bool) -> None:
     view = View.parse({"order": order, "size": "20", "like": "3"}, desk.table)
     found = pages(desk, view, decide)
     assert sorted(found) == [*range(len(desk.table))]
 
 
-def test_filters_mean_what_they_say(desk: Desk) -> None:
+def test_filters_mean_what_they_say(desk: ReviewSession) -> None:
     table = desk.table
     given, after = table.given, table.after
     names = table.names
@@ -52,7 +52,7 @@ def test_filters_mean_what_they_say(desk: Desk) -> None:
         assert sorted(desk.views.ordered(view).tolist()) == np.flatnonzero(expected).tolist(), query
 
 
-def test_the_state_hides_what_is_decided(desk: Desk) -> None:
+def test_the_state_hides_what_is_decided(desk: ReviewSession) -> None:
     desk.decide([1, 2], "out", None, who="me", view=View())
     page = desk.views.page(View(), desk.decided)
     assert (page.left, page.total) == (len(desk.table) - 2, len(desk.table))
@@ -60,13 +60,13 @@ def test_the_state_hides_what_is_decided(desk: Desk) -> None:
     assert set(desk.views.page(View(state="decided"), desk.decided).rows.tolist()) == {1, 2}
 
 
-def test_alike_begins_with_the_picture_itself(desk: Desk) -> None:
+def test_alike_begins_with_the_picture_itself(desk: ReviewSession) -> None:
     view = View.parse({"like": "7"}, desk.table)
     assert view.order == "like"
     assert desk.views.ordered(view)[0] == 7
 
 
-def test_the_address_holds_the_view(desk: Desk) -> None:
+def test_the_address_holds_the_view(desk: ReviewSession) -> None:
     view = View.parse({"verdict": "drop", "size": "100", "label": CLASSES[0]}, desk.table)
     assert (
         View.parse(dict(pair.split("=") for pair in view.query().replace("%2F", "/").split("&")), desk.table)
@@ -75,7 +75,7 @@ def test_the_address_holds_the_view(desk: Desk) -> None:
     assert View().query() == ""
 
 
-def test_the_next_class_keeps_the_other_filters(desk: Desk) -> None:
+def test_the_next_class_keeps_the_other_filters(desk: ReviewSession) -> None:
     names = desk.table.names
     for query, expected in (
         ({}, {"label": names[0]}),
@@ -104,6 +104,6 @@ def test_the_next_class_keeps_the_other_filters(desk: Desk) -> None:
         ({"state": "x"}, "state is 'x'"),
     ],
 )
-def test_a_wrong_filter_is_named(desk: Desk, query: dict[str, str], text: str) -> None:
+def test_a_wrong_filter_is_named(desk: ReviewSession, query: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         View.parse(query, desk.table)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from capro.run.artefacts import write_text
-from capro.run.disk_errors import DiskError
+from capro.pipeline.artefacts import write_text
+from capro.pipeline.files import DiskError
 from soak.faults import CALLS, Fault, Faults
 
 

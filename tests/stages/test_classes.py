@@ -8,9 +8,9 @@ import pytest
 
 from capro import config
 from capro.errors import ConfigError
-from capro.run.directory import Run
+from capro.models.classes import classes_of
+from capro.pipeline.run import Run
 from capro.stages import PLAN
-from capro.text.classes import classes_of
 from tests import squares
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from capro.core.kept_scores import KeptScores
 from capro.errors import DataError
+from capro.pipeline.artefacts import ANCHORS, CLEANED_LABELS, CLEANED_WORDS, FUSED_SCORES, POSTERIOR, VERDICTS
+from capro.pipeline.run import Run
 from capro.review.log import Decision, open_log
-from capro.run.artefacts import ANCHORS, CLEANED_LABELS, CLEANED_WORDS, FUSED_SCORES, POSTERIOR, VERDICTS
-from capro.run.directory import Run
-from capro.run.kept_scores import KeptScores
 from capro.stages import PLAN, run_all
 from capro.stages.decided import settled_set
 from capro.train.setup import anchored_of, training_set

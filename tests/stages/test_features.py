@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from capro import config
-from capro.nets.inference import OnnxEncoder
-from capro.run.artefacts import PLAIN_FEATURES
-from capro.run.directory import Run
+from capro.models.inference import OnnxEncoder
+from capro.pipeline.artefacts import PLAIN_FEATURES
+from capro.pipeline.run import Run
 from capro.stages import PLAN, features
 from tests import tiny
 

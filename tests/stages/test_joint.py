@@ -12,13 +12,13 @@ import torch
 from capro.errors import ConfigError
 from capro.export.model import export_model
 from capro.export.predictor import Predictor, find_images
-from capro.nets.backbones import load_backbone
-from capro.run.artefacts import JOINT_PICTURES, JOINT_PROMPTS, JOINT_TEXTS, PLAIN_FEATURES
-from capro.run.directory import Run
-from capro.run.progress import Watch
+from capro.models.backbones import load_backbone
+from capro.models.text_encoders import load_text_encoder
+from capro.pipeline.artefacts import JOINT_PICTURES, JOINT_PROMPTS, JOINT_TEXTS, PLAIN_FEATURES
+from capro.pipeline.progress import Watch
+from capro.pipeline.run import Run
 from capro.stages import PLAN, run_all
 from capro.stages.threshold import threshold
-from capro.text.encoders import load_text_encoder
 from tests import squares, towers
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("words")]

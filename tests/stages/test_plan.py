@@ -19,18 +19,18 @@ import torch
 from safetensors.torch import load_file
 
 from capro import config
+from capro.core.kept_scores import keep
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, DataError
-from capro.evaluate import verdicts
-from capro.run import progress
-from capro.run.artefacts import CLEANED_LABELS, read_array, read_json
-from capro.run.directory import Run
-from capro.run.kept_scores import keep
-from capro.run.ranks import ranks_of
-from capro.run.stage import Job
+from capro.pipeline import progress
+from capro.pipeline.artefacts import CLEANED_LABELS, read_array, read_json
+from capro.pipeline.ranks import ranks_of
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
+from capro.results import verdicts
 from capro.stages import PLAN, clean, run_all, training
-from capro.stages.assess import assess
-from capro.stages.verdict_blocks import frame_of
+from capro.stages.clean import frame_of
+from capro.stages.evaluate import assess
 from capro.train import setup
 from capro.train.judgement import Judged
 from tests import squares, tiny
@@ -442,7 +442,7 @@ def test_a_missing_tracker_is_an_error_before_any_work(data, tmp_path, tracker, 
 
 
 def test_launch_is_read_from_the_environment(monkeypatch, tmp_path, data):
-    from capro.run import processes
+    from capro.pipeline import processes
 
     assert (processes.count(), processes.rank(), processes.is_main()) == (1, 0, True)
     monkeypatch.setenv("RANK", "1")  # a cluster's own variable, no launcher's

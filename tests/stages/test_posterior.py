@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from capro.core import plus
+from capro.core.kept_scores import KeptScores, keep
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
-from capro.evaluate.class_findings import finding_text
-from capro.evaluate.truth import on_truth
-from capro.method import plus
-from capro.run.artefacts import (
+from capro.pipeline.artefacts import (
     CLEANED_LABELS,
     CLEANED_WORDS,
     FUSED_SCORES,
@@ -27,14 +26,14 @@ from capro.run.artefacts import (
     STEP3,
     Artefact,
 )
-from capro.run.directory import Run
-from capro.run.kept_scores import KeptScores, keep
-from capro.run.progress import Watch
+from capro.pipeline.progress import Watch
+from capro.pipeline.run import Run
+from capro.results.label_changes import finding_text
+from capro.results.truth import on_truth
 from capro.stages import PLAN, clean, run_all
-from capro.stages.finetune import calibration_of
 from capro.stages.posterior import Evidence, check, row_blocks
-from capro.stages.train import judge_of
-from capro.train.classifier_only import ClassifierOnly
+from capro.stages.training import calibration_of, judge_of
+from capro.train.objectives import ClassifierOnly
 from capro.train.setup import training_set
 from tests import squares, tiny
 
@@ -127,7 +126,7 @@ def test_blocks_change_nothing(single, tmp_path, monkeypatch):
 
 def test_of_many_classes_the_highest_scores_are_kept(single, tmp_path, monkeypatch):
     for name in ("DENSE", "MOST"):
-        monkeypatch.setattr(f"capro.run.kept_scores.{name}", 2)
+        monkeypatch.setattr(f"capro.core.kept_scores.{name}", 2)
     run = tiny.copied(single, tmp_path / "run")
     PLAN.do(run, "posterior", "clean", "finetune", "evaluate", force=True)
     assert run.read(POSTERIOR).shape[1] == 2  # none of these and the web label
@@ -138,7 +137,7 @@ def test_of_many_classes_the_highest_scores_are_kept(single, tmp_path, monkeypat
 def test_several_labels_keep_every_score(several, tmp_path, monkeypatch):
     """Step 3 learns what the words say of every class: one that was left out would be a certain negative."""
     for name in ("DENSE", "MOST"):
-        monkeypatch.setattr(f"capro.run.kept_scores.{name}", 2)
+        monkeypatch.setattr(f"capro.core.kept_scores.{name}", 2)
     run = tiny.copied(several, tmp_path / "run")
     PLAN.do(run, "posterior", "clean", force=True)
     for artefact in (POSTERIOR, CLEANED_WORDS):
@@ -333,7 +332,7 @@ def test_the_last_classifier_is_scaled_by_its_calibration(kind, request, tmp_pat
     assert found.scale > 0
     assert (found.shift == 0) == (kind == "single")
     plain = tiny.copied(run, tmp_path / "plain")
-    monkeypatch.setattr("capro.stages.finetune.calibrate", lambda *_, **__: plus.NO_CALIBRATION)
+    monkeypatch.setattr("capro.stages.training.calibrate", lambda *_, **__: plus.NO_CALIBRATION)
     PLAN.do(plain, "finetune", force=True)
     before, after = plain.read(STEP3), run.read(STEP3)
     name = "heads.classifier"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from capro.run.directory import Run
-from capro.run.progress import Step, Watch
+from capro.pipeline.progress import Step, Watch
+from capro.pipeline.run import Run
 from capro.stages import run_all
 from tests import tiny
 

@@ -192,7 +192,7 @@ def test_a_killed_rank_stops_all_and_the_run_goes_on(launch: Launcher, pair: Pat
     """Killed while it embeds, searches and trains, each time in a new start; then left in peace."""
     run = tmp_path / "run"
     kills = [
-        (Harm(1, "capro.run.shards._write_shard", 32), "embed/visual.npy", "embed/*/shards-*/*.npy"),
+        (Harm(1, "capro.pipeline.shards._write_shard", 32), "embed/visual.npy", "embed/*/shards-*/*.npy"),
         (Harm(0, "capro.stages.graph.enhance after", 1), "graph/graph.npz", "graph/search/*"),
         (Harm(1, "capro.train.loop.learning_rate", 5), "train/model.safetensors", "train/check*/*"),
     ]
@@ -223,7 +223,7 @@ def test_a_killed_rank_stops_all_and_the_run_goes_on(launch: Launcher, pair: Pat
 
 def test_an_error_on_one_rank_stops_all_with_one_message(launch: Launcher, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ended = launch(run, harm=Harm(1, "capro.run.shards._write_shard", 2, error="image 7 is broken"))
+    ended = launch(run, harm=Harm(1, "capro.pipeline.shards._write_shard", 2, error="image 7 is broken"))
     assert ended.codes == [2, 2]
     assert ended.errors[1].endswith("error: rank 1: image 7 is broken\nhint: mend it\n")
     assert "error" not in ended.errors[0]

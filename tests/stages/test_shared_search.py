@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from capro.graph import budget as budgets
 from capro.graph import neighbors
-from capro.graph.budget import Budget
+from capro.graph import ondisk as budgets
 from capro.graph.neighbors import nearest
-from capro.stages import shared_search
-from capro.stages.shared_search import SharedSearch
+from capro.graph.ondisk import Budget
+from capro.stages import graph
+from capro.stages.graph import SharedSearch
 from tests.graph.test_neighbors import clustered
 from tests.teams import teams
 
@@ -46,7 +46,7 @@ def in_ranks(x, k, team: int, folder, *, memory: int | None, **options):
 )
 def test_ranks_share_the_queries(tmp_path, monkeypatch, memory, options):
     """To the last bit, whatever their number: blocks of queries are the same."""
-    for each in (neighbors, shared_search):
+    for each in (neighbors, graph):
         monkeypatch.setattr(each, "QUERIES", 128)
     monkeypatch.setattr(neighbors, "NPROBE", 2)
     monkeypatch.setattr(budgets, "LEAST_BYTES", 0)
@@ -65,7 +65,7 @@ def test_ranks_share_the_queries(tmp_path, monkeypatch, memory, options):
 
 
 def test_blocks_that_are_there_are_not_searched_again(tmp_path, monkeypatch):
-    for each in (neighbors, shared_search):
+    for each in (neighbors, graph):
         monkeypatch.setattr(each, "QUERIES", 128)
     x = clustered(500, d=16)
     whole = in_ranks(x, 6, 2, tmp_path, memory=None)

@@ -12,8 +12,8 @@ import torch
 from capro import config
 from capro.api import CAPro
 from capro.cli import main
-from capro.run.directory import Run
-from capro.run.progress import Lines
+from capro.pipeline.progress import Lines
+from capro.pipeline.run import Run
 from capro.stages import run_all
 from capro.stages.start import slow, start
 from tests import squares

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capro.evaluate import open_set
-from capro.run.artefacts import read_array
-from capro.run.directory import Run
-from capro.stages import held_out as module
+from capro.pipeline.artefacts import read_array
+from capro.pipeline.run import Run
+from capro.results import open_set
+from capro.stages import training as module
 from capro.stages.threshold import threshold
 from tests.made_up import make_run
 

@@ -10,15 +10,14 @@ import torch
 
 from capro import config
 from capro.config import FinetuneSettings
-from capro.method.label_rule import NULL
-from capro.nets.backbones import FeatureBackbone
-from capro.nets.heads import Heads
-from capro.nets.siamese import Siamese
+from capro.core.label_rule import NULL
+from capro.models.backbones import FeatureBackbone
+from capro.models.heads import Heads
+from capro.models.siamese import Siamese
 from capro.train.batches import FeatureInputs
-from capro.train.classifier_only import ClassifierOnly, Frame
 from capro.train.loop import fit
+from capro.train.objectives import ClassifierOnly, Frame, WebLabels
 from capro.train.tasks import MultiLabel
-from capro.train.web_labels import WebLabels
 from tests.train.toys import CPU, TAU, Toy, batches, one_rank
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from capro.export.cleaned import export_data
-from capro.run.directory import Run
+from capro.export.dataset import export_data
+from capro.pipeline.run import Run
 from tests import tiny
 from tests.train.toys import Toy
 from tests.train.two_ranks import TOYS

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from capro.core.kept_scores import KeptScores
+from capro.core.label_rule import NULL, LabelDecision, TextEvidence
 from capro.errors import RunError
-from capro.method.label_rule import NULL, Decision
-from capro.method.text_evidence import TextEvidence
-from capro.run.kept_scores import KeptScores
 from capro.train.batches import EVAL_BATCH
 from capro.train.judgement import Judged, judge_all
 from tests.train.toys import TAU, Toy
@@ -44,20 +43,20 @@ def test_verdicts_equal_the_rule_by_hand(policy):
         o = 0.3 * p + 0.7 * r
         y, anchor = int(toy.labels[i]), bool(toy.anchored[i])
         if anchor and policy == "capro":
-            label, decision = y, Decision.ANCHOR
+            label, decision = y, LabelDecision.ANCHOR
         elif o.max() > 0.55:
             label = int(o.argmax())
-            decision = Decision.KEEP if label == y else Decision.RELABEL
+            decision = LabelDecision.KEEP if label == y else LabelDecision.RELABEL
         elif o[y] > 1 / 3:
-            label, decision = y, Decision.KEEP
+            label, decision = y, LabelDecision.KEEP
         else:
-            label, decision = NULL, Decision.DROP
+            label, decision = NULL, LabelDecision.DROP
         assert (found.labels[i], found.decisions[i]) == (label, decision)
         assert np.allclose(scores(found, "fused")[i], o, atol=1e-5)
         assert np.allclose(scores(found, "classifier")[i], p, atol=1e-5)
         assert np.allclose(scores(found, "similarity")[i], r, atol=1e-5)
         seen.add(decision)
-    assert {Decision.KEEP, Decision.RELABEL} <= seen
+    assert {LabelDecision.KEEP, LabelDecision.RELABEL} <= seen
 
 
 def test_blocks_are_parts_of_the_whole(monkeypatch):

@@ -15,8 +15,7 @@ from capro.errors import RunError
 from capro.train import loop
 from capro.train.batches import FeatureInputs
 from capro.train.checkpoints import Checkpoints
-from capro.train.classifier_only import ClassifierOnly
-from capro.train.web_labels import WebLabels
+from capro.train.objectives import ClassifierOnly, WebLabels
 from tests.train.toys import Toy, everything, one_rank, same
 
 
@@ -327,7 +326,7 @@ def test_half_precision_runs():
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
-    from capro.run.ranks import Ranks
+    from capro.pipeline.ranks import Ranks
 
     AcceleratorState._reset_state()
     try:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capro.config import Schedule
-from capro.train.optim import learning_rate
+from capro.train.loop import learning_rate
 
 
 def slow_rates(epochs: int, warmup: int, per_epoch: int, peak: float) -> list[float]:

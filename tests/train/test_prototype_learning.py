@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from capro.method.label_rule import NULL, Decision
+from capro.core.label_rule import NULL, LabelDecision
 from tests.train.toys import CPU, TAU, Toy, batches, everything, ordered
 
 
@@ -224,7 +224,7 @@ def test_mopro_does_not_call_anyone_an_anchor():
     objective = toy.objective()
     toy.fit(objective)
     assert objective.statistics() == {"anchor": 0, "keep": 1, "relabel": 0, "drop": 0}
-    assert (objective.state()["decisions"] == Decision.KEEP).all()
+    assert (objective.state()["decisions"] == LabelDecision.KEEP).all()
 
 
 def test_multi_label_statistics_are_shares_of_labels():

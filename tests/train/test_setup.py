@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from capro import config
-from capro.run.artefacts import PLAIN_FEATURES, STEP1
+from capro.pipeline.artefacts import PLAIN_FEATURES, STEP1
 from capro.train import setup
 from tests.made_up import make_run
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from capro.method.label_rule import Decision, PairDecision
-from capro.method.losses import positive_weights
-from capro.nets.heads import Heads
+from capro.core.label_rule import LabelDecision, PairDecision
+from capro.core.losses import positive_weights
+from capro.models.heads import Heads
 from capro.train.tasks import MultiLabel, SingleLabel
 from tests.train.toys import Toy
 
@@ -16,7 +16,7 @@ MULTI = MultiLabel(2, 0.1, torch.ones(2))
 
 
 def test_names_follow_the_numbers_of_the_decisions():
-    assert [name.upper() for name in SINGLE.names] == [each.name for each in Decision]
+    assert [name.upper() for name in SINGLE.names] == [each.name for each in LabelDecision]
     assert [name.upper() for name in MULTI.names] == [each.name for each in PairDecision]
 
 
@@ -34,10 +34,10 @@ def test_probabilities():
 def test_labels_without_the_rule_are_kept():
     y, anchored = torch.tensor([0, 1, -1]), torch.tensor([True, False, False])
     assert SINGLE.unchanged(y, anchored, protect=True).tolist() == [
-        Decision.ANCHOR, Decision.KEEP, Decision.DROP,
+        LabelDecision.ANCHOR, LabelDecision.KEEP, LabelDecision.DROP,
     ]  # fmt: skip
     assert SINGLE.unchanged(y, anchored, protect=False).tolist() == [
-        Decision.KEEP, Decision.KEEP, Decision.DROP,
+        LabelDecision.KEEP, LabelDecision.KEEP, LabelDecision.DROP,
     ]  # fmt: skip
     several = torch.tensor([[1, 0], [0, 0]])
     kept = MULTI.unchanged(several, several > 0, protect=True)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from capro.method.label_rule import NULL
-from capro.train.web_labels import WebLabels
+from capro.core.label_rule import NULL
+from capro.train.objectives import WebLabels
 from tests.train.toys import Toy, batches, one_rank
 
 

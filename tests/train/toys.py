@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import TrainSettings, ViewSettings
-from capro.method.losses import positive_weights
-from capro.method.references import provider
-from capro.method.text_evidence import TextEvidence
-from capro.nets.backbones import Backbone, FeatureBackbone, SmallResNet
-from capro.nets.dictionary import Dictionary
-from capro.nets.heads import Heads
-from capro.nets.siamese import Siamese
-from capro.run.ranks import Ranks
+from capro.core.label_rule import TextEvidence
+from capro.core.losses import positive_weights
+from capro.core.references import provider
+from capro.models.backbones import Backbone, FeatureBackbone, SmallResNet
+from capro.models.heads import Heads
+from capro.models.siamese import Dictionary, Siamese
+from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch, BatchPlan, FeatureInputs, ImageInputs, Inputs, load_batches
 from capro.train.judgement import Judge
 from capro.train.loop import fit

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from capro.config import Settings
 from capro.errors import CaproError
-from capro.run import processes
-from capro.run.ranks import Ranks, ranks_of
+from capro.pipeline import processes
+from capro.pipeline.ranks import Ranks, ranks_of
 from capro.train.checkpoints import Checkpoints
 from tests.train.toys import Toy
 

@@ -16,9 +16,9 @@ from capro.data.labels import known_labels
 from capro.data.manifest import manifest_of
 from capro.data.readers import find
 from capro.errors import DataError
-from capro.evaluate import metrics
-from capro.run.artefacts import SCORES, TEST_SCORES
-from capro.run.directory import Run
+from capro.pipeline.artefacts import SCORES, TEST_SCORES
+from capro.pipeline.run import Run
+from capro.results import metrics
 from capro.train.setup import training_set
 
 Rows = NDArray[np.int64]

@@ -9,10 +9,10 @@ import torch
 
 from capro.bench.summary import markdown_table
 from capro.config import Settings
-from capro.nets.backbones import cost
-from capro.run.directory import Run
+from capro.models.backbones import cost
+from capro.models.text_encoders import load_text_encoder
+from capro.pipeline.run import Run
 from capro.stages import PLAN
-from capro.text.encoders import load_text_encoder
 from capro.train.setup import new_heads, pretrained, training_set
 
 

@@ -13,10 +13,17 @@ from numpy.typing import NDArray
 
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.summary import summarise
-from capro.run.artefacts import KEY_FEATURES, MANIFEST, PLAIN_FEATURES, QUERY_FEATURES, SUMMARY, atomic_path
-from capro.run.directory import Run
-from capro.run.plan import Plan
-from capro.run.stage import Job
+from capro.pipeline.artefacts import (
+    KEY_FEATURES,
+    MANIFEST,
+    PLAIN_FEATURES,
+    QUERY_FEATURES,
+    SUMMARY,
+    atomic_path,
+)
+from capro.pipeline.plan import Plan
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
 from capro.stages import PLAN
 
 

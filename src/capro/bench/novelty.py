@@ -16,14 +16,14 @@ from capro.bench.summary import csv_text
 from capro.data.labels import known_labels
 from capro.data.manifest import Manifest, manifest_of
 from capro.errors import DataError
-from capro.evaluate import open_set
-from capro.evaluate.scoring import scores_of
-from capro.run.artefacts import MODELS, SCORES, TEST_SCORES, VAL_SCORES, write_text
-from capro.run.directory import Run
-from capro.run.plan import Plan
-from capro.run.progress import Watch
+from capro.models.classes import classes_of, load_classes, save_classes, wordnet_ids
+from capro.pipeline.artefacts import MODELS, SCORES, TEST_SCORES, VAL_SCORES, write_text
+from capro.pipeline.plan import Plan
+from capro.pipeline.progress import Watch
+from capro.pipeline.run import Run
+from capro.results import open_set
+from capro.results.scoring import scores_of
 from capro.stages import PLAN
-from capro.text.classes import classes_of, load_classes, save_classes, wordnet_ids
 from capro.train.setup import training_set
 
 Curves = dict[str, open_set.Curve]  # by what stands behind a metric's name (by_test_set.py), or by row

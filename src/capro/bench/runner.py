@@ -29,9 +29,9 @@ from capro.bench.summary import Measured, TableResult, csv_text, results_csv, re
 from capro.config import Settings, TrainSettings
 from capro.data.manifest import manifest_of
 from capro.errors import CaproError, ConfigError, DataError, did_you_mean
-from capro.run.artefacts import write_text
-from capro.run.plan import Plan
-from capro.run.progress import SILENT, Watch
+from capro.pipeline.artefacts import write_text
+from capro.pipeline.plan import Plan
+from capro.pipeline.progress import SILENT, Watch
 from capro.stages import PLAN
 
 METRICS = {

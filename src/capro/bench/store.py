@@ -19,11 +19,11 @@ from pathlib import Path
 
 from capro.config import Settings
 from capro.errors import RunError
-from capro.run import durable
-from capro.run.artefacts import FINISHED
-from capro.run.checksums import finished_in
-from capro.run.directory import Run
-from capro.run.lock import alone_in
+from capro.pipeline import files
+from capro.pipeline.artefacts import FINISHED
+from capro.pipeline.checksums import finished_in
+from capro.pipeline.locks import alone_in
+from capro.pipeline.run import Run
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SharedRun(Run):
         shelf = self.store / stage / key
         if finished_in(shelf, FINISHED) is None:
             self._take(stage, shelf)
-        durable.make_folder(shelf)
+        files.make_folder(shelf)
         _link(self.path / stage, shelf)
 
     def workplace(self, stage: str) -> Path:
@@ -69,8 +69,8 @@ class SharedRun(Run):
                 partial = shelf.with_name(f".{shelf.name}.tmp")
                 shutil.rmtree(partial, ignore_errors=True)
                 shutil.copytree(run / name, partial, copy_function=_link_or_copy)
-                durable.sync_tree(partial)
-                durable.rename(partial, shelf)
+                files.sync_tree(partial)
+                files.rename(partial, shelf)
                 self.event("taken", stage=name, fingerprint=shelf.name, run=str(run))
                 return
 

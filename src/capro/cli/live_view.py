@@ -27,7 +27,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from capro.run.progress import Figures, Step, Watch, duration, pace
+from capro.pipeline.progress import Figures, Step, Watch, duration, pace
 
 REFRESH = 2  # per second; drawing takes about 6 ms
 WIDE = 78  # columns from which stages stand beside the figures

@@ -18,11 +18,11 @@ from capro import config
 from capro.config import DataSettings
 from capro.data.readers import FORMATS, on_hub
 from capro.errors import ConfigError
-from capro.places import local_path
+from capro.stores import local_path
 
 if TYPE_CHECKING:
     from capro.config import Settings
-    from capro.run.directory import Run
+    from capro.pipeline.run import Run
     from capro.stages import Choose
     from capro.stages.start import Resolve
 
@@ -175,7 +175,7 @@ def start_run(
     preset: str | None = None,
 ) -> tuple[Run, Choose | None]:
     """A run directory, made or reopened, and what chooses a preset after the scan where none was named."""
-    from capro.run.working_copy import run_folder
+    from capro.pipeline.working_copy import run_folder
     from capro.stages.start import start
 
     preset = config.named_preset(file, preset)
@@ -212,8 +212,8 @@ def one_run(path: str | None, option: str | None) -> str:
 
 def open_run(path: str, overrides: list[str] | None = None) -> Run:
     """An existing run, with overrides on its settings; what is done with them decides if they are kept."""
-    from capro.run.directory import Run
-    from capro.run.working_copy import run_folder
+    from capro.pipeline.run import Run
+    from capro.pipeline.working_copy import run_folder
 
     run = Run.open(run_folder(path))
     return run.with_settings(config.update(run.settings, overrides)) if overrides else run

@@ -19,11 +19,11 @@ import typer
 from typer.core import TyperGroup
 
 from capro.errors import CaproError, RankError
-from capro.run import processes
-from capro.run.disk_errors import explained
+from capro.pipeline import processes
+from capro.pipeline.files import explained
 
 if TYPE_CHECKING:
-    from capro.run.progress import Watch
+    from capro.pipeline.progress import Watch
 
 
 # transformers reports and draws bars while it loads; ours is the one progress display
@@ -164,7 +164,7 @@ def print_result(found: Any, as_json: bool, write: Callable[[Any], None]) -> Non
 
 def plain_lines(*, warnings: bool = True) -> Watch:
     """Progress of a command that does one stage or two: plain lines and a bar."""
-    from capro.run.progress import Lines, terminal
+    from capro.pipeline.progress import Lines, terminal
 
     return Lines(note, terminal, warnings=warnings)
 

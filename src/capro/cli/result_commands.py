@@ -1,9 +1,12 @@
-"""Commands that look at a finished run or take something out of it: evaluate, report, export, predict."""
+"""Commands that read a finished run: evaluate, report, export, predict, push, review."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,10 +32,15 @@ from capro.cli.options import (
 )
 from capro.cli.program import app, config_app, fail, note, plain_lines, print_result
 from capro.data.readers import WRITERS
-from capro.places import ObjectPath, place
-from capro.run import processes
-from capro.run.engine import Engine, check_engine, engine_of
+from capro.errors import ConfigError
+from capro.pipeline import processes
+from capro.pipeline.engine import Engine, check_engine, engine_of
 from capro.stages import PLAN
+from capro.stores import ObjectPath, local_path, place
+from capro.wording import many
+
+if TYPE_CHECKING:
+    from capro.pipeline.run import Run
 
 
 @app.command()
@@ -62,7 +70,7 @@ def evaluate(
     the open set, and true labels.
     """
     from capro.cli import evaluation_tables
-    from capro.stages.assess import assess
+    from capro.stages.evaluate import assess
 
     opened = open_run(one_run(path, run))
     found = assess(
@@ -129,7 +137,7 @@ def export(
     """
     from capro.data.manifest import manifest_of
     from capro.data.readers import load_writer
-    from capro.export.cleaned import export_data, scan_command
+    from capro.export.dataset import export_data, scan_command
 
     check_engine(engine, address)
     opened = open_run(run)
@@ -146,8 +154,8 @@ def export(
             )  # fmt: skip
 
     if processes.count() > 1:
-        from capro.run.rank_engine import led
-        from capro.run.ranks import ranks_of
+        from capro.pipeline.rank_engine import led
+        from capro.pipeline.ranks import ranks_of
 
         found = led(ranks_of(opened.settings), write)
         if found is None:
@@ -176,8 +184,8 @@ def export_model(
 
     Weights, configuration, model card, and ONNX on request.
     """
-    from capro.evaluate.open_set import in_words
     from capro.export.model import export_model as write_model
+    from capro.results.open_set import in_words
     from capro.stages.threshold import threshold
 
     opened = open_run(run)
@@ -213,8 +221,8 @@ def predict(
 
     An image that cannot be read gets a row with its error; where no image could be read, the exit code is 1.
     """
-    from capro.evaluate.open_set import in_words
     from capro.export.predictor import Predictor, find_images, save_rows
+    from capro.results.open_set import in_words
 
     predictor = Predictor.load(model, device=device)
     if open_set and predictor.threshold is not None:
@@ -253,3 +261,120 @@ def config_presets() -> None:
     from capro import config
 
     print("\n".join(config.preset_names()))
+
+
+@app.command()
+def push(
+    folder: Annotated[
+        str, typer.Argument(help="Made by `capro export-model`, or by `capro export --to hf`.")
+    ],
+    repo: Annotated[
+        str,
+        typer.Argument(help="Repository on the Hugging Face hub: OWNER/NAME, or NAME for one of your own."),
+    ],
+    private: Annotated[
+        bool, typer.Option("--private", help="Make a new repository private: only its owner sees it.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask; what becomes public is still printed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a model or a cleaned data set on the Hugging Face hub.
+
+    It shows what becomes public and what changes in a repository that exists, and asks. After "no" the exit code is 1.
+    """
+    from capro.export.hub import push as publish
+
+    def agree(lines: Sequence[str]) -> bool:
+        note("\n".join(lines))
+        if not yes and not sys.stdin.isatty():
+            raise ConfigError(
+                "there is no terminal to ask at", hint="add --yes if that is what you want to publish"
+            )
+        agreed = yes or typer.confirm("publish this?", default=False, err=True)
+        if agreed:
+            note("uploading")
+        return agreed
+
+    found = publish(local_path(folder, "FOLDER"), repo, private=private, agree=agree)
+    if found is None:
+        note("nothing was published")
+        raise typer.Exit(1)
+    if not (found["added"] or found["replaced"] or found["removed"]):
+        note("the repository has these files already; nothing was uploaded")
+    print_result(found, as_json, lambda found: print(found["url"]))
+
+
+@app.command()
+def review(
+    run: RunPath,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0: any free one.")
+    ] = 0,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            help="Address to serve the page at; with another one than 127.0.0.1 other machines can reach it.",
+        ),
+    ] = "127.0.0.1",
+    export: Annotated[
+        OptionalPath,
+        typer.Option(
+            "--export",
+            callback=local_only,
+            help="Write the decisions to a file: .parquet, .csv or .json (Label Studio).",
+        ),
+    ] = None,
+    import_: Annotated[
+        OptionalPath,
+        typer.Option(
+            "--import", callback=local_only, help="Read decisions from a file of one of these kinds."
+        ),
+    ] = None,
+) -> None:
+    """Decide doubtful samples yourself.
+
+    Serves a web page on this machine; `capro run --run RUN` then uses your decisions.
+    """
+    from capro.review.exchange import export_decisions, import_decisions
+    from capro.review.serving import kept_in_store
+
+    opened = open_run(run)
+    if export is not None and import_ is not None:
+        raise ConfigError("--export and --import at once", hint="give one of them")
+    if import_ is not None:
+        with kept_in_store(opened):
+            taken = import_decisions(opened, import_)
+        print(f"{many(taken, 'decision')} taken from {import_}")
+        note(f"`capro run --run {run}` uses them")
+    elif export is not None:
+        written = export_decisions(opened, export, warn=lambda text: note(f"warning: {text}"))
+        print(f"{many(written, 'decision')} in {export}")
+    else:
+        with kept_in_store(opened):
+            _serve(opened, host, port, open_)
+
+
+def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
+    import webbrowser
+
+    from capro.review.serving import Review, only_here
+
+    app = Review(opened, host=host, port=port, used=lambda link: note(f"opened; for another browser: {link}"))
+    if not only_here(host):
+        note(
+            f"warning: {host} can be reached by other machines: everybody with a link sees pictures and can decide"
+        )
+    link = app.link
+    print(link, flush=True)
+    note("each link works once; Ctrl-C ends the review, every decision is saved at once")
+    if browser:
+        webbrowser.open(link)
+    with suppress(KeyboardInterrupt):  # how a person ends it
+        app.serve()
+    app.stop()
+    said = app.desk.progress()
+    note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.place}` uses them")

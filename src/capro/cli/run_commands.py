@@ -32,7 +32,7 @@ from capro.cli.options import (
 from capro.cli.program import app, live, note, plain_lines, print_result
 from capro.config import named_preset
 from capro.errors import ConfigError
-from capro.places import local_path, place
+from capro.stores import local_path, place
 
 
 def next_commands(place: str, *, tested: bool) -> str:
@@ -75,7 +75,7 @@ def run_command(
     keeps the settings that the command does not change; a new run without a preset gets one that fits the data.
     """
     from capro.cli import tables
-    from capro.run.engine import check_engine, engine_of
+    from capro.pipeline.engine import check_engine, engine_of
     from capro.stages import run_all
 
     check_engine(engine, address)
@@ -115,8 +115,8 @@ def _print_outlook(
 
     from capro.cli import tables
     from capro.config import named_preset
-    from capro.run.directory import Run
-    from capro.run.working_copy import run_folder
+    from capro.pipeline.run import Run
+    from capro.pipeline.working_copy import run_folder
     from capro.stages import PLAN
     from capro.stages.start import settings_for
 
@@ -140,7 +140,7 @@ def demo(
     """
     from capro.cli import tables
     from capro.demo.run import run_demo
-    from capro.run.artefacts import VERDICTS
+    from capro.pipeline.artefacts import VERDICTS
 
     folder = local_path(run, "--run")
     with live(f"capro demo {run}") as watch:
@@ -192,7 +192,7 @@ def bench_command(
     Runs that are finished are not done again.
     """
     from capro.bench import TABLES, Bench, NotForThisData, bench, pinned
-    from capro.run.progress import Lines, terminal
+    from capro.pipeline.progress import Lines, terminal
 
     settings = new_settings(data, set_, file=config, preset=preset)
     named = named_preset(config, preset)
@@ -227,7 +227,7 @@ def bench_command(
 
 def _is_run(text: str) -> bool:
     """Whether a path or an address is a run directory, not data."""
-    from capro.run.artefacts import SETTINGS
+    from capro.pipeline.artefacts import SETTINGS
 
     return not text.startswith("hub:") and (place(text) / SETTINGS).exists()
 
@@ -266,7 +266,7 @@ def doctor(
             "doctor needs a run directory or a source",
             hint="give one, `capro doctor RUN`; or `capro doctor --environment` for a bug report",
         )
-    from capro.evaluate.doctor import advice
+    from capro.results.doctor import advice
     from capro.stages import PLAN
 
     if _is_run(path):

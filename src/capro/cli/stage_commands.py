@@ -48,7 +48,7 @@ def scan(
     Every row of the source becomes a sample or is quarantined with a reason.
     """
     from capro.cli import tables
-    from capro.run.artefacts import QUARANTINE, SUMMARY
+    from capro.pipeline.artefacts import QUARANTINE, SUMMARY
 
     opened, choose = start_run(run, source, set_, preset=preset)
     watch = plain_lines(warnings=False)  # the table has them
@@ -77,8 +77,8 @@ def classes_suggest(
     if out is not None and out.exists():  # before anything is imported
         fail(f"{out}: exists already", "give another file to --out, or delete it")
     from capro.cli import tables
+    from capro.models.classes import draft, save_classes
     from capro.stages.classes import suggest
-    from capro.text.classes import draft, save_classes
 
     suggestions = suggest(open_run(run, set_), watch=plain_lines())
     if out is not None:
@@ -98,7 +98,7 @@ def classes_suggest(
 def classes_show(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Find the sense of every class of a run and print its class text."""
     from capro.cli import tables
-    from capro.text.classes import classes_of
+    from capro.models.classes import classes_of
 
     opened = open_run(run, set_)
     PLAN.do(opened, "classes", watch=plain_lines())
@@ -130,7 +130,7 @@ def match(run: RunFolder, memory: Memory = None, set_: Overrides = None, as_json
     Before that, each text gets a share of the texts of similar pictures (text enhancement).
     """
     from capro.cli import tables
-    from capro.run.artefacts import ANCHORS
+    from capro.pipeline.artefacts import ANCHORS
 
     opened = open_run(run, with_memory(set_, memory))
     found = PLAN.do(opened, "match", watch=plain_lines())

@@ -15,11 +15,11 @@ from rich.table import Table
 
 from capro.data.readers.columns import TEXTS
 from capro.data.summary import FEW_TEXTS, explain, scan_problems
-from capro.run.artefacts import QUARANTINE, SUMMARY, VERDICTS
-from capro.run.directory import Run
-from capro.run.freshness import Outlook
-from capro.text.classes import ClassSpec, class_text, classes_of
-from capro.text.senses import Suggestion
+from capro.models.classes import ClassSpec, class_text, classes_of
+from capro.models.senses import Suggestion
+from capro.pipeline.artefacts import QUARANTINE, SUMMARY, VERDICTS
+from capro.pipeline.plan import Outlook
+from capro.pipeline.run import Run
 from capro.wording import listed, some
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Processes that decode suspicious images (``capro.data.image_cost``) and can be ended.
+"""Processes that decode suspicious images (``capro.data.images``) and can be ended.
 
 They are started when they are first needed, one for each thread that waits, and used again. A decoder that takes
 too long, breaks down or takes too much memory ends alone; the next image gets another one.

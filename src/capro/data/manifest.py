@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from capro.errors import DataError
-from capro.run.artefacts import MANIFEST, atomic_path
-from capro.run.directory import Run
+from capro.pipeline.artefacts import MANIFEST, atomic_path
+from capro.pipeline.run import Run
 
 T = TypeVar("T")
 Task = Literal["single", "multi"]

@@ -18,8 +18,8 @@ from capro.data.readers.columns import choose_columns, text_of
 from capro.data.readers.hub import HubReader, undecoded
 from capro.data.readers.table import ROWS_AT_ONCE
 from capro.errors import DataError
-from capro.run.artefacts import atomic_path
-from capro.run.fingerprints import fingerprint
+from capro.pipeline.artefacts import atomic_path
+from capro.pipeline.checksums import fingerprint
 
 
 def write_frame_source(

@@ -19,8 +19,8 @@ from capro.data.image_bytes import ImageStore
 from capro.data.images import ImageProblem, decode, decode_bytes
 from capro.data.manifest import Manifest, manifest_of
 from capro.errors import DataError
-from capro.run.artefacts import PIXEL_INDEX, PIXELS, atomic_path, read_array, write_array
-from capro.run.directory import Run
+from capro.pipeline.artefacts import PIXEL_INDEX, PIXELS, atomic_path, read_array, write_array
+from capro.pipeline.run import Run
 
 T = TypeVar("T")
 AHEAD = 256  # images that are decoded at once

@@ -26,11 +26,11 @@ from capro.data.readers.base import Reader
 from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise
 from capro.errors import CaproError, DataError, described
-from capro.places import is_address
-from capro.regular_files import NotAFileError
-from capro.run.artefacts import MANIFEST, QUARANTINE, SUMMARY, atomic_path, write_json
-from capro.run.engine import HERE, Engine
-from capro.run.shards import see_folder
+from capro.files import NotAFileError
+from capro.pipeline.artefacts import MANIFEST, QUARANTINE, SUMMARY, atomic_path, write_json
+from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.shards import see_folder
+from capro.stores import is_address
 
 BLOCK = 256  # rows of a task of a remote engine
 IN_FLIGHT = 128  # rows being decoded at once: bounds memory whatever the source's size
@@ -46,7 +46,7 @@ def scan_sources(
     join_labels: bool = False,
     classes: Collection[str] = (),
     progress: Callable[[int], None] = lambda _: None,
-    engine: Engine = HERE,
+    engine: Engine = LOCAL,
 ) -> dict[str, Any]:
     """Read every row, check every image, write manifest, quarantine and summary.
 

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from capro.demo.emoji.compose import scene
-from capro.demo.emoji.pages import page
+from capro.demo.emoji import page, scene
 from capro.errors import ConfigError, DataError
-from capro.run import durable
-from capro.run.disk_errors import writing
+from capro.pipeline import files
+from capro.pipeline.files import writing
 
 STAMP = ".capro-demo.json"
 DEMO_VERSION = 1  # raise it whenever the bytes change: an older folder is then made anew
@@ -122,7 +121,7 @@ def write_demo(
 
 def _compose(folder: Path, wanted: dict[str, Any]) -> None:
     """The whole folder, in the place of an older one."""
-    durable.make_folder(folder.parent)
+    files.make_folder(folder.parent)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         tree = Path(scratch) / "new"  # its own folder: a temporary one is closed to other users
         seed, multi_label = wanted["seed"], wanted["multi_label"]
@@ -136,8 +135,8 @@ def _compose(folder: Path, wanted: dict[str, Any]) -> None:
         (tree / STAMP).write_text(json.dumps(wanted), encoding="utf-8")
         if folder.exists():
             os.replace(folder, Path(scratch) / "old")  # goes with the scratch folder
-        durable.sync_tree(tree)
-        durable.rename(tree, folder)
+        files.sync_tree(tree)
+        files.rename(tree, folder)
 
 
 def is_complete(folder: Path, wanted: dict[str, Any]) -> bool:

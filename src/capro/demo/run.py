@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from capro import config
 from capro.demo.composition import write_demo
-from capro.evaluate.truth import on_truth
-from capro.run.directory import Run
-from capro.run.progress import Watch
+from capro.pipeline.progress import Watch
+from capro.pipeline.run import Run
+from capro.results.truth import on_truth
 from capro.stages import PLAN
 from capro.stages.match import anchor_sheet, purity_by_enhancer
 from capro.stages.report import report

@@ -12,8 +12,8 @@ import yaml
 
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
-from capro.model_folders import on_hub
-from capro.run.directory import Run
+from capro.models.folders import on_hub
+from capro.pipeline.run import Run
 from capro.wording import plain, some
 
 SHOWN_NAMES = 30  # classes named

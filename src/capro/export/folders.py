@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from capro.errors import RunError
-from capro.places import ObjectPath, Place
-from capro.run import durable
-from capro.run.disk_errors import DiskError, writing
-from capro.run.working_copy import cache_folder
+from capro.pipeline import files
+from capro.pipeline.files import DiskError, writing
+from capro.pipeline.working_copy import cache_folder
+from capro.stores import ObjectPath, Place
 
 TEMPORARY = ".capro-new.tmp-"  # how the name of a folder begins that is being written
 BEGUN = ".capro-uploading"  # at an address until everything is there
@@ -40,7 +40,7 @@ def new_place(out: Place, *, last: str) -> Iterator[Path]:
     _left(out, last)
     parent = cache_folder() / "uploads"
     with writing(parent):
-        durable.make_folder(parent)
+        files.make_folder(parent)
         _remove_left(parent)
         folder, lock = _begin(parent)
         try:
@@ -90,12 +90,12 @@ def new_folder(path: Path) -> Iterator[Path]:
     with writing(path):
         if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
             raise _exists(path)
-        durable.make_folder(path.parent)
+        files.make_folder(path.parent)
         _remove_left(path.parent)
         temporary, lock = _begin(path.parent)
         try:
             yield temporary
-            durable.sync_tree(temporary)
+            files.sync_tree(temporary)
             _take_place(temporary, path)
         except DiskError as error:
             named = str(error).replace(str(temporary), str(path))
@@ -112,7 +112,7 @@ def _exists(path: Place) -> RunError:
 def _take_place(temporary: Path, path: Path) -> None:
     """Rename onto nothing, or onto an empty folder."""
     try:
-        durable.rename(temporary, path)
+        files.rename(temporary, path)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise

@@ -17,15 +17,24 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from capro import __version__, format_versions
+from capro import __version__
 from capro.errors import ConfigError, RunError
 from capro.export.card import check_license, model_card, without_folders
 from capro.export.folders import new_place
 from capro.export.predictor import Predictor
-from capro.nets.deployed import Deployed, describe
-from capro.places import Place
-from capro.run.artefacts import CARD, MODEL_CONFIG, MODEL_ONNX, MODEL_WEIGHTS, MODELS, atomic_path, write_json
-from capro.run.directory import Run
+from capro.models.deployed import Deployed, describe
+from capro.pipeline import artefacts
+from capro.pipeline.artefacts import (
+    CARD,
+    MODEL_CONFIG,
+    MODEL_ONNX,
+    MODEL_WEIGHTS,
+    MODELS,
+    atomic_path,
+    write_json,
+)
+from capro.pipeline.run import Run
+from capro.stores import Place
 from capro.train.setup import TrainingSet, load_net, new_net, pretrained, training_set
 
 ONNX_TOLERANCE = 1e-4
@@ -92,7 +101,7 @@ def _config(run: Run, net: Deployed, training: TrainingSet, open_set: dict[str, 
     settings, names = run.settings, training.classes
     kind = "multi" if training.multi_label else "single"
     return {
-        "capro_format": format_versions.MODEL.now,
+        "capro_format": artefacts.MODEL_FORMAT.now,
         "capro_version": __version__,
         "problem_type": f"{kind}_label_classification",
         "num_labels": len(names),

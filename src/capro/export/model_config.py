@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from capro import format_versions
 from capro.config import ScanSettings, Section
 from capro.errors import ConfigError, RunError
-from capro.run.artefacts import MODEL_CONFIG
+from capro.pipeline import artefacts
+from capro.pipeline.artefacts import MODEL_CONFIG
 
 MOST_BYTES = 100_000_000  # of config.json; ten thousand classes take a megabyte
 
@@ -27,14 +27,14 @@ Deviation = Annotated[list[Spread], Field(min_length=3, max_length=3)]
 
 
 class BackboneConfig(Section):
-    """What ``capro.nets.deployed.rebuild`` takes."""
+    """What ``capro.models.deployed.rebuild`` takes."""
 
     name: str
     size: Side
     dim: Annotated[int, Field(ge=1, le=2**20)]
     mean: Mean
     std: Deviation
-    config: dict[str, Any] | None = None  # checked by capro.nets.encoder_config
+    config: dict[str, Any] | None = None  # checked by capro.models.deployed
     pooler: bool = True
 
 
@@ -116,7 +116,7 @@ def read_model_config(folder: Path) -> dict[str, Any]:
 
 def parse_model_config(values: dict[str, Any], place: str) -> ModelConfig:
     """The checked config.json; the first thing that is wrong is named."""
-    format_versions.MODEL.check(
+    artefacts.MODEL_FORMAT.check(
         values.get("capro_format"),
         place=place,
         made_by=values.get("capro_version"),

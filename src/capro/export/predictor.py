@@ -22,6 +22,7 @@ from PIL import Image
 from safetensors import SafetensorError
 
 from capro.config import DataSettings, ScanSettings
+from capro.core.kept_scores import numbers_only
 from capro.data import readers
 from capro.data.image_bytes import file_bytes, row_bytes
 from capro.data.images import REASONS, ImageProblem, decode
@@ -31,12 +32,11 @@ from capro.data.views import center
 from capro.errors import ConfigError, RunError, first_line
 from capro.export.folders import new_folder
 from capro.export.model_config import own_file, parse_model_config, read_model_config
-from capro.nets.deployed import Deployed, load_deployed
-from capro.places import Place, place
-from capro.run.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
-from capro.run.fingerprints import fingerprint
-from capro.run.kept_scores import numbers_only
-from capro.run.working_copy import cache_folder
+from capro.models.deployed import Deployed, load_deployed
+from capro.pipeline.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
+from capro.pipeline.checksums import fingerprint
+from capro.pipeline.working_copy import cache_folder
+from capro.stores import Place, place
 
 BATCH = 32
 COLUMNS = ("image", "label", "probability", "open", "top", "error")

@@ -27,8 +27,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from capro.errors import ConfigError, DataError
-from capro.graph.budget import Budget, RowReader, new_array, release
-from capro.graph.ondisk import Floats, Index, Ints, Searcher, exact_search, index_search, inverted_lists
+from capro.graph.ondisk import (
+    Budget,
+    Floats,
+    Index,
+    Ints,
+    RowReader,
+    Searcher,
+    exact_search,
+    index_search,
+    inverted_lists,
+    new_array,
+    release,
+)
 
 ROWS = 2048  # per block; expanding k copies of each of k hits stays under 0.2 GB at k = 40
 QUERIES = 4096  # rows that are searched at once; FAISS's own block

@@ -15,9 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, diags_array, eye_array
 
 from capro.errors import ConfigError, DataError, did_you_mean
-from capro.graph.budget import Budget, RowReader, new_array, release
 from capro.graph.neighbors import ROWS, Neighbors, SearchOptions, nearest, row_norms, unit_rows
-from capro.graph.ondisk import Floats
+from capro.graph.ondisk import Budget, Floats, RowReader, new_array, release
 from capro.graph.rerank import rerank, sparse_rows
 
 Enhancer = Literal["none", "knn", "reciprocal"]

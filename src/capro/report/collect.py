@@ -1,7 +1,7 @@
 """From a run directory to plain data: everything that the page shows, nothing of how it looks.
 
 What is embedded is capped, and the data says how many of how many are shown. Figures come from
-`capro.evaluate`; none is computed here. Costs: t-SNE, ten seconds for 3,000 points; a k-NN graph for the
+`capro.results`; none is computed here. Costs: t-SNE, ten seconds for 3,000 points; a k-NN graph for the
 matches; a few thousand thumbnails.
 """
 
@@ -14,18 +14,17 @@ from typing import Any
 import numpy as np
 
 from capro import __version__
+from capro.core.anchors import anchor_choice
 from capro.data.summary import scan_problems
-from capro.evaluate import label_changes, metrics, open_set
-from capro.evaluate.class_findings import class_findings, finding_text
-from capro.evaluate.comparison import jsonable
-from capro.evaluate.label_changes import KINDS, LabelChanges
-from capro.method.anchors import anchor_choice
+from capro.pipeline.plan import Plan
+from capro.pipeline.progress import SILENT, Watch
+from capro.pipeline.run import Run
 from capro.report import sentences
 from capro.report.galleries import Shown, anchors_protected, class_galleries, embedding, samples, top_matches
 from capro.report.load import Loaded, load
-from capro.run.directory import Run
-from capro.run.plan import Plan
-from capro.run.progress import SILENT, Watch
+from capro.results import label_changes, metrics, open_set
+from capro.results.comparison import jsonable
+from capro.results.label_changes import KINDS, LabelChanges, class_findings, finding_text
 from capro.wording import plain
 
 FLOW_CLASSES = 18

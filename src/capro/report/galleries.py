@@ -12,16 +12,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from capro.core.anchors import galleries, text_distances
 from capro.data.pixels import pixels_of
-from capro.evaluate import label_changes
-from capro.evaluate.label_changes import KINDS, LabelChanges
 from capro.graph.smooth import Enhancer, enhance
-from capro.method.anchors import galleries, text_distances
-from capro.report.embedding_map import embedding_map
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.progress import Watch
 from capro.report.load import Loaded
-from capro.report.thumbnails import LARGE, sprites
-from capro.run.fingerprints import seed_for
-from capro.run.progress import Watch
+from capro.report.thumbnails import LARGE, embedding_map, sprites
+from capro.results import label_changes
+from capro.results.label_changes import KINDS, LabelChanges
 from capro.wording import plain
 
 PER_GALLERY = 24  # pictures of one kind in one class

@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from capro.core.kept_scores import KeptScores
 from capro.data.labels import Labels, labels_of
 from capro.data.manifest import Manifest, manifest_of
 from capro.errors import RunError
-from capro.evaluate.comparison import Evaluated, test_split
-from capro.run.artefacts import (
+from capro.models.classes import ClassSpec, class_text, classes_of, has_meaning
+from capro.pipeline.artefacts import (
     ANCHORS,
     CLASS_TEXTS,
     CLEANED_LABELS,
@@ -36,10 +37,9 @@ from capro.run.artefacts import (
     VISUAL,
     Artefact,
 )
-from capro.run.directory import Run
-from capro.run.kept_scores import KeptScores
-from capro.run.plan import Plan
-from capro.text.classes import ClassSpec, class_text, classes_of, has_meaning
+from capro.pipeline.plan import Plan
+from capro.pipeline.run import Run
+from capro.results.comparison import Evaluated, test_split
 
 Matrix = NDArray[np.float32]
 T = TypeVar("T")

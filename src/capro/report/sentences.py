@@ -63,7 +63,7 @@ def was_wrong(counts: dict[str, int], worst: Sequence[tuple[str, float]], *, mul
     return text + (f" The noisiest classes are {listed(named)}." if named else "")
 
 
-ANCHORS = {  # by what chose them, see `capro.method.anchors.anchor_choice`
+ANCHORS = {  # by what chose them, see `capro.core.anchors.anchor_choice`
     "text": "became anchors: their texts, together with the texts of similar images, are nearest to the class text",
     "picture": "without a text became anchors: they are the most typical of their class",
     "chance": "were drawn at random as anchors",

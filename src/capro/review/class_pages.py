@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.review.desk import Desk
+from capro.models import wordnet
+from capro.models.classes import class_text
 from capro.review.items import tile
+from capro.review.session import ReviewSession
 from capro.review.table import ReviewTable
-from capro.text import wordnet
-from capro.text.classes import class_text
 from capro.wording import plain
 
 FLOWS, ANCHORS_SHOWN = 8, 24
 
 
-def overview(desk: Desk) -> list[dict[str, Any]]:
+def overview(desk: ReviewSession) -> list[dict[str, Any]]:
     """All classes with counts and agreement, those with most change first."""
     table = desk.table
     given, after = _membership(table)
@@ -36,7 +36,7 @@ def overview(desk: Desk) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: -(each["given"] + each["after"] - 2 * each["stay"]))
 
 
-def class_page(desk: Desk, number: int) -> dict[str, Any]:
+def class_page(desk: ReviewSession, number: int) -> dict[str, Any]:
     """One class."""
     table, spec = desk.table, desk.table.classes[number]
     came, left = flows(table, number)

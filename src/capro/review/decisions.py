@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from capro.data.labels import NO_CLASS
 from capro.errors import DataError, RunError, did_you_mean
+from capro.pipeline.artefacts import ANCHORS, CLEANED_LABELS
+from capro.pipeline.checksums import fingerprint
+from capro.pipeline.run import Run
 from capro.review.log import Decision, log_file, replayed
-from capro.run.artefacts import ANCHORS, CLEANED_LABELS
-from capro.run.directory import Run
-from capro.run.fingerprints import fingerprint
 
 Rows = NDArray[np.signedinteger[Any]] | slice
 FIXING = ("labels", "out", "copy")  # answers that decide something; "not sure" decides nothing

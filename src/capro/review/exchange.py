@@ -16,11 +16,11 @@ from capro.data.manifest import manifest_of
 from capro.data.readers.table_files import header, whole_records
 from capro.data.readers.writing import write_csv
 from capro.errors import DataError, did_you_mean, first_line, shortened
-from capro.regular_files import read_regular
+from capro.files import read_regular
+from capro.models.classes import classes_of
+from capro.pipeline.artefacts import atomic_path, write_json, write_table
+from capro.pipeline.run import Run
 from capro.review.log import Action, Answer, Decision, open_log, person, replayed
-from capro.run.artefacts import atomic_path, write_json, write_table
-from capro.run.directory import Run
-from capro.text.classes import classes_of
 from capro.wording import many
 
 T = TypeVar("T")

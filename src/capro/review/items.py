@@ -1,18 +1,19 @@
-"""One sample for the page: labels, reason, evidence, likes, history; plain values for the templates."""
+"""One sample for the page: labels, reason, evidence, likes, history; texts cut into pieces that match the class."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from capro.review.desk import Desk
-from capro.review.likeness import likeness, nearest_of
+from capro.models.classes import class_text
+from capro.review.pictures import likeness, nearest_of
+from capro.review.session import ReviewSession
 from capro.review.table import VERDICT_NAMES, ReviewTable
 from capro.review.views import View
-from capro.review.words import marked, meaning_words
-from capro.text.classes import class_text
 from capro.wording import listed, many, plain, share
 
 VERDICT_WORDS = {"anchor": "anchor", "keep": "kept", "relabel": "relabelled", "drop": "dropped"}
@@ -23,7 +24,7 @@ LIKES, ANCHORS_SHOWN = 12, 6
 ALONE = View(order="row")  # a sample that is shown beside another, not asked
 
 
-def tile(desk: Desk, row: int, view: View = ALONE) -> dict[str, Any]:
+def tile(desk: ReviewSession, row: int, view: View = ALONE) -> dict[str, Any]:
     """A sample in the grid of a view."""
     table = desk.table
     given, after = (table.labels(row, before=before) for before in (True, False))
@@ -65,7 +66,7 @@ def move(given: tuple[str, ...], after: tuple[str, ...]) -> str:
     return ", ".join(parts)
 
 
-def reason(desk: Desk, row: int, members: list[int], view: View) -> str:
+def reason(desk: ReviewSession, row: int, members: list[int], view: View) -> str:
     """Why a question is asked, in a sentence."""
     table = desk.table
     if desk.is_random(row, view):
@@ -81,7 +82,7 @@ def reason(desk: Desk, row: int, members: list[int], view: View) -> str:
     return f"{text}{more}."
 
 
-def sheet(desk: Desk, row: int, view: View) -> dict[str, Any]:
+def sheet(desk: ReviewSession, row: int, view: View) -> dict[str, Any]:
     """Everything about one sample."""
     table = desk.table
     found = tile(desk, row, view)
@@ -143,7 +144,7 @@ def _numbers(detail: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def history(desk: Desk, row: int) -> list[str]:
+def history(desk: ReviewSession, row: int) -> list[str]:
     """What was decided of a sample, in words, the last first."""
     found = []
     for action, said, undone in reversed(desk.log.replay.history(desk.table.sample_id(row))):
@@ -159,7 +160,7 @@ def history(desk: Desk, row: int) -> list[str]:
     return found
 
 
-def likes(desk: Desk, row: int) -> dict[str, Any]:
+def likes(desk: ReviewSession, row: int) -> dict[str, Any]:
     """The pictures most like one, and the anchors of its class that are nearest to it."""
     table = desk.table
     if table.visual is None:
@@ -172,3 +173,51 @@ def likes(desk: Desk, row: int) -> dict[str, Any]:
         found = nearest_of(table.visual, row, among, ANCHORS_SHOWN).tolist()
         groups.append((plain(name, 80), [tile(desk, other) for other in found]))
     return {"near": [tile(desk, other) for other in near], "anchors": groups}
+
+
+LONGEST = 2000  # characters of a text in the page
+_WORD = re.compile(r"\w+")
+_COMMON = frozenset(
+    "a an and any are as at be by can for from has have in into is it its not of on one or other some such "
+    "that the their these they this to used usually very was which who with you your".split()
+)
+
+
+def stem(word: str) -> str:
+    """A word without case and plural.
+
+    >>> stem("Snakes"), stem("glass"), stem("boxes")
+    ('snake', 'glass', 'box')
+    """
+    word = word.lower()
+    if len(word) > 4 and word.endswith(("xes", "ches", "shes")):
+        return word[:-2]
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def meaning_words(texts: Iterable[str]) -> set[str]:
+    """The words of names and definitions that say something.
+
+    >>> sorted(meaning_words(["tiger cat", "a cat of the woods"]))
+    ['cat', 'tiger', 'wood']
+    """
+    found = {stem(word) for text in texts for word in _WORD.findall(text.replace("_", " "))}
+    return {word for word in found if word not in _COMMON and len(word) > 1}
+
+
+def marked(text: str, words: set[str]) -> list[tuple[str, bool]]:
+    """Pieces of a web text in order, and whether each is a word that matches.
+
+    >>> marked("two Snakes here", {"snake"})
+    [('two ', False), ('Snakes', True), (' here', False)]
+    """
+    text = plain(text, LONGEST)
+    pieces: list[tuple[str, bool]] = []
+    at = 0
+    for found in _WORD.finditer(text):
+        if stem(found[0]) in words:
+            if found.start() > at:
+                pieces.append((text[at : found.start()], False))
+            pieces.append((found[0], True))
+            at = found.end()
+    return [*pieces, *([(text[at:], False)] if at < len(text) else [])]

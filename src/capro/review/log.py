@@ -1,37 +1,127 @@
-"""The log of decisions: one SQLite file that is only ever appended to.
-
-An *action* is what a person did at once: a decision for one sample or for many, an undo, a redo, a change of
-a class's meaning. Its rows say what was shown (given label, the method's proposal, whether the question was
-drawn at random) and what was answered. Nothing is changed or removed: an undo is one more action, and the
-present decisions follow by replaying the log. A commit is on the disk before the answer returns, so a killed
-process loses nothing; several processes may write at once, each in a transaction of its own.
-
-Cost: O(rows) to open, O(new rows) to follow what others append.
-"""
+"""The log of decisions: one SQLite file that is only ever appended to, each row with its hash."""
 
 from __future__ import annotations
 
 import errno
 import getpass
+import hashlib
 import itertools
 import json
 import shlex
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from capro.errors import RunError
-from capro.review import log_rows
-from capro.run import durable
-from capro.run.artefacts import DECISIONS, REVIEW
-from capro.run.directory import Run
-from capro.run.disk_errors import explained, writing
-from capro.run.working_copy import shown as shown_place
+from capro.pipeline import files
+from capro.pipeline.artefacts import DECISIONS, REVIEW
+from capro.pipeline.files import explained, writing
+from capro.pipeline.run import Run
+from capro.pipeline.working_copy import shown as shown_place
+
+_SCHEMA = """
+create table if not exists actions (
+  number integer primary key autoincrement,
+  at real not null, who text not null, kind text not null, target integer, shown text not null, hash text
+);
+create table if not exists decisions (
+  action integer not null references actions(number), sample text not null, answer text not null,
+  yes text not null, no text not null, whole integer not null, anchor integer not null,
+  given text not null, proposed text not null, random integer not null
+);
+create index if not exists decisions_of_action on decisions(action);
+create trigger if not exists actions_stay before update on actions
+  begin select raise(abort, 'the log is only appended to'); end;
+create trigger if not exists actions_remain before delete on actions
+  begin select raise(abort, 'the log is only appended to'); end;
+create trigger if not exists decisions_stay before update on decisions
+  begin select raise(abort, 'the log is only appended to'); end;
+create trigger if not exists decisions_remain before delete on decisions
+  begin select raise(abort, 'the log is only appended to'); end;
+"""
+
+
+class DamagedRowError(ValueError):
+    """A row is not what was written; the text says what is wrong with it."""
+
+
+def prepare(base: sqlite3.Connection) -> None:
+    """Make the tables; those of an earlier version get the column with the hash."""
+    base.executescript(_SCHEMA)
+    if _has_hash(base):
+        return
+    base.execute("begin immediate")
+    if not _has_hash(base):  # no other process was quicker
+        base.execute("alter table actions add column hash text")
+    base.execute("commit")
+
+
+def _has_hash(base: sqlite3.Connection) -> bool:
+    return any(column[1] == "hash" for column in base.execute("pragma table_info(actions)"))
+
+
+def last_number(base: sqlite3.Connection) -> int:
+    """The number of the last action that was ever written."""
+    found = base.execute("select seq from sqlite_sequence where name = 'actions'").fetchone()
+    return found[0] if found and isinstance(found[0], int) else 0
+
+
+def digest(head: Sequence[Any], decisions: Sequence[Sequence[Any]]) -> str:
+    """A hash of an action's row, without the hash itself, and of the rows of its decisions, without its number.
+
+    >>> digest([1, 0.5, "me"], []) == digest((1, 0.5, "me"), ()), digest([1], []) == digest([2], [])
+    (True, False)
+    """
+    return hashlib.sha256(json.dumps([head, decisions]).encode()).hexdigest()
+
+
+def check(head: Sequence[Any], decisions: Sequence[Sequence[Any]], hash_: str | None) -> None:
+    """Refuse an action whose rows are not those that its hash was made of."""
+    try:
+        same = hash_ is None or digest(head, decisions) == hash_
+    except TypeError:  # bytes in the place of a text
+        same = False
+    if not same:
+        raise DamagedRowError("its rows are not those that were written")
+
+
+def names_in(cell: Any) -> tuple[str, ...]:
+    """A cell with a list of names.
+
+    >>> names('["cat", "dog"]')
+    ('cat', 'dog')
+    """
+    try:
+        found = json.loads(cell)
+    except (TypeError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise DamagedRowError(f"{cell!r:.80} is no list of names")
+    return tuple(found)
+
+
+def shown_row(cell: Any) -> dict[str, Any]:
+    """A cell with what was shown."""
+    try:
+        found = json.loads(cell)
+    except (TypeError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise DamagedRowError(f"{cell!r:.80} does not say what was shown")
+    return found
+
+
+def one_of(cell: Any, known: Collection[str]) -> str:
+    """A cell with one of some words."""
+    if cell not in known:
+        raise DamagedRowError(f"the answer is {cell!r:.80}")
+    return str(cell)
+
 
 WAIT = 30.0  # seconds for another process's transaction
 Answer = Literal["labels", "out", "copy", "unsure"]
@@ -201,15 +291,15 @@ class Log:
 
     def __init__(self, file: Path, *, leave_out: bool = False) -> None:
         with writing(file):
-            durable.make_folder(file.parent)  # SQLite itself syncs the file and its folder
+            files.make_folder(file.parent)  # SQLite itself syncs the file and its folder
         self._lock = threading.RLock()
         self.replay = Replay()
         self._file, self._leave_out = file, leave_out
         with self._using():
             self._base = sqlite3.connect(file, timeout=WAIT, isolation_level=None, check_same_thread=False)
             self._base.execute("pragma journal_mode=wal")
-            self._base.execute(f"pragma synchronous={'full' if durable.wanted() else 'off'}")
-            log_rows.prepare(self._base)
+            self._base.execute(f"pragma synchronous={'full' if files.wanted() else 'off'}")
+            prepare(self._base)
         self.refresh()
 
     def close(self) -> None:
@@ -282,7 +372,7 @@ class Log:
         rows = [_row(each) for each in decisions]
         self._base.execute(
             "insert into actions(number, at, who, kind, target, shown, hash) values (?, ?, ?, ?, ?, ?, ?)",
-            (*head, log_rows.digest(head, rows)),
+            (*head, digest(head, rows)),
         )
         self._base.executemany(
             "insert into decisions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in rows]
@@ -292,7 +382,7 @@ class Log:
         return _Transaction(self._base)
 
     def _take_in(self) -> list[Action]:
-        since, last = self.replay.last, log_rows.last_number(self._base)
+        since, last = self.replay.last, last_number(self._base)
         heads = self._base.execute(
             "select number, at, who, kind, target, shown, hash from actions where number > ? order by number",
             (since,),
@@ -313,7 +403,7 @@ class Log:
         for *head, hash_ in heads:
             try:
                 found.append(_action(head, rows.get(head[0], []), hash_))
-            except log_rows.DamagedRowError as error:
+            except DamagedRowError as error:
                 self._damage(head[0], str(error))
         for each in found:
             self.replay.add(each)
@@ -365,19 +455,17 @@ def _explained(file: Path, error: sqlite3.Error | UnicodeDecodeError) -> RunErro
 
 def _action(head: Sequence[Any], rows: Sequence[Sequence[Any]], hash_: str | None) -> Action:
     """An action from its rows in the file."""
-    log_rows.check(head, rows, hash_)
+    check(head, rows, hash_)
     number, at, who, kind, target, shown = head
-    return Action(
-        number, at, who, kind, target, log_rows.shown(shown), tuple(_decision(*row) for row in rows)
-    )
+    return Action(number, at, who, kind, target, shown_row(shown), tuple(_decision(*row) for row in rows))
 
 
 def _decision(
     sample: Any, answer: Any, yes: Any, no: Any, whole: Any, anchor: Any, given: Any, proposed: Any, random: Any
 ) -> Decision:  # fmt: skip
     """A decision from its row in the file."""
-    lists = [log_rows.names(cell) for cell in (yes, no, given, proposed)]
-    said: Any = log_rows.one_of(answer, get_args(Answer))
+    lists = [names_in(cell) for cell in (yes, no, given, proposed)]
+    said: Any = one_of(answer, get_args(Answer))
     return Decision(
         str(sample), said, lists[0], lists[1], bool(whole), bool(anchor), lists[2], lists[3], bool(random)
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capro.evaluate.metrics import wilson
+from capro.results.metrics import wilson
 from capro.review.log import Decision
 
 JUDGED = ("labels", "out")  # answers that say what a picture shows

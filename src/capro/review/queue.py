@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.run.kept_scores import KeptScores
+from capro.core.kept_scores import KeptScores
 
 SPREAD = 0.98  # of the gain, for each question of the same class that comes before
 EVERY = 5  # each fifth question is drawn at random

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from capro.data.manifest import manifest_of
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.run import Run
 from capro.review.log import replayed
 from capro.review.progress import findings
 from capro.review.queue import random_order
-from capro.run.directory import Run
-from capro.run.fingerprints import seed_for
 
 
 def review_seed(run: Run) -> int:

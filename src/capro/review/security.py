@@ -1,26 +1,26 @@
-"""Who may talk to the server: the machine's own browser, with a link from the terminal.
-
-- Host must name this server, so that a foreign name that was pointed at 127.0.0.1 is refused (DNS rebinding).
-- Origin, where the browser sends it, must be this server's own; a write must send it.
-- A link holds a token that works once; the browser gets a cookie for it (HttpOnly, SameSite=Strict).
-- A write also needs a header with the session's own key, which no foreign page can read or send.
-- Every answer forbids scripts, styles, pictures and connections from anywhere else.
-"""
+"""Who may talk to the server, and what a request may say: a wrong value is an error with one sentence."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import json
 import secrets
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from capro.errors import ConfigError
+from capro.review.log import person
 from capro.review.serving import only_here
+from capro.review.session import ReviewSession
+from capro.review.views import View, whole_number
+from capro.wording import plain
 
 KEY_HEADER = "x-capro-key"
 HEADERS = {
@@ -36,7 +36,7 @@ HEADERS = {
 READING = ("GET", "HEAD")
 
 
-class Doors:
+class Access:
     """Tokens and sessions of one server.
 
     Args:
@@ -130,7 +130,7 @@ def _same(secret: str, given: str) -> bool:
 class Guard:
     """Checks every request, and adds the headers to every answer."""
 
-    def __init__(self, app: ASGIApp, doors: Doors) -> None:
+    def __init__(self, app: ASGIApp, doors: Access) -> None:
         self.app, self.doors = app, doors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,3 +155,73 @@ class Guard:
         status, text = refused
         answer = PlainTextResponse(text, status_code=status)
         await answer(scope, receive, guarded)
+
+
+LARGEST = 2_000_000  # bytes of a request
+WHO = 60  # characters of a name
+
+
+class TooLarge(ValueError):
+    """A request of more than `LARGEST` bytes."""
+
+
+async def json_object(request: Request) -> dict[str, Any] | None:
+    """The body of a request; None where it is no JSON object."""
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > LARGEST:
+            raise TooLarge
+    try:
+        found = json.loads(data or b"{}")
+        json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate could be neither kept nor sent back
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def row_in(text: str, name: str, desk: ReviewSession) -> int:
+    """A row of the run."""
+    row = whole_number(text, name)
+    if row >= len(desk.table):
+        raise ConfigError(f"no sample {row}", hint=f"rows go from 0 to {len(desk.table) - 1}")
+    return row
+
+
+def row_of(request: Request, desk: ReviewSession) -> int:
+    """The row that the path names."""
+    return row_in(request.path_params["row"], "the row", desk)
+
+
+def class_of(request: Request, desk: ReviewSession) -> int:
+    """The number of the class that the path names."""
+    number = whole_number(request.path_params["number"], "the class")
+    if number >= len(desk.table.names):
+        raise ConfigError(f"no class {number}", hint=f"classes go from 0 to {len(desk.table.names) - 1}")
+    return number
+
+
+def rows_of(body: dict[str, Any]) -> list[int]:
+    """The rows that a decision is for."""
+    rows = body.get("rows")
+    if not isinstance(rows, list) or not all(type(row) is int for row in rows):
+        raise ConfigError("rows is not a list of numbers", hint="reload the page")
+    return rows
+
+
+def view_of(body: dict[str, Any], desk: ReviewSession) -> View:
+    """The view in which something was decided."""
+    view = body.get("view") or {}
+    if not isinstance(view, dict) or not all(isinstance(value, str) for value in view.values()):
+        raise ConfigError("view is no object of texts", hint="reload the page")
+    return View.parse(view, desk.table)
+
+
+def sent_of(body: dict[str, Any]) -> str:
+    """What the page calls this action: sent again, it is the same one."""
+    return str(body.get("sent") or "")[:80]
+
+
+def who_of(body: dict[str, Any]) -> str:
+    """Who decides."""
+    return plain(body.get("who"), WHO) or person()

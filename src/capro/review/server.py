@@ -17,10 +17,10 @@ from starlette.staticfiles import StaticFiles
 
 from capro.errors import CaproError, ConfigError
 from capro.review import class_pages, items
-from capro.review.apply import Apply, Work, go_on
-from capro.review.desk import Desk, OutOfDate
 from capro.review.pictures import KIND, SIDES
-from capro.review.request_values import (
+from capro.review.security import (
+    Access,
+    Guard,
     TooLarge,
     class_of,
     json_object,
@@ -31,7 +31,8 @@ from capro.review.request_values import (
     view_of,
     who_of,
 )
-from capro.review.security import Doors, Guard
+from capro.review.serving import Apply, Work, go_on
+from capro.review.session import OutOfDate, ReviewSession
 from capro.review.table import VERDICT_NAMES
 from capro.review.views import ORDERS, SIZES, STATES, View, whole_number
 from capro.wording import many, plain, share
@@ -50,7 +51,7 @@ _pages.filters |= {"plain": plain, "share": lambda value: share(value, 1), "many
 class App:
     """The handlers, over one desk."""
 
-    def __init__(self, desk: Desk, doors: Doors, work: Work) -> None:
+    def __init__(self, desk: ReviewSession, doors: Access, work: Work) -> None:
         self.desk, self.doors = desk, doors
         self.apply = Apply(desk.run.path, desk.reload, work)
 
@@ -243,7 +244,7 @@ class App:
         return JSONResponse({"link": self.doors.link()})
 
 
-def make_app(desk: Desk, doors: Doors, work: Work = go_on) -> Starlette:
+def make_app(desk: ReviewSession, doors: Access, work: Work = go_on) -> Starlette:
     """The app for a desk behind its doors."""
     app = App(desk, doors, work)
     return Starlette(

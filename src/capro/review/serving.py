@@ -1,17 +1,83 @@
-"""Start and stop the server of a review."""
+"""Start and stop the review's server; apply the decisions; keep the log of a run in an object store."""
 
 from __future__ import annotations
 
 import html
 import ipaddress
 import socket
+import sqlite3
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
-from capro.errors import ConfigError, RunError
-from capro.review.apply import Work, go_on
-from capro.run.directory import Run
+from capro.errors import CaproError, ConfigError, RunError
+from capro.pipeline import files
+from capro.pipeline.artefacts import REVIEW, atomic_path
+from capro.pipeline.locks import STORE_LOCK, StoreLock, alone_in
+from capro.pipeline.run import Run
+from capro.pipeline.working_copy import LOG, WorkingCopy
+
+Work = Callable[[Path], Iterator[str]]
+
+
+class ApplyError(Exception):
+    """The run could not go on; the text says why."""
+
+
+def go_on(path: Path) -> Iterator[str]:
+    """Do the stages that are no longer fresh; yields lines of progress."""
+    command = [sys.executable, "-m", "capro", "run", "--run", str(path)]
+    last = ""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        for line in process.stderr or ():
+            if line.strip():
+                last = line.strip() if not line.startswith("hint:") else last
+                if not line.startswith("capro "):  # what one may do next, in a terminal
+                    yield line.strip()
+    if process.returncode:
+        raise ApplyError(last or f"capro run ended with {process.returncode}")
+
+
+class Apply:
+    """At most one run at a time.
+
+    Args:
+        work: Does the stages, yields lines.
+        done: Called after it.
+    """
+
+    def __init__(self, path: Path, done: Callable[[], None], work: Work = go_on) -> None:
+        self._path, self._done, self._work = path, done, work
+        self._lock = threading.Lock()
+        self.state: dict[str, Any] = {"running": False, "line": "", "error": ""}
+
+    def start(self) -> bool:
+        """Begin; False where it is running already."""
+        with self._lock:
+            if self.state["running"]:
+                return False
+            self.state = {"running": True, "line": "starting", "error": ""}
+        threading.Thread(target=self._go, daemon=True).start()
+        return True
+
+    def _go(self) -> None:
+        error = ""
+        try:
+            for line in self._work(self._path):
+                self.state = {"running": True, "line": line, "error": ""}
+            self.state = {"running": True, "line": "reading the new verdicts", "error": ""}
+            self._done()
+        except Exception as problem:  # shown on the page: a thread has nobody else to report to
+            error = str(problem) or type(problem).__name__
+        self.state = {"running": False, "line": "" if error else "done", "error": error}
+
 
 HINT = "install it: pip install 'capro[review]'"
 
@@ -53,16 +119,16 @@ class Review:
         try:
             import uvicorn
 
-            from capro.review.security import Doors
+            from capro.review.security import Access
             from capro.review.server import make_app
         except ModuleNotFoundError as error:
             raise ConfigError(f"the review needs {error.name}", hint=HINT) from None
-        from capro.review.desk import Desk
+        from capro.review.session import ReviewSession
 
-        self.desk = Desk(run)
+        self.desk = ReviewSession(run)
         self._socket = _bound(host, port)
         self.port = int(self._socket.getsockname()[1])
-        self.doors = Doors(host, self.port, used)
+        self.doors = Access(host, self.port, used)
         settings = uvicorn.Config(
             make_app(self.desk, self.doors, work), log_level="warning", access_log=False, lifespan="off",
             server_header=False, ws="none", timeout_graceful_shutdown=2,
@@ -119,3 +185,57 @@ def _bound(host: str, port: int) -> socket.socket:
             f"{host}:{port}: {error.strerror or error}", hint="--port 0 takes any free port"
         ) from None
     return made
+
+
+EVERY = 10.0  # seconds
+
+
+@contextmanager
+def kept_in_store(run: Run) -> Iterator[None]:
+    """A block in which decisions may be made; nothing is done for a run of this machine."""
+    copy = run.copy
+    if copy is None:
+        yield
+        return
+    folder = run.path / REVIEW
+    files.make_folder(folder)
+    with alone_in(folder, "capro review of this run is open"):
+        lock = copy.store_lock(f"{REVIEW}/{STORE_LOCK}", "capro review of this run is open")
+        lock.take()
+        end = threading.Event()
+        often = threading.Thread(target=_upload_often, args=(copy, lock, end), daemon=True)
+        try:
+            copy.refresh()
+            upload_log(copy, lock)  # what a review that was killed has left
+            often.start()
+            yield
+        finally:
+            end.set()
+            if often.ident is not None:
+                often.join()
+            try:
+                upload_log(copy, lock)
+            finally:
+                lock.release()
+
+
+def _upload_often(copy: WorkingCopy, lock: StoreLock, end: threading.Event) -> None:
+    while not end.wait(EVERY):
+        with suppress(CaproError, OSError, sqlite3.Error):  # the last upload says what is wrong
+            upload_log(copy, lock)
+
+
+def upload_log(copy: WorkingCopy, lock: StoreLock) -> None:
+    """Upload the log if it is there and has changed."""
+    file = copy.path / LOG
+    if not file.exists() or not copy.has_changed(LOG):
+        return
+    lock.check()
+    with closing(sqlite3.connect(file, timeout=30)) as base:
+        base.execute("pragma wal_checkpoint(truncate)")
+        seen = copy.here(LOG)  # what is decided from here on is uploaded the next time
+        with atomic_path(file.with_name("upload.sqlite"), cache=True) as temporary:
+            with closing(sqlite3.connect(temporary)) as whole:
+                base.backup(whole)
+            copy.push(LOG, content=temporary, seen=seen)
+    file.with_name("upload.sqlite").unlink(missing_ok=True)

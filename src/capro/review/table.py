@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from capro.core.kept_scores import KeptScores
 from capro.data.image_bytes import PLACES
 from capro.data.manifest import Manifest
 from capro.errors import RunError
-from capro.review.queue import Queue, chance_of_error, groups_of, make_queue
-from capro.review.reviewed import review_seed
-from capro.run.artefacts import (
+from capro.models.classes import ClassSpec, classes_of
+from capro.pipeline.artefacts import (
     ANCHORS,
     CLEANED_LABELS,
     FUSED_SCORES,
@@ -33,9 +33,9 @@ from capro.run.artefacts import (
     VISUAL,
     Artefact,
 )
-from capro.run.directory import Run
-from capro.run.kept_scores import KeptScores
-from capro.text.classes import ClassSpec, classes_of
+from capro.pipeline.run import Run
+from capro.review.queue import Queue, chance_of_error, groups_of, make_queue
+from capro.review.reviewed import review_seed
 
 TEXTS = ("title", "description", "tags")
 SIZES = ("width", "height")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import ConfigError, did_you_mean
-from capro.review.likeness import likeness
+from capro.review.pictures import likeness
 from capro.review.table import VERDICT_NAMES, ReviewTable
 from capro.wording import plain
 

@@ -2,7 +2,7 @@
 
 `plan.py` declares every stage: read it first. A stage works in the file of its name; adding one is its file and
 its declaration. Freshness, hints, the order of `capro --help`, the report's list of stages and the cost table
-follow from the declarations (`capro.run.stage.Stage`).
+follow from the declarations (`capro.pipeline.stage.Stage`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from capro.run.directory import Run
-from capro.run.engine import HERE, Engine
-from capro.run.progress import SILENT, Watch
+from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.progress import SILENT, Watch
+from capro.pipeline.run import Run
 from capro.stages.plan import PLAN, STAGES
 
 __all__ = ["PLAN", "STAGES", "Choose", "run_all"]
@@ -20,7 +20,7 @@ Choose = Callable[[Run, Watch], Run]  # chooses the settings of a run whose scan
 
 
 def run_all(
-    run: Run, *, watch: Watch = SILENT, choose: Choose | None = None, engine: Engine = HERE
+    run: Run, *, watch: Watch = SILENT, choose: Choose | None = None, engine: Engine = LOCAL
 ) -> dict[str, Any]:
     """Do every stage that is not fresh; return the figures of evaluate, which are empty without a test split.
 
@@ -30,10 +30,9 @@ def run_all(
         choose: Called after the scan; returns the run with the settings for the other stages.
         engine: What does work that is divided into parts.
     """
-    from capro.model_folders import check_models
-    from capro.run.ranks import check_tracker
+    from capro.models.folders import check_models, has_text_tower
+    from capro.pipeline.ranks import check_tracker
     from capro.stages.start import slow
-    from capro.text.tower_names import has_text_tower
 
     check_tracker(run.settings)  # now, not hours later when the first training begins
     check_models(run.settings, begun=run.finished("pretrain") is not None)

@@ -9,16 +9,23 @@ from capro.data.labels import labels_of
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.summary import FEWEST_TEXTS
 from capro.errors import ConfigError, DataError
-from capro.run.artefacts import CLASSES, CLASSES_DRAFT, PUBLISHED_CLASSES, SUMMARY
-from capro.run.directory import Run
-from capro.run.progress import SILENT, Watch
-from capro.run.stage import Job
-from capro.text import classes as class_texts
-from capro.text.classes import ClassSpec, class_file, classes_of, given_ambiguous, given_classes, has_meaning
-from capro.text.cleaning import training_texts
-from capro.text.encoders import load_text_encoder
-from capro.text.senses import Suggestion, rank_senses
-from capro.text.tower_names import has_text_tower
+from capro.models import classes as class_texts
+from capro.models.classes import (
+    ClassSpec,
+    class_file,
+    classes_of,
+    given_ambiguous,
+    given_classes,
+    has_meaning,
+)
+from capro.models.folders import has_text_tower
+from capro.models.senses import Suggestion, rank_senses
+from capro.models.text_cleaning import training_texts
+from capro.models.text_encoders import load_text_encoder
+from capro.pipeline.artefacts import CLASSES, CLASSES_DRAFT, PUBLISHED_CLASSES, SUMMARY
+from capro.pipeline.progress import SILENT, Watch
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
 from capro.wording import many, some
 
 EAGER = 0.8  # with a lower gamma the rule per class adds labels that it half believes

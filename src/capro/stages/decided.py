@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from capro.core.kept_scores import CLASS
+from capro.core.label_rule import LabelDecision, PairDecision
 from capro.errors import DataError
-from capro.method.label_rule import Decision, PairDecision
+from capro.pipeline.run import Run
 from capro.review.decisions import Fixed, fixed_of
-from capro.run.directory import Run
-from capro.run.kept_scores import CLASS
 from capro.train.judgement import Judged
 from capro.train.setup import TrainingSet
 
@@ -78,7 +78,7 @@ def with_decisions(judged: Judged, fixed: Fixed | None, given: np.ndarray, ancho
             scores["text"] = np.where(np.isnan(said), scores["text"], said)
         ask = None if judged.ask is None else judged.ask & ~changed
         return replace(judged, labels=labels, decisions=decisions, scores=scores, ask=ask)
-    kept = np.where(anchored, Decision.ANCHOR, Decision.KEEP)
-    made = np.where(labels < 0, Decision.DROP, np.where(labels == given, kept, Decision.RELABEL))
+    kept = np.where(anchored, LabelDecision.ANCHOR, LabelDecision.KEEP)
+    made = np.where(labels < 0, LabelDecision.DROP, np.where(labels == given, kept, LabelDecision.RELABEL))
     ask = None if judged.ask is None else judged.ask & ~rows
     return replace(judged, labels=labels, decisions=np.where(rows, made, decisions), ask=ask)

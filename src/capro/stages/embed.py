@@ -1,4 +1,4 @@
-"""Text features s of the training samples, s^c of the classes, and visual features v."""
+"""Text features s of the samples and s^c of the classes, visual features v, and the joint space of CLIP-like models."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ import torch
 from numpy.typing import NDArray
 
 from capro.data.manifest import manifest_of
-from capro.nets.backbones import Backbone, load_backbone
-from capro.run.artefacts import (
+from capro.models.backbones import Backbone, load_backbone
+from capro.models.classes import ClassSpec, class_prompts, class_text, classes_of, other_senses
+from capro.models.text_cleaning import training_fields, training_texts
+from capro.models.text_encoders import TextEncoder, load_text_encoder
+from capro.pipeline.artefacts import (
     CLASS_NAME_TEXTS,
     CLASS_TEXTS,
     FIELD_TEXTS,
+    JOINT_PICTURES,
+    JOINT_PROMPTS,
+    JOINT_TEXTS,
     OTHER_SENSES,
     PLAIN_FEATURES,
     STEP1,
@@ -26,17 +32,21 @@ from capro.run.artefacts import (
     Artefact,
     read_array,
 )
-from capro.run.directory import Run
-from capro.run.engine import Portable
-from capro.run.fingerprints import fingerprint, seed_for
-from capro.run.progress import Step
-from capro.run.ranks import ranks_of
-from capro.run.shards import Shards, chosen_rows, planned, sharded, write_rows
-from capro.run.stage import Job
-from capro.stages.features import ImageEncoder, ImageFeatures, embed_images, image_shards, say_encoder
-from capro.text.classes import ClassSpec, class_text, classes_of, other_senses
-from capro.text.cleaning import training_fields, training_texts
-from capro.text.encoders import TextEncoder, load_text_encoder
+from capro.pipeline.checksums import fingerprint, seed_for
+from capro.pipeline.engine import Portable
+from capro.pipeline.progress import Step
+from capro.pipeline.ranks import ranks_of
+from capro.pipeline.run import Run
+from capro.pipeline.shards import Shards, chosen_rows, planned, sharded, write_rows
+from capro.pipeline.stage import Job
+from capro.stages.features import (
+    ImageEncoder,
+    ImageFeatures,
+    embed_images,
+    image_shards,
+    say_encoder,
+    with_images,
+)
 from capro.train.batches import Inputs
 from capro.train.setup import cost_line, encoder_cost, image_inputs, load_net, new_net, training_set
 
@@ -203,3 +213,52 @@ def _visual(job: Job) -> tuple[_Rows, dict[str, Any]]:
     with job.bar("visual features", shards.rows(ranks)) as step:
         embed_images(job, shards, ImageFeatures(source, "train", step=step))
     return _Rows((len(train), encoder.dim), shards.blocks), found
+
+
+def _tower(run: Run) -> TextEncoder:
+    return load_text_encoder(run.settings.net.backbone, device=str(ranks_of(run.settings).accelerator.device))
+
+
+def _joint_columns(run: Run) -> dict[str, list[str]]:
+    return {"": [""], **training_fields(manifest_of(run))}  # there may be no text at all
+
+
+def embed_jointly(job: Job) -> dict[str, Any]:
+    ranks = job.ranks
+    source = DistinctTexts(job.run, _tower, _joint_columns)
+    encoder = source.encoder
+    cost = text_cost(encoder)
+    job.watch.say(cost_line("text tower", cost))
+    encoded = embed_texts(job, source)
+    features = _features(job)
+    ranks.meet()
+    if not ranks.main:
+        return {}
+    write_texts(job, JOINT_TEXTS, source, encoded)
+    count = len(manifest_of(job.run).split("train"))
+    write_rows(job.file(JOINT_PICTURES), (count, encoder.dim), map(encoder.project, features()))
+    job.write(
+        JOINT_PROMPTS, np.stack([_prompt(class_prompts(spec), encoder) for spec in classes_of(job.run)])
+    )
+    for name in SHARDS:
+        shutil.rmtree(job.folder / name, ignore_errors=True)
+    return {"text_tower": cost}
+
+
+def _prompt(texts: list[str], encoder: TextEncoder) -> NDArray[np.float32]:
+    """The mean direction of a class's prompts, (d_j,)."""
+    mean: NDArray[np.float32] = encoder.encode(texts).mean(axis=0)
+    return mean / max(float(np.linalg.norm(mean)), 1e-6)
+
+
+def _features(job: Job) -> Callable[[], Iterable[NDArray[Any]]]:
+    """Pooled picture features of the training samples, (n, d_v), block by block."""
+    run, settings = job.run, job.settings
+    train = manifest_of(run).split("train")
+    if settings.net.mode == "frozen":
+        plain = run.read(PLAIN_FEATURES)
+        return lambda: chosen_rows(plain, train)
+    shards = image_shards(job.folder / SHARDS[1], len(train), run, key=["joint", job.stage.settings(run)])
+    with job.bar("pictures in the joint space", shards.rows(job.ranks)) as step:
+        embed_images(job, shards, ImageFeatures(ImageEncoder(run, with_images), "train", step=step))
+    return shards.blocks

@@ -1,15 +1,30 @@
-"""Vanilla and CAPro on exactly the test samples."""
+"""`capro evaluate`: vanilla and CAPro on the test samples; other data, the open set and ground truth if given."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from capro.config import Settings
 from capro.data.labels import known_labels
 from capro.data.manifest import manifest_of
-from capro.evaluate import metrics
-from capro.evaluate.scoring import scores_of
-from capro.run.artefacts import MODELS, SCORES
-from capro.run.stage import Job
+from capro.errors import DataError
+from capro.models.classes import classes_of
+from capro.pipeline.artefacts import DETAILS, MODELS, SCORES
+from capro.pipeline.progress import SILENT, Watch
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
+from capro.results import metrics, open_set
+from capro.results.comparison import Evaluated, jsonable, test_split
+from capro.results.scoring import scores_of
+from capro.results.truth import on_truth
+from capro.review.reviewed import reviewed
+from capro.stages import PLAN
+from capro.stages.other_data import details_of, score_other
+from capro.stages.threshold import threshold
+from capro.stores import Place
 from capro.train.setup import training_set
 
 
@@ -26,3 +41,110 @@ def work(job: Job) -> dict[str, Any]:
         job.write(SCORES[name], scores)
         results[name] = metrics.headline(scores, y)
     return results
+
+
+def assess(
+    run: Run,
+    *,
+    on: str | None = None,
+    reading: Settings | None = None,
+    truth: Place | None = None,
+    with_open_set: bool = False,
+    novel: Path | None = None,
+    watch: Watch = SILENT,
+) -> dict[str, Any]:
+    """Everything that `capro evaluate` prints, as plain data; also kept as a file.
+
+    Args:
+        run: A finished run.
+        on: Another source to evaluate on; the run's test split if unset.
+        reading: Settings by which that source is read; the run's if unset.
+        truth: Table with true labels of the training samples.
+        with_open_set: Add open-set recognition: samples of no known class are the open class.
+        novel: Class list; only these names may be open.
+        watch: Where progress is shown.
+    """
+    manifest = manifest_of(run)
+    if PLAN.decided_since(run):
+        again = PLAN.command("run", run.place)
+        watch.warn(
+            f"a person has decided since: these figures are of the results before; `{again}` takes it in"
+        )
+    if with_open_set and manifest.task == "multi":
+        raise DataError(
+            "open-set recognition is measured with one label per sample, and this run has several",
+            hint="leave --open-set out; `capro predict --open-set` works with several labels too",
+        )
+    details: dict[str, Any]
+    person = reviewed(run)
+    if on is None and (truth is not None or person is not None) and not len(manifest.split("test")):
+        details = {"on": "no test split", "samples": 0, "open": 0}  # the truth can still be used
+    else:
+        found = _test_split(run, watch) if on is None else score_other(run, on, watch, reading=reading)
+        details = _measured(run, found, on=on, with_open_set=with_open_set)
+        if with_open_set:
+            details["open_set"] = _open_set(run, found, novel, watch)
+    if truth is not None:
+        details["truth"] = on_truth(run, truth)
+    if person is not None:
+        details["reviewed"] = person
+    plain: dict[str, Any] = jsonable(details)
+    artefact = DETAILS if on is None else details_of(on)
+    run.note(artefact, plain)
+    return plain
+
+
+def _test_split(run: Run, watch: Watch) -> Evaluated:
+    """The run's test split, from the stored scores."""
+    PLAN.as_applied().do(run, "evaluate", watch=watch)
+    found = test_split(run)
+    if found is None:
+        raise DataError(
+            f"{run.place}: the data have no test split",
+            hint="give another source with --on, or scan with --test",
+        )
+    return found
+
+
+def _measured(run: Run, found: Evaluated, *, on: str | None, with_open_set: bool) -> dict[str, Any]:
+    """Figures of the samples of known classes; open ones are refused where nobody asked for them."""
+    is_open = found.is_open
+    if is_open.any() and not with_open_set and on is not None:
+        name = found.names[int(np.flatnonzero(is_open)[0])]
+        raise DataError(
+            f"{on}: {int(is_open.sum())} samples have labels that are not a class of the run, "
+            f"for example '{name}'",
+            hint="add --open-set to count them as the open class, or correct the labels",
+        )
+    details = {
+        "on": found.name,
+        "samples": len(found.labels),
+        "task": "multi" if found.labels.ndim == 2 else "single",
+        "open": int(is_open.sum()),
+    }
+    return details | (found.compare(classes_of(run)) if not is_open.all() else {})
+
+
+def _open_set(run: Run, found: Evaluated, novel: Path | None, watch: Watch) -> dict[str, Any]:
+    classes = [spec.name for spec in classes_of(run)]
+    others = sorted({found.names[row] for row in np.flatnonzero(found.is_open)})
+    if not others:
+        raise DataError(
+            f"{found.name}: every sample is of a known class, so there is no open class",
+            hint="give data with other classes: --on DATA --open-set",
+        )
+    if novel is not None:
+        listed = open_set.read_class_list(novel, [*others, *classes])
+        extra = sorted(set(others) - set(listed))
+        if extra:
+            raise DataError(
+                f"{found.name}: label '{extra[0]}' is neither a class of the run nor in {novel}",
+                hint="add it to the list of novel classes",
+            )
+    details: dict[str, Any] = {"known": len(classes), "novel": others, "methods": {}, "held_out": {}}
+    for name, scores in found.scores.items():
+        chosen = threshold(run, name, watch=watch)
+        details["held_out"][name] = chosen
+        curve = open_set.curve(scores, found.labels)
+        details["methods"][name] = curve.as_dict(chosen["threshold"])
+    return details

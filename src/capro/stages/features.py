@@ -1,4 +1,4 @@
-"""Frozen mode: features of every image, and of a few augmented views of the training images."""
+"""Decode small data once into a memory map; frozen mode: features of every image and of augmented views."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ import torch
 from numpy.typing import NDArray
 
 from capro.data.manifest import manifest_of
+from capro.data.pixels import decoded_bytes, pixels_of
 from capro.data.views import KEY, QUERY
-from capro.nets.backbones import Backbone
-from capro.nets.inference import for_inference
-from capro.run.artefacts import KEY_FEATURES, PLAIN_FEATURES, QUERY_FEATURES
-from capro.run.directory import Run
-from capro.run.engine import Portable
-from capro.run.fingerprints import fingerprint
-from capro.run.progress import Step
-from capro.run.ranks import ranks_of
-from capro.run.shards import Shards, chosen_rows, planned, sharded, write_rows
-from capro.run.stage import Job
+from capro.models.backbones import Backbone
+from capro.models.inference import for_inference
+from capro.pipeline.artefacts import KEY_FEATURES, PIXEL_INDEX, PLAIN_FEATURES, QUERY_FEATURES
+from capro.pipeline.checksums import fingerprint
+from capro.pipeline.engine import Portable
+from capro.pipeline.progress import Step
+from capro.pipeline.ranks import ranks_of
+from capro.pipeline.run import Run
+from capro.pipeline.shards import Shards, chosen_rows, planned, sharded, write_rows
+from capro.pipeline.stage import Job
 from capro.stages.plan import augmented_views
 from capro.train.batches import PLAIN, Inputs
 from capro.train.setup import cost_line, encoder_cost, image_inputs, pretrained, size_line
@@ -176,3 +177,15 @@ def _join(
     for _, part in shards:
         part.drop()
         part.folder.parent.rmdir()
+
+
+def decode_pixels(job: Job) -> dict[str, Any]:
+    job.remove(PIXEL_INDEX)
+    manifest = manifest_of(job.run)
+    needed = decoded_bytes(manifest)
+    if needed > job.settings.views.cache_gb * 2**30:
+        return {"cached": False, "bytes": needed}
+    with job.bar("decoding images", len(manifest.samples)) as step:
+        pixels = pixels_of(job.run, job.stage.settings(job.run)["size"], cached=False)
+        pixels.build(job.folder, needed=needed, progress=step)
+    return {"cached": True, "bytes": needed}

@@ -10,15 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from capro.core.anchors import Anchors, match
 from capro.data.manifest import manifest_of
 from capro.data.pixels import pixels_of
-from capro.evaluate.neighbourhood import lenders_of
-from capro.evaluate.truth import load_truth, membership, purity
 from capro.graph.smooth import enhance
-from capro.method.anchors import Anchors, match
-from capro.report.contact_sheet import contact_sheet
-from capro.review.decisions import Fixed
-from capro.run.artefacts import (
+from capro.models.text_cleaning import training_texts
+from capro.models.text_encoders import load_text_encoder
+from capro.pipeline.artefacts import (
     ADJACENCY,
     ANCHOR_SHEET,
     ANCHORS,
@@ -29,11 +27,13 @@ from capro.run.artefacts import (
     VISUAL,
     atomic_path,
 )
-from capro.run.directory import Run
-from capro.run.stage import Job
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
+from capro.report.thumbnails import contact_sheet
+from capro.results.neighbourhood import lenders_of
+from capro.results.truth import load_truth, membership, purity
+from capro.review.decisions import Fixed
 from capro.stages.decided import decided_of
-from capro.text.cleaning import training_texts
-from capro.text.encoders import load_text_encoder
 from capro.train.setup import TrainingSet, training_set
 from capro.wording import many, some
 

@@ -15,17 +15,17 @@ from capro.data.pixels import Pixels
 from capro.data.readers import find_to_evaluate
 from capro.data.readers.base import Reader
 from capro.errors import DataError
-from capro.evaluate.comparison import Evaluated
-from capro.evaluate.scoring import scores_of
-from capro.run.artefacts import DETAILS, MANIFEST, MODELS, SCORES, Artefact
-from capro.run.directory import Run
-from capro.run.fingerprints import fingerprint
-from capro.run.progress import Watch
-from capro.run.stage import Job, Stage, perform
+from capro.models.classes import classes_of
+from capro.pipeline.artefacts import DETAILS, MANIFEST, MODELS, SCORES, Artefact
+from capro.pipeline.checksums import fingerprint
+from capro.pipeline.progress import Watch
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job, Stage, perform
+from capro.results.comparison import Evaluated
+from capro.results.scoring import scores_of
 from capro.stages import PLAN
 from capro.stages.features import ImageEncoder, ImageFeatures, embed_images, image_shards
 from capro.stages.scan import limit_settings, listing_fingerprint, reading_settings, scan_into
-from capro.text.classes import classes_of
 from capro.train.batches import FeatureInputs, ImageInputs, Inputs
 from capro.train.setup import pretrained, training_set
 

@@ -14,15 +14,14 @@ from importlib import import_module
 from typing import Any, Literal
 
 from capro.config import Settings
-from capro.method.own_settings import own_settings
-from capro.nets.input_sizes import input_size
-from capro.run.artefacts import MODELS, PUBLISHED_CLASSES, VISUAL
-from capro.run.directory import Run
-from capro.run.fingerprints import fingerprint
-from capro.run.plan import Plan
-from capro.run.stage import Stage
-from capro.text.classes import IN_RUN, given_ambiguous, given_classes
-from capro.text.tower_names import has_text_tower
+from capro.core.own_settings import own_settings
+from capro.models.classes import IN_RUN, given_ambiguous, given_classes
+from capro.models.folders import has_text_tower, input_size
+from capro.pipeline.artefacts import MODELS, PUBLISHED_CLASSES, VISUAL
+from capro.pipeline.checksums import fingerprint
+from capro.pipeline.plan import Plan
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Stage
 
 StepName = Literal["pretrain", "train", "finetune"]
 OWN_WEIGHT = ("smoothing", "bootstrap")  # runs of 0.1.0 multiplied theirs by lambda_bts: no longer fresh
@@ -223,7 +222,7 @@ def _training_stage(
     """A stage in which all ranks train; its checkpoints go when its result is there."""
     return Stage(
         name,
-        _of(name),
+        _of("training", name),
         summary=summary,
         settings=settings,
         reads=lambda given: ["scan", "classes", *reads(given)],
@@ -256,7 +255,7 @@ STAGES = [
     ),
     Stage(
         "pixels",
-        _of("pixels"),
+        _of("features", "decode_pixels"),
         summary="decoding images once",
         settings=_pixels,
         reads=["scan"],
@@ -315,7 +314,7 @@ STAGES = [
     ),
     Stage(
         "joint",
-        _of("joint"),
+        _of("embed", "embed_jointly"),
         summary="text tower of the image-text model: class prompts and texts (method plus)",
         settings=_joint,
         reads=lambda settings: ["scan", "classes", *_if(_is_frozen(settings), "features")],

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from capro.evaluate.class_findings import class_findings, finding_text
-from capro.method import plus
-from capro.review.decisions import Fixed
-from capro.run.artefacts import (
+from capro.core import plus
+from capro.core.kept_scores import Entries, entries_type, given_classes, keep, numbers_only, width_of
+from capro.models.folders import has_text_tower
+from capro.pipeline.artefacts import (
     CLASS_NAME_TEXTS,
     CLASS_TEXTS,
     FIELD_TEXTS,
@@ -27,15 +27,15 @@ from capro.run.artefacts import (
     POSTERIOR,
     VISUAL,
 )
-from capro.run.directory import Run
-from capro.run.engine import HERE, Engine, Portable
-from capro.run.fingerprints import seed_for
-from capro.run.kept_scores import Entries, entries_type, given_classes, keep, numbers_only, width_of
-from capro.run.progress import counted
-from capro.run.shards import write_rows
-from capro.run.stage import Job
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.engine import LOCAL, Engine, Portable
+from capro.pipeline.progress import counted
+from capro.pipeline.run import Run
+from capro.pipeline.shards import write_rows
+from capro.pipeline.stage import Job
+from capro.results.label_changes import class_findings, finding_text
+from capro.review.decisions import Fixed
 from capro.stages.decided import decided_of
-from capro.text.tower_names import has_text_tower
 from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
 
 BLOCK = 8192  # rows that are judged at once
@@ -158,7 +158,7 @@ class Weighed:
     centring: plus.Centring
     towers: plus.Towers | None
 
-    def entries(self, engine: Engine = HERE) -> Iterator[Entries]:
+    def entries(self, engine: Engine = LOCAL) -> Iterator[Entries]:
         """Beliefs in all training rows as scores that are kept, block by block.
 
         Args:

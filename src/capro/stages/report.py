@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from capro.pipeline.artefacts import REPORT, write_text
+from capro.pipeline.progress import SILENT, Watch
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job, Stage, perform
 from capro.report.collect import collect
 from capro.report.page import render, version
-from capro.run.artefacts import REPORT, write_text
-from capro.run.directory import Run
-from capro.run.progress import SILENT, Watch
-from capro.run.stage import Job, Stage, perform
 from capro.stages import PLAN
 from capro.stages.plan import threshold_name
 

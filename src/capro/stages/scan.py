@@ -13,11 +13,11 @@ from capro.data.readers.base import Reader
 from capro.data.scan import scan_sources
 from capro.data.summary import scan_problems
 from capro.errors import DataError
-from capro.places import state_of
-from capro.run.artefacts import MANIFEST, PUBLISHED_CLASSES, SUMMARY
-from capro.run.directory import Run
-from capro.run.fingerprints import fingerprint
-from capro.run.stage import Job
+from capro.pipeline.artefacts import MANIFEST, PUBLISHED_CLASSES, SUMMARY
+from capro.pipeline.checksums import fingerprint
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
+from capro.stores import state_of
 
 
 def find_sources(settings: DataSettings) -> list[Reader]:

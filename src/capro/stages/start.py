@@ -8,8 +8,8 @@ from typing import Any
 
 from capro.config import Settings
 from capro.data.manifest import manifest_of
-from capro.run.directory import Run, settings_in
-from capro.run.progress import Watch
+from capro.pipeline.progress import Watch
+from capro.pipeline.run import Run, settings_in
 from capro.stages import PLAN, Choose
 
 CHOSEN = {

@@ -12,18 +12,17 @@ import torch
 from numpy.typing import NDArray
 
 from capro.config import Settings
+from capro.core.plus import NO_CALIBRATION
 from capro.data.labels import known_labels
 from capro.data.manifest import manifest_of
-from capro.evaluate import open_set
-from capro.evaluate.scoring import scores_of
-from capro.method.plus import NO_CALIBRATION
-from capro.run.artefacts import CLEANED_LABELS, MODELS
-from capro.run.directory import Run
-from capro.run.progress import SILENT, Watch
-from capro.run.stage import Job, Stage, perform
-from capro.stages.finetune import calibration_of, targets_of
-from capro.stages.held_out import held_out_logits
+from capro.pipeline.artefacts import CLEANED_LABELS, MODELS
+from capro.pipeline.progress import SILENT, Watch
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job, Stage, perform
+from capro.results import open_set
+from capro.results.scoring import scores_of
 from capro.stages.plan import classifier_steps, threshold_name
+from capro.stages.training import calibration_of, held_out_logits, targets_of
 from capro.train.setup import TrainingSet, training_set
 
 VERSION = 2  # raise it when the rule or the refits change

@@ -1,24 +1,62 @@
-"""What the three trainings share: parts, fitting by the stage's schedule, checkpoints, what decides them."""
+"""The three trainings: step 1 on web labels, step 2 with prototypes, step 3 the classifier alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from capro.config import Schedule
-from capro.nets.siamese import Siamese
-from capro.run.artefacts import NOT_FINITE
-from capro.run.directory import Run
-from capro.run.ranks import tracked
-from capro.run.stage import Job
-from capro.train.batches import Inputs
+from capro.config import FinetuneSettings, Schedule, Settings
+from capro.core.kept_scores import CLASS, Entries, KeptScores
+from capro.core.label_rule import TextEvidence
+from capro.core.plus import NO_CALIBRATION, Calibration, calibrate
+from capro.core.references import provider
+from capro.models.backbones import Backbone, FeatureBackbone
+from capro.models.siamese import Siamese
+from capro.pipeline.artefacts import (
+    CLASS_TEXTS,
+    CLEANED_LABELS,
+    CLEANED_WORDS,
+    ENHANCED_TEXTS,
+    FUSED_SCORES,
+    HISTORIES,
+    NOT_FINITE,
+    POSTERIOR,
+    STEP1,
+    STEP2,
+    STEP3,
+)
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.ranks import tracked
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
+from capro.stages.decided import settled_set
+from capro.stages.features import say_encoder
+from capro.stages.plan import classifier_steps, has_step2
+from capro.stages.posterior import weigh
+from capro.train.batches import FeatureInputs, Inputs, forward_plain
 from capro.train.checkpoints import Checkpoints
+from capro.train.judgement import Judge, PosteriorJudge
 from capro.train.loop import fit
-from capro.train.objective import Objective
-from capro.train.setup import TrainingSet, inputs_of, new_net, training_set
+from capro.train.objectives import ClassifierOnly, Objective, WebLabels
+from capro.train.prototype_learning import PrototypeLearning
+from capro.train.setup import (
+    TrainingSet,
+    Weights,
+    anchored_of,
+    encoder_cost,
+    inputs_of,
+    load_net,
+    net_state,
+    new_heads,
+    new_net,
+    training_set,
+)
 from capro.train.tasks import Task
 
 
@@ -113,3 +151,274 @@ def clear(job: Job) -> None:
     """Remove what a training needed to go on, once its result is there."""
     _checkpoints(job).clear()
     (job.folder / NOT_FINITE).unlink(missing_ok=True)  # of an attempt that failed
+
+
+def pretrain(job: Job) -> dict[str, Any]:
+    settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
+    training, net = parts.training, parts.net
+    found: dict[str, Any] = {}
+    if settings.net.mode == "full":
+        found["encoder"] = encoder_cost(net.encoder, settings.views.size or net.encoder.size)
+        say_encoder(job, net.encoder, found["encoder"])
+    objective = WebLabels(
+        net, parts.task, training.labels, job.ranks, lambda_prj=settings.pretrain.lambda_prj
+    )
+    history = fit_step(
+        job, objective, parts, training.positions, name="step 1: web labels", seed=settings.seed
+    )
+    if job.ranks.main:
+        job.write(STEP1, net_state(net))
+        job.write(HISTORIES["pretrain"], history)
+    return {"epochs": len(history), **found}
+
+
+def judge_of(run: Run, training: TrainingSet, task: Task, rows: NDArray[np.int64] | None = None) -> Judge:
+    """The label rule of a run: the posterior, or the fused score with the texts where they count in it.
+
+    Args:
+        run: The run.
+        training: The rows that are judged.
+        task: One label or several.
+        rows: Their numbers among all training rows, where they are not all (the paper's rule).
+    """
+    settings, texts = run.settings.train, None
+    if run.settings.method == "plus":
+        states, q = (part.to(training.labels.device) for part in _states(run.read(POSTERIOR)))
+        return PosteriorJudge(
+            task, settings, states=states, q=q,
+            posterior=lambda v: _states(_weighed_again(run, training, v)),
+            sure=run.settings.plus.ask_below,
+        )  # fmt: skip
+    if settings.text_weight and not training.multi_label:
+        labels = training.labels.cpu().numpy()
+        own = run.read(ENHANCED_TEXTS) if rows is None else run.read(ENHANCED_TEXTS)[rows]
+        texts = TextEvidence.fitted(own, run.read(CLASS_TEXTS), labels)
+    return Judge(task, settings, texts)
+
+
+def _weighed_again(run: Run, training: TrainingSet, features: Tensor) -> Entries:
+    """The posterior of features that step 2 has learnt, (n, d_v)."""
+    return np.concatenate(list(weigh(run, training, features.numpy(), rounds=2).entries()))
+
+
+def _states(entries: Entries) -> tuple[Tensor, Tensor]:
+    """Kept states and their posteriors, (n, k) each."""
+    states, q = entries[CLASS].astype(np.int64), np.array(entries["posterior"])
+    return torch.from_numpy(states), torch.from_numpy(q)
+
+
+def train(job: Job) -> dict[str, Any]:
+    settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
+    training, net = parts.training, parts.net
+    anchored, rows = anchored_of(job.run, training), None
+    if settings.method == "paper":
+        training, anchored, rows = settled_set(job.run, training, anchored)
+        parts = replace(parts, training=training)
+    load_net(job.run, STEP1, net)
+    if settings.train.start == "anchors":
+        _train_on_anchors(job, parts, anchored)
+    net.reset_key()
+    reference = provider(
+        settings.train.reference,
+        tau=settings.net.tau,
+        alpha=settings.train.alpha,
+        to_classifier=settings.train.bts_classifier,
+        **settings.reference.model_dump(),
+    )
+    objective = PrototypeLearning(
+        net, judge_of(job.run, training, parts.task, rows), reference, training.labels, anchored,
+        parts.inputs, training.positions, job.ranks, tau=settings.net.tau, seed=settings.seed,
+    )  # fmt: skip
+    history = fit_step(
+        job, objective, parts, training.positions, name="step 2: prototypes", seed=settings.seed + 1
+    )
+    if job.ranks.main:
+        job.write(STEP2, net_state(net, {"prototypes": objective.prototypes}))
+        job.write(HISTORIES["train"], history)
+    return {"epochs": len(history), "last": history[-1] if history else {}}
+
+
+def _train_on_anchors(job: Job, parts: Parts, anchored: Tensor) -> None:
+    """Fresh heads, trained on the anchors alone; the encoder stays as step 1 left it."""
+    settings, training, net = job.settings, parts.training, parts.net
+    heads = new_heads(settings, net.encoder.dim, training, name="anchors")
+    net.heads.load_state_dict(heads.state_dict())
+    member = anchored if not training.multi_label else anchored.any(dim=1)
+    rows = torch.nonzero(member).flatten()
+    objective = WebLabels(
+        net, parts.task, training.labels[rows], job.ranks, lambda_prj=settings.train.lambda_prj, freeze=True
+    )
+    schedule = settings.train.model_copy(update={"epochs": settings.train.anchor_epochs, "warmup_epochs": 0})
+    fit_step(
+        job, objective, parts, training.positions[rows.cpu().numpy()], name="heads on anchors",
+        seed=settings.seed, schedule=schedule, within="anchors",  # a resumed run has them at once
+    )  # fmt: skip
+
+
+FOLDS = 5
+ENOUGH = 20_000  # held-out samples; with more, later folds are left out
+MOST = 200_000  # samples of refits: their features are in memory
+
+
+class HeldOut(NamedTuple):
+    """Training rows that were judged, and their logits."""
+
+    rows: NDArray[np.int64]  # (m,)
+    logits: Tensor  # (m, C)
+
+
+def held_out_logits(
+    job: Job,
+    training: TrainingSet,
+    labels: Tensor,
+    schedules: Sequence[Schedule],
+    *,
+    model: Weights,
+    name: str,
+    folds: int = FOLDS,
+) -> HeldOut:
+    """Logits of training samples by classifiers that have not seen them.
+
+    A fresh classifier goes through the schedules on four fifths of the samples and judges the rest.
+
+    Args:
+        job: The stage at work.
+        training: The training set.
+        labels: What is learnt, (n,) or (n, C); rows that are out are neither learnt nor judged.
+        schedules: Of the steps that made the classifier which these stand for.
+        model: Where the encoder comes from in full mode.
+        name: For messages.
+        folds: How many of the five folds are judged.
+    """
+    settings, ranks = job.settings, job.ranks
+    rng = np.random.default_rng(seed_for(settings.seed, "held out"))
+    out = training.task(settings.net.tau).out(labels)
+    rows = rng.permutation(np.flatnonzero(~out.numpy()))[:MOST]
+    if labels.ndim == 1:  # dealt out class by class, so that every fold has its share of each
+        rows = rows[np.argsort(labels.numpy()[rows], kind="stable")]
+    fold = np.arange(len(rows)) % FOLDS
+    inputs, positions, encoder = _features(job, training, model, rows)
+    parts, judged = [torch.zeros(0, len(training.classes))], [np.zeros(0, dtype=np.int64)]
+    for number in range(folds):
+        held, seen = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
+        if sum(len(each) for each in judged) >= ENOUGH or not len(held) or not len(seen):
+            break
+        heads = new_heads(settings, encoder.dim, training, name="held out")
+        net = Siamese(encoder, heads).to(ranks.accelerator.device)
+        own = labels[torch.from_numpy(rows[seen])]
+        _refit(job, net, training, own, inputs, positions[seen], schedules, name)
+        parts.append(_logits(job, net, training, inputs, positions[held]))
+        judged.append(rows[held])
+    return HeldOut(np.concatenate(judged), torch.cat(parts))
+
+
+def _features(
+    job: Job, training: TrainingSet, model: Weights, rows: NDArray[np.int64]
+) -> tuple[Inputs, NDArray[np.int64], Backbone]:
+    """Features of training rows as inputs, their positions in it, and what stands for the encoder.
+
+    In frozen mode the cached views. In full mode unaugmented features of the trained encoder: it has
+    seen the samples, so scores are still somewhat too sure; only a val split mends that.
+    """
+    run, device = job.run, job.ranks.accelerator.device
+    net = new_net(run, training).to(device)
+    positions = training.positions[rows]
+    if run.settings.net.mode == "frozen":
+        return inputs_of(run, net.encoder), positions, net.encoder
+    load_net(run, model, net)
+    encoder = net.eval().encoder
+    images = inputs_of(run, encoder)
+    v = forward_plain(encoder, images, positions, width=encoder.dim, device=device).cpu().numpy()
+    everyone = np.arange(len(rows))
+    inputs = FeatureInputs(v, v[None], v[None], everyone, seed=run.settings.seed)
+    return inputs, everyone, FeatureBackbone(v.shape[1])
+
+
+def _refit(
+    job: Job,
+    net: Siamese,
+    training: TrainingSet,
+    labels: Tensor,
+    inputs: Inputs,
+    positions: NDArray[np.int64],
+    schedules: Sequence[Schedule],
+    name: str,
+) -> None:
+    """The classifier alone, from a fresh start, through the schedules of the steps that made it."""
+    ranks, task = job.ranks, training.task(job.settings.net.tau)
+    labels = labels.to(ranks.accelerator.device)
+    for number, schedule in enumerate(schedules):
+        objective = (
+            ClassifierOnly.by(schedule, net, task, labels, ranks, inputs, positions)
+            if isinstance(schedule, FinetuneSettings)
+            else ClassifierOnly(net, task, labels, ranks)
+        )
+        seed, ids = job.settings.seed + number, training.ids
+        fit_once(job, objective, inputs, positions, schedule, name=name, seed=seed, ids=ids)
+        objective.finish()
+
+
+def _logits(
+    job: Job, net: Siamese, training: TrainingSet, inputs: Inputs, positions: NDArray[np.int64]
+) -> Tensor:
+    device, width = job.ranks.accelerator.device, len(training.classes)
+    net.eval()
+    return forward_plain(
+        lambda x: net.heads.classifier(net.encoder(x)), inputs, positions, width=width, device=device
+    ).cpu()
+
+
+def targets_of(run: Run, training: TrainingSet) -> Tensor:
+    """What step 3 learns, (n,) or (n, C): the corrected labels.
+
+    Plus with several labels: what the words say of every class, since a missing label is no certain
+    negative. What the picture says is left out: the classifier would learn its own beliefs.
+    """
+    soft = run.settings.method == "plus" and training.multi_label
+    return torch.from_numpy(np.array(run.read(CLEANED_WORDS if soft else CLEANED_LABELS)))
+
+
+def calibration_of(run: Run) -> Calibration:
+    """How step 3 calibrated its classifier."""
+    found = run.result("finetune").get("calibration")
+    return Calibration(**found) if found else NO_CALIBRATION
+
+
+def finetune(job: Job) -> dict[str, Any]:
+    settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
+    training, net = parts.training, parts.net
+    extra = load_net(job.run, _before(settings), net)
+    labels = targets_of(job.run, training)
+    kept = torch.nonzero(~parts.task.out(labels)).flatten()
+    positions = training.positions[kept.numpy()]
+    own = labels[kept].to(training.labels.device)
+    objective = ClassifierOnly.by(settings.finetune, net, parts.task, own, job.ranks, parts.inputs, positions)
+    history = fit_step(job, objective, parts, positions, name="step 3: classifier", seed=settings.seed + 2)
+    objective.finish()
+    found: dict[str, Any] = {"epochs": len(history), "samples": len(kept)}
+    if settings.method == "plus":
+        calibration = _calibration(job, training, labels)
+        with torch.no_grad():
+            net.heads.classifier.weight.mul_(calibration.scale)
+            net.heads.classifier.bias.copy_(calibration(net.heads.classifier.bias))
+        found["calibration"] = calibration._asdict()
+    if job.ranks.main:
+        job.write(STEP3, net_state(net, extra))
+        job.write(HISTORIES["finetune"], history)
+    return found
+
+
+def _calibration(job: Job, training: TrainingSet, labels: Tensor) -> Calibration:
+    """Fitted to the posterior of samples that the classifier has not seen."""
+    settings = job.settings
+    schedules = [getattr(settings, name) for name in classifier_steps(settings)]
+    held = held_out_logits(
+        job, training, labels, schedules, model=_before(settings), name="calibration", folds=1
+    )
+    q = KeptScores(job.read(FUSED_SCORES), "fused", len(training.classes))[held.rows]
+    return calibrate(held.logits, torch.from_numpy(q), several=training.multi_label)
+
+
+def _before(settings: Settings) -> Any:
+    """The model that step 3 starts from."""
+    return STEP2 if has_step2(settings) else STEP1

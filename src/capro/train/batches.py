@@ -23,8 +23,8 @@ from torch import Tensor
 from capro.config import ViewSettings
 from capro.data.pixels import Pixels
 from capro.data.views import KEY, QUERY, KeyAugment, center, crop, normalise, to_float, view_rng
-from capro.nets.backbones import Backbone
-from capro.run.fingerprints import seed_for
+from capro.models.backbones import Backbone
+from capro.pipeline.checksums import seed_for
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from capro.run import durable
-from capro.run.artefacts import (
+from capro.pipeline import files
+from capro.pipeline.artefacts import (
     CHECKPOINT_STATE,
     CHECKPOINT_TENSORS,
     read_json,
@@ -22,8 +22,8 @@ from capro.run.artefacts import (
     write_json,
     write_weights,
 )
-from capro.run.checksums import is_sealed, sealed, sha256_of
-from capro.run.disk_errors import writing
+from capro.pipeline.checksums import is_sealed, sealed, sha256_of
+from capro.pipeline.files import writing
 
 KEPT_CHECKPOINTS = 2
 
@@ -44,7 +44,7 @@ class Checkpoints:
     def save(self, step: int, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Write a checkpoint of a step: a temporary folder, then one rename."""
         with writing(self.folder):
-            durable.make_folder(self.folder)
+            files.make_folder(self.folder)
         target = self.folder / f"{step:09d}"
         temporary, replaced = (self.folder / f".{step:09d}.{os.getpid()}.{end}" for end in ("new", "old"))
         shutil.rmtree(temporary, ignore_errors=True)
@@ -54,8 +54,8 @@ class Checkpoints:
         state = {"key": self.key, "tensors": tensors_hash, "values": values}
         write_json(temporary / CHECKPOINT_STATE, sealed(state))
         if target.exists():  # a rename cannot replace a folder that is not empty
-            durable.rename(target, replaced)
-        durable.rename(temporary, target)
+            files.rename(target, replaced)
+        files.rename(temporary, target)
         self._prune()
 
     def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

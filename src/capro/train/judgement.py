@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import TrainSettings
-from capro.method import plus
-from capro.method.label_rule import fused_score, with_text
-from capro.method.text_evidence import TextEvidence
-from capro.nets.heads import HeadOutputs
-from capro.nets.siamese import Siamese
-from capro.run.kept_scores import Entries, given_classes, keep, numbers_only
+from capro.core import plus
+from capro.core.kept_scores import Entries, given_classes, keep, numbers_only
+from capro.core.label_rule import TextEvidence, fused_score, with_text
+from capro.models.heads import HeadOutputs
+from capro.models.siamese import Siamese
 from capro.train.batches import EVAL_BATCH, Inputs, plain_batches
 from capro.train.tasks import MultiLabel, Task
 

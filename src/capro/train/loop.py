@@ -1,10 +1,4 @@
-"""The one loop. Every training of capro runs through ``fit``, top to bottom.
-
-A run killed at any moment and started again ends bit-identical on a CPU: batches, views and the
-learning rate are functions of (seed, epoch, step), and all else is in the checkpoint.
-
-Losses stay on the device: the host waits for a number every few steps, not in each.
-"""
+"""The one loop. Every training of capro runs through ``fit``, top to bottom."""
 
 from __future__ import annotations
 
@@ -21,17 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import Schedule
+from capro.core import losses
 from capro.errors import ConfigError, RunError
-from capro.method import losses
-from capro.run import progress
-from capro.run.artefacts import NOT_FINITE, write_json
-from capro.run.fingerprints import seed_for
-from capro.run.progress import Figures
-from capro.run.ranks import Ranks
+from capro.pipeline import progress
+from capro.pipeline.artefacts import NOT_FINITE, write_json
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.progress import Figures
+from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch, BatchPlan, Inputs, load_batches
 from capro.train.checkpoints import Checkpoints
-from capro.train.objective import Objective
-from capro.train.optim import learning_rate
+from capro.train.objectives import Objective
 
 CHECK_EVERY = 10  # steps after which losses and gradients are looked at
 SHOWN_IDS = 5
@@ -277,3 +270,21 @@ class _Training:
         at = self.at
         at.epoch, at.step, at.sums, at.history = (values[f.name] for f in fields(at))
         return True
+
+
+def learning_rate(step: int, *, steps_per_epoch: int, schedule: Schedule) -> float:
+    """The rate of a step, counted from 0 over all epochs.
+
+    Warm-up rises linearly and reaches the peak at its last step; the cosine falls from the peak
+    towards 0 over the remaining steps.
+
+    >>> from capro.config import Schedule
+    >>> plan = Schedule(epochs=4, lr=1.0, warmup_epochs=2)
+    >>> [round(learning_rate(s, steps_per_epoch=1, schedule=plan), 3) for s in range(4)]
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    warm = min(schedule.warmup_epochs, schedule.epochs) * steps_per_epoch
+    if step < warm:
+        return schedule.lr * (step + 1) / warm
+    rest = max(1, schedule.epochs * steps_per_epoch - warm)
+    return schedule.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / rest))

@@ -10,16 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from capro.method.losses import instance_loss
-from capro.method.prototypes import unit
-from capro.method.references import Outputs, Provider
-from capro.nets.dictionary import Dictionary
-from capro.nets.siamese import Siamese
-from capro.run.fingerprints import seed_for
-from capro.run.ranks import Ranks
+from capro.core.losses import instance_loss
+from capro.core.prototypes import unit
+from capro.core.references import Outputs, Provider
+from capro.models.siamese import Dictionary, Siamese
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.ranks import Ranks
 from capro.train.batches import EVAL_BATCH, Batch, Inputs, forward_plain, plain_batches, slices
 from capro.train.judgement import Judge
-from capro.train.objective import Objective, clean_share, mixture_of, rows_of
+from capro.train.objectives import Objective, clean_share, mixture_of, rows_of
 
 
 class PrototypeLearning(Objective):

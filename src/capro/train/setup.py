@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import Settings
+from capro.core.anchors import anchor_choice
+from capro.core.losses import positive_weights
 from capro.data.labels import labels_of
 from capro.data.manifest import manifest_of
 from capro.data.pixels import pixels_of
 from capro.errors import DataError
-from capro.method.anchors import anchor_choice
-from capro.method.losses import positive_weights
-from capro.nets.backbones import Backbone, Cost, FeatureBackbone, cost, load_backbone
-from capro.nets.heads import Heads
-from capro.nets.siamese import Siamese
-from capro.run.artefacts import ANCHORS, KEY_FEATURES, PLAIN_FEATURES, QUERY_FEATURES, Artefact
-from capro.run.directory import Run
-from capro.run.fingerprints import seed_for
-from capro.text.classes import classes_of
+from capro.models.backbones import Backbone, EncoderCost, FeatureBackbone, cost, load_backbone
+from capro.models.classes import classes_of
+from capro.models.heads import Heads
+from capro.models.siamese import Siamese
+from capro.pipeline.artefacts import ANCHORS, KEY_FEATURES, PLAIN_FEATURES, QUERY_FEATURES, Artefact
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.run import Run
 from capro.train.batches import FeatureInputs, ImageInputs, Inputs
 from capro.train.tasks import MultiLabel, SingleLabel, Task
 
@@ -198,7 +198,7 @@ def encoder_cost(backbone: Backbone, size: int) -> dict[str, Any]:
 def size_line(backbone: Backbone, size: int) -> str | None:
     """A line for the reader where pictures are smaller than those that a model of the hub or a folder was made for.
 
-    >>> from capro.nets.backbones import FeatureBackbone
+    >>> from capro.models.backbones import FeatureBackbone
     >>> size_line(FeatureBackbone(8), 128) is None
     True
     """
@@ -216,5 +216,5 @@ def cost_line(kind: str, found: dict[str, Any]) -> str:
     >>> cost_line("encoder", {"name": "a", "parameters": 25_600_000, "gflops": 3.8, "at": "224 px"})
     'encoder a: 25.6 M parameters, 3.80 GFLOPs at 224 px'
     """
-    figures = Cost(found["parameters"], found["gflops"])
+    figures = EncoderCost(found["parameters"], found["gflops"])
     return f"{kind} {found['name']}: {figures} at {found['at']}"

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from capro.method import label_rule as rule
-from capro.method import losses, prototypes
-from capro.method.losses import Count
-from capro.nets.heads import HeadOutputs
+from capro.core import label_rule as rule
+from capro.core import losses, prototypes
+from capro.core.losses import Count
+from capro.models.heads import HeadOutputs
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class SingleLabel:
 
     def unchanged(self, labels: Tensor, anchored: Tensor, *, protect: bool) -> Tensor:
         """Decisions where the rule does not work yet."""
-        kept = torch.where(labels < 0, int(rule.Decision.DROP), int(rule.Decision.KEEP))
-        return torch.where(anchored, int(rule.Decision.ANCHOR), kept) if protect else kept
+        kept = torch.where(labels < 0, int(rule.LabelDecision.DROP), int(rule.LabelDecision.KEEP))
+        return torch.where(anchored, int(rule.LabelDecision.ANCHOR), kept) if protect else kept
 
     def shares(self, decisions: Tensor, before: Tensor, after: Tensor) -> dict[str, float]:
         """Share of samples by decision."""

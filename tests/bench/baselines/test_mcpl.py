@@ -11,7 +11,7 @@ import torch
 from capro.bench.baselines import mcpl
 from capro.bench.baselines.mcpl import PartialLabels, partial_loss, unknown_labels
 from capro.bench.baselines.selection import cross_validated
-from capro.nets.siamese import Siamese
+from capro.models.siamese import Siamese
 from tests.bench.baselines.toy_work import CLASSES, ToyWork, f1_of, showing
 
 

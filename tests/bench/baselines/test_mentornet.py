@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from capro.bench.baselines import mentornet
-from capro.run.progress import silent
+from capro.pipeline.progress import silent
 from capro.train.batches import Batch
 from tests.bench.baselines import toy_work
 from tests.bench.baselines.toy_work import ToyWork, separation

@@ -10,7 +10,7 @@ import torch
 
 from capro.bench.baselines import mile
 from capro.bench.baselines.mile import IteratedLearning, pseudo_labels
-from capro.nets.siamese import Siamese
+from capro.models.siamese import Siamese
 from capro.train.batches import Batch
 from tests.bench.baselines.toy_work import CLASSES, ToyWork, f1_of, showing
 

@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional
 
 from capro.bench.baselines import mopro
+from capro.core.references import provider
 from capro.errors import ConfigError
-from capro.method.references import provider
-from capro.run.artefacts import KEY_FEATURES
+from capro.pipeline.artefacts import KEY_FEATURES
 from capro.train.batches import Batch
 from capro.train.judgement import Judge
 from tests.bench.baselines.toy_work import CLASSES, ToyWork

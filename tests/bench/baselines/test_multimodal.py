@@ -10,8 +10,8 @@ from capro.bench.baselines import multimodal
 from capro.bench.baselines.multimodal import Joined, PhraseGenerator, phrase_bank
 from capro.errors import DataError
 from capro.graph.neighbors import unit_rows
-from capro.nets.siamese import Siamese
-from capro.run.artefacts import TEXTS
+from capro.models.siamese import Siamese
+from capro.pipeline.artefacts import TEXTS
 from tests.bench.baselines.toy_work import CLASSES, WIDTH, ToyWork
 
 WORDS = 12

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from capro.bench.baselines import baseline, mentornet, multimodal
-from capro.run.directory import Run
+from capro.pipeline.run import Run
 from capro.train import loop
 from tests.bench.cases import prepare
 

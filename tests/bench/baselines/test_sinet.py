@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capro.bench.baselines import sinet
 from capro.graph.neighbors import unit_rows
-from capro.run.artefacts import TEXTS
+from capro.pipeline.artefacts import TEXTS
 from tests.bench.baselines.toy_work import CLASSES, WIDTH, ToyWork, separation
 
 MEANINGS = 8

@@ -15,9 +15,9 @@ from capro.bench.baselines.coteaching import SmallLoss
 from capro.bench.baselines.stages import baseline_stage
 from capro.bench.baselines.work import Work
 from capro.errors import ConfigError, DataError
-from capro.run.artefacts import BASELINE_FIGURES, STEP1
-from capro.run.directory import Run
-from capro.run.stage import Job
+from capro.pipeline.artefacts import BASELINE_FIGURES, STEP1
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
 from capro.train.setup import net_state, new_net, training_set
 from tests.bench.cases import prepare
 

@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_array
 
 from capro.bench.baselines import vsgraph
-from capro.run.artefacts import CLASS_TEXTS, TEXTS, VISUAL
+from capro.pipeline.artefacts import CLASS_TEXTS, TEXTS, VISUAL
 from tests.bench.baselines.toy_work import CLASSES, ToyWork
 
 

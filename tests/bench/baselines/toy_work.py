@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from capro import config
 from capro.bench.baselines.work import Made, Verified, Work
-from capro.nets.backbones import FeatureBackbone
-from capro.nets.heads import Heads
-from capro.nets.siamese import Siamese
-from capro.run import progress
-from capro.run.artefacts import KEY_FEATURES
+from capro.models.backbones import FeatureBackbone
+from capro.models.heads import Heads
+from capro.models.siamese import Siamese
+from capro.pipeline import progress
+from capro.pipeline.artefacts import KEY_FEATURES
 from capro.train.batches import Batch, FeatureInputs
 from capro.train.loop import fit
+from capro.train.objectives import WebLabels
 from capro.train.setup import TrainingSet
-from capro.train.web_labels import WebLabels
 from tests.train.toys import one_rank
 
 CLASSES, WIDTH = 4, 48

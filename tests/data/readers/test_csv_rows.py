@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from capro.data.readers.base import Record
-from capro.data.readers.csv_rows import csv_header, csv_records
-from capro.data.readers.table_files import whole_records
+from capro.data.readers.table_files import csv_header, csv_records, whole_records
 from capro.data.readers.writing import write_csv
 from capro.errors import DataError
 

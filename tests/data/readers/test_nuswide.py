@@ -12,8 +12,8 @@ from capro.data.manifest import Manifest
 from capro.data.readers.nuswide import FIRST, SENSES, NusWideReader
 from capro.data.scan import scan_sources
 from capro.errors import DataError
+from capro.models import wordnet
 from capro.stages.scan import listing_fingerprint
-from capro.text import wordnet
 from tests.data.published import CONCEPTS, nuswide
 
 # The four cases of each split: (web tags, verified labels).

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from capro import config
-from capro.run.artefacts import SUMMARY
-from capro.run.directory import Run
-from capro.run.progress import Lines
+from capro.models.classes import classes_of
+from capro.pipeline.artefacts import SUMMARY
+from capro.pipeline.progress import Lines
+from capro.pipeline.run import Run
 from capro.stages import PLAN
-from capro.text.classes import classes_of
 from tests.data.published import CONCEPTS, NAMES, nuswide, webvision
 
 

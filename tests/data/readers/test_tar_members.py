@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capro.data.ranges import Descriptor
+from capro.data.image_bytes import Descriptor
 from capro.data.readers.tar_members import Gap, Member, members
 from tests.data.scanning import write_tar
 

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from capro.data.readers.columns import label_names
-from capro.data.readers.csv_rows import csv_records
-from capro.data.readers.table_files import records
+from capro.data.readers.table_files import csv_records, records
 from capro.data.readers.writing import ESCAPED, write_csv
 
 

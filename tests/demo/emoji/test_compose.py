@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from capro.demo.emoji.compose import background, recolour, scene
+from capro.demo.emoji import background, recolour, scene
 
 
 def test_recolour_keeps_grey_and_alpha():

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from capro.demo.emoji.pages import page
+from capro.demo.emoji import page
 
 
 def test_pages_look_like_the_web():

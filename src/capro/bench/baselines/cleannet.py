@@ -32,9 +32,9 @@ from capro.bench.baselines.objectives import WeightedLabels
 from capro.bench.baselines.small_nets import minimise
 from capro.bench.baselines.work import Made, Verified, Work
 from capro.graph.neighbors import unit_rows
-from capro.run.fingerprints import seed_for
-from capro.run.progress import Bar
-from capro.train.objective import rows_of
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.progress import Bar
+from capro.train.objectives import rows_of
 
 REFERENCES = 32  # centres of a class
 MARGIN = 0.1  # rho: cosine of a wrong label, at most

@@ -25,13 +25,12 @@ from torch import Tensor, nn
 
 from capro.bench.baselines.objectives import sample_losses
 from capro.bench.baselines.work import Made, Work
-from capro.method.losses import reconstruction_loss
-from capro.nets.siamese import Siamese
-from capro.run.ranks import Ranks
+from capro.core.losses import reconstruction_loss
+from capro.models.siamese import Siamese
+from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch
-from capro.train.objective import rows_of
+from capro.train.objectives import WebLabels, rows_of
 from capro.train.tasks import Task
-from capro.train.web_labels import WebLabels
 
 RAMP = 10 / 200  # part of the epochs until the whole share is left out
 

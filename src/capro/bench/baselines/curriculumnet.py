@@ -29,7 +29,7 @@ from torch import Tensor
 from capro.bench.baselines.objectives import WeightedLabels
 from capro.bench.baselines.work import Made, Work
 from capro.train.batches import Batch
-from capro.train.objective import rows_of
+from capro.train.objectives import rows_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -28,12 +28,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from capro.bench.baselines.work import Made, Work
-from capro.nets.siamese import Siamese
-from capro.run.ranks import Ranks
+from capro.models.siamese import Siamese
+from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch, Inputs, forward_plain
-from capro.train.objective import rows_of
+from capro.train.objectives import WebLabels, rows_of
 from capro.train.tasks import Task
-from capro.train.web_labels import WebLabels
 
 ALPHA, BETA, GAMMA = -4.45, 5.45, 1.0  # of the normalisation: g(1) = 1, g(0.1) = 5
 SURE = 2.0  # a logit beyond this is a label of the curriculum

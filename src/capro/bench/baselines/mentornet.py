@@ -29,11 +29,11 @@ from torch.nn import functional
 from capro.bench.baselines.objectives import WeightedLabels
 from capro.bench.baselines.small_nets import minimise
 from capro.bench.baselines.work import Made, Work
-from capro.nets.siamese import Siamese
-from capro.run import progress
-from capro.run.fingerprints import seed_for
+from capro.models.siamese import Siamese
+from capro.pipeline import progress
+from capro.pipeline.checksums import seed_for
 from capro.train.batches import Batch
-from capro.train.objective import rows_of
+from capro.train.objectives import rows_of
 
 BURN_IN, LINEAR_FROM, LEARN_AGAIN = 0.2, 0.9, 0.75  # shares of the epochs
 LEFT_OUT = (0.5, 0.05)  # of each batch, at random: in the burn-in, and later

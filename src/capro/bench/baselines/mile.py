@@ -27,12 +27,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from capro.bench.baselines.work import Made, Work
-from capro.nets.siamese import Siamese
-from capro.run.ranks import Ranks
+from capro.models.siamese import Siamese
+from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch, BatchPlan
-from capro.train.objective import rows_of
+from capro.train.objectives import WebLabels, rows_of
 from capro.train.tasks import Task
-from capro.train.web_labels import WebLabels
 
 RHO = 0.5  # a class is handed on above this probability
 TURNS = 100  # of teacher and student together

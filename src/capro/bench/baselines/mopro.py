@@ -32,7 +32,7 @@ from torch import Tensor
 
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings, TrainSettings
-from capro.method.references import provider
+from capro.core.references import provider
 from capro.train.batches import Batch
 from capro.train.judgement import Judge
 from capro.train.prototype_learning import PrototypeLearning

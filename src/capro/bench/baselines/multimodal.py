@@ -31,14 +31,13 @@ from capro.bench.baselines.small_nets import minimise
 from capro.bench.baselines.work import Made, Work
 from capro.errors import DataError
 from capro.graph.neighbors import unit_rows
-from capro.nets.heads import unit_norm
-from capro.nets.siamese import Siamese
-from capro.run.artefacts import TEXTS
-from capro.run.fingerprints import seed_for
-from capro.run.ranks import Ranks
+from capro.models.heads import unit_norm
+from capro.models.siamese import Siamese
+from capro.pipeline.artefacts import TEXTS
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch, BatchPlan
-from capro.train.classifier_only import ClassifierOnly
-from capro.train.objective import rows_of
+from capro.train.objectives import ClassifierOnly, rows_of
 from capro.train.tasks import Task
 
 Floats = NDArray[np.float32]

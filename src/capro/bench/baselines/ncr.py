@@ -26,12 +26,11 @@ from torch.nn import functional
 
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
-from capro.nets.siamese import Siamese
-from capro.run.ranks import Ranks
+from capro.models.siamese import Siamese
+from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch
-from capro.train.objective import rows_of
+from capro.train.objectives import WebLabels, rows_of
 from capro.train.tasks import Task
-from capro.train.web_labels import WebLabels
 
 WEIGHT = 0.3
 START = 10 / 130  # part of the epochs without consistency

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from capro.method.losses import classification_loss, classification_loss_binary
-from capro.method.references import Mixup, Outputs, Provider
-from capro.nets.siamese import Siamese
-from capro.run.fingerprints import seed_for
-from capro.run.ranks import Ranks
+from capro.core.losses import classification_loss, classification_loss_binary
+from capro.core.references import Mixup, Outputs, Provider
+from capro.models.siamese import Siamese
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch
-from capro.train.objective import mixture_of, rows_of
+from capro.train.objectives import WebLabels, mixture_of, rows_of
 from capro.train.tasks import Task
-from capro.train.web_labels import WebLabels
 
 
 class Referenced(WebLabels):

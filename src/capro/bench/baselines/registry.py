@@ -24,7 +24,7 @@ from capro.bench.baselines import (
 )
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
-from capro.method.own_settings import own_settings
+from capro.core.own_settings import own_settings
 
 
 @dataclass(frozen=True)

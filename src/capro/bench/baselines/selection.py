@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import ConfigError
-from capro.run.fingerprints import seed_for
+from capro.pipeline.checksums import seed_for
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]

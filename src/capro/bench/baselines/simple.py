@@ -10,8 +10,8 @@ import torch
 from capro.bench.baselines import selection
 from capro.bench.baselines.objectives import Referenced
 from capro.bench.baselines.work import Made, Work
-from capro.method.references import provider
-from capro.train.web_labels import WebLabels
+from capro.core.references import provider
+from capro.train.objectives import WebLabels
 
 VOTERS = 20  # neighbours of the k-NN vote
 

@@ -28,8 +28,8 @@ from scipy.special import softmax
 from capro.bench.baselines.objectives import WeightedLabels
 from capro.bench.baselines.work import Made, Work
 from capro.graph.neighbors import unit_rows
-from capro.run.artefacts import TEXTS
-from capro.train.objective import rows_of
+from capro.pipeline.artefacts import TEXTS
+from capro.train.objectives import rows_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from capro.run import progress
+from capro.pipeline import progress
 
 
 def minimise(

@@ -30,13 +30,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from capro.bench.baselines.work import Made, Work
+from capro.core.losses import classification_loss
 from capro.data.views import QUERY
-from capro.method.losses import classification_loss
-from capro.nets.siamese import Siamese
-from capro.run.fingerprints import seed_for
+from capro.models.siamese import Siamese
+from capro.pipeline.checksums import seed_for
 from capro.train.batches import Batch, Inputs
-from capro.train.objective import rows_of
-from capro.train.web_labels import WebLabels
+from capro.train.objectives import WebLabels, rows_of
 
 Ints = NDArray[np.int64]
 

@@ -14,15 +14,15 @@ from capro.bench.baselines.work import FOLDS, Work, verified_labels
 from capro.data.labels import known_labels
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, did_you_mean
-from capro.evaluate import metrics
-from capro.nets.siamese import Siamese
-from capro.run import processes
-from capro.run.artefacts import BASELINE_FIGURES, BELIEFS, STEP1, TEST_SCORES, VAL_SCORES
-from capro.run.directory import Run
-from capro.run.fingerprints import fingerprint
-from capro.run.plan import Plan
-from capro.run.progress import SILENT, Watch
-from capro.run.stage import Job, Stage, perform
+from capro.models.siamese import Siamese
+from capro.pipeline import processes
+from capro.pipeline.artefacts import BASELINE_FIGURES, BELIEFS, STEP1, TEST_SCORES, VAL_SCORES
+from capro.pipeline.checksums import fingerprint
+from capro.pipeline.plan import Plan
+from capro.pipeline.progress import SILENT, Watch
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job, Stage, perform
+from capro.results import metrics
 from capro.stages import PLAN
 from capro.stages.training import clear
 from capro.train.setup import net_state, training_set

@@ -39,12 +39,12 @@ from capro.bench.baselines.objectives import SoftLabels, balanced_weights
 from capro.bench.baselines.small_nets import minimise
 from capro.bench.baselines.work import Made, Work
 from capro.config import Settings
+from capro.core.anchors import match
 from capro.graph.neighbors import nearest, unit_rows
 from capro.graph.smooth import adjacency, smooth
-from capro.method.anchors import match
-from capro.nets.siamese import Siamese
-from capro.run.artefacts import CLASS_TEXTS, TEXTS, VISUAL
-from capro.run.fingerprints import seed_for
+from capro.models.siamese import Siamese
+from capro.pipeline.artefacts import CLASS_TEXTS, TEXTS, VISUAL
+from capro.pipeline.checksums import seed_for
 
 SEEDS = 10  # of a class
 STEPS, RATE, DECAY = 5000, 0.01, 1e-6

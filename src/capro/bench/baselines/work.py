@@ -15,18 +15,17 @@ from capro.bench.baselines import selection
 from capro.config import Schedule
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
-from capro.evaluate.truth import read_truth
-from capro.nets.backbones import FeatureBackbone
-from capro.nets.siamese import Siamese
-from capro.places import local_path
-from capro.run.artefacts import BASELINE_HISTORY, BELIEFS, KEY_FEATURES, STEP1
-from capro.run.directory import Run
-from capro.run.progress import Step
-from capro.run.stage import Job
+from capro.models.backbones import FeatureBackbone
+from capro.models.siamese import Siamese
+from capro.pipeline.artefacts import BASELINE_HISTORY, BELIEFS, KEY_FEATURES, STEP1
+from capro.pipeline.progress import Step
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Job
+from capro.results.truth import read_truth
 from capro.stages.training import fit_once
+from capro.stores import local_path
 from capro.train.batches import FeatureInputs, Inputs, forward_plain
-from capro.train.classifier_only import ClassifierOnly
-from capro.train.objective import Objective
+from capro.train.objectives import ClassifierOnly, Objective
 from capro.train.setup import TrainingSet, inputs_of, load_net, new_heads, new_net
 from capro.train.tasks import Task
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from capro.config import DataSettings
 from capro.errors import ConfigError, DataError, did_you_mean
-from capro.places import ObjectPath, Place, place
+from capro.stores import ObjectPath, Place, place
 
 if TYPE_CHECKING:
     from capro.data.readers.base import Format, Reader

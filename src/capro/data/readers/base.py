@@ -11,7 +11,7 @@ from capro.config import DataSettings
 from capro.data.manifest import Row, RowProblem, Source
 from capro.data.readers.writing import Writer
 from capro.errors import CaproError, described
-from capro.places import Place
+from capro.stores import Place
 
 
 @dataclass(frozen=True)

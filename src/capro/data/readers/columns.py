@@ -17,7 +17,7 @@ from capro.config import MAX_NESTING, DataSettings
 from capro.data.manifest import Row, RowProblem
 from capro.data.readers.writing import IDENTITY, WrittenText, looks_listed
 from capro.errors import DataError, did_you_mean, first_line
-from capro.places import ObjectPath, Place
+from capro.stores import ObjectPath, Place
 
 # Compared without case, blanks, underscores and hyphens. A column is read for one kind of text only.
 GUESSES = {

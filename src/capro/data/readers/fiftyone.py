@@ -28,8 +28,8 @@ from capro.data.readers.columns import (
 )
 from capro.data.readers.writing import Pictures, Writer, plain_records
 from capro.errors import ConfigError, DataError
-from capro.regular_files import read_regular
-from capro.run.artefacts import write_json
+from capro.files import read_regular
+from capro.pipeline.artefacts import write_json
 
 LABELS, PLACES = "labels.json", "data.json"
 

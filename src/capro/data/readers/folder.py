@@ -31,7 +31,7 @@ from capro.data.readers.columns import (
 from capro.data.readers.table_files import TABLES, file_intake, header, noting_doubts, records
 from capro.data.readers.writing import Pictures, Writer, write_csv
 from capro.errors import DataError
-from capro.regular_files import open_regular
+from capro.files import open_regular
 
 METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet")
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".jfif")

@@ -25,7 +25,7 @@ from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import ClassHint, Format, Reader
 from capro.data.readers.columns import safe_place
-from capro.data.readers.lists import Line, paired_lines, read_lines
+from capro.data.readers.text_files import Line, paired_lines, read_lines
 from capro.errors import DataError
 
 IMAGE_FOLDERS = ("Flickr", "images", "Images")

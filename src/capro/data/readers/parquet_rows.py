@@ -13,9 +13,9 @@ from capro.data.readers.base import Record
 from capro.data.readers.columns import REPLACED, class_name
 from capro.data.readers.writing import written_texts
 from capro.errors import DataError, described, first_line
-from capro.format_versions import check_table
-from capro.places import ObjectPath, Place
-from capro.regular_files import require_regular
+from capro.files import require_regular
+from capro.pipeline.artefacts import check_table
+from capro.stores import ObjectPath, Place
 
 ROWS_AT_ONCE = 256
 BYTES_AT_ONCE = 32 << 20  # of a batch, by the average size of the group's rows

@@ -23,9 +23,8 @@ from capro.data.readers.parquet_rows import holds_bytes, open_parquet
 from capro.data.readers.table_files import TABLES, file_intake, header, noting_doubts, records
 from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, write_csv
 from capro.errors import DataError
-from capro.format_versions import table_metadata
-from capro.places import Place, place
-from capro.run.artefacts import atomic_path
+from capro.pipeline.artefacts import atomic_path, table_metadata
+from capro.stores import Place, place
 
 ROWS_AT_ONCE = 256  # with their images in memory
 _SHARD = re.compile(r"^(?P<split>train|val|validation|test)(-\d+-of-\d+)?\.parquet$")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from capro.data.ranges import Ranges
+from capro.data.image_bytes import Ranges
 
 BLOCK = 512
 AT_ONCE = 1 << 20  # bytes, where the next header is looked for

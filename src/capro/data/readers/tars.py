@@ -20,8 +20,8 @@ from typing import Any
 import pandas as pd
 
 from capro.config import DataSettings
+from capro.data.image_bytes import BLOCK, Ranges, open_ranges
 from capro.data.manifest import Row, Source
-from capro.data.ranges import BLOCK, Ranges, open_ranges
 from capro.data.readers.base import Format, Intake, Reader, guarded
 from capro.data.readers.columns import (
     REPLACED,
@@ -38,8 +38,8 @@ from capro.data.readers.columns import (
 from capro.data.readers.tar_members import Gap, Member, members
 from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, written_texts
 from capro.errors import DataError, did_you_mean
-from capro.places import Place
-from capro.run.artefacts import atomic_path
+from capro.pipeline.artefacts import atomic_path
+from capro.stores import Place
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
 TEXT_ENDINGS = ("txt", "json", "cls", "caption", "text", "title")

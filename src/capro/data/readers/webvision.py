@@ -26,9 +26,9 @@ from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import ClassHint, Format, Reader, guarded
 from capro.data.readers.columns import Columns, safe_place, safe_relative, text_of
-from capro.data.readers.lists import Line, paired_lines, read_lines
+from capro.data.readers.text_files import Line, paired_lines, read_lines
 from capro.errors import DataError, did_you_mean
-from capro.regular_files import read_regular
+from capro.files import read_regular
 
 MINI = 50  # classes of mini-WebVision: the first ones, Google's images only
 VALIDATION = "val_images_256"

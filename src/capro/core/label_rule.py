@@ -1,0 +1,212 @@
+"""The fused score and the rule that keeps, corrects or drops a web label (Eq. 6 and 7), with the text as evidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from capro.graph.neighbors import unit_rows
+
+NULL = -1
+TINY = 1e-12  # a belief of 0 has no logarithm
+
+
+class LabelDecision(IntEnum):
+    """What the rule did with a sample's web label."""
+
+    ANCHOR = 0  # kept without looking: the sample is in D_K
+    KEEP = 1
+    RELABEL = 2
+    DROP = 3
+
+
+class PairDecision(IntEnum):
+    """What the multi-label rule did with one (sample, class) pair."""
+
+    KEEP = 0
+    ADD = 1
+    REMOVE = 2
+
+
+def fused_score(p: Tensor, r: Tensor, *, alpha: float) -> Tensor:
+    """Fuse two beliefs, o = alpha p + (1 - alpha) r, Eq. 6; all are probabilities, (b, C).
+
+    >>> fused_score(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5]]), alpha=0.5)
+    tensor([[0.7500, 0.2500]])
+    """
+    return alpha * p + (1 - alpha) * r
+
+
+def with_text(o: Tensor, t: Tensor, *, weight: float) -> Tensor:
+    """Count the text too: o' proportional to o t^weight, normalised (ours, one label only).
+
+    Eq. 6 is a mean of two beliefs that come from the same picture. The text is evidence of its own, so its
+    belief multiplies: a class that one of both excludes is excluded.
+
+    Args:
+        o: fused score, (b, C).
+        t: probabilities by the text, (b, C), `capro.core.label_rule`; a row of zeros, no text, leaves o.
+        weight: 0 gives o.
+
+    >>> with_text(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([[0.8, 0.2], [0.0, 0.0]]), weight=1)
+    tensor([[0.8000, 0.2000],
+            [0.7000, 0.3000]])
+    """
+    joint = o.clamp_min(TINY).log() + weight * t.clamp_min(TINY).log()
+    return torch.where(t.any(dim=1, keepdim=True), joint.softmax(dim=1), o)
+
+
+def adjust(
+    o: Tensor, y: Tensor, is_anchor: Tensor, *, gamma: float, protect_anchors: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The label rule, Eq. 7, its cases in the equation's order and with strict inequalities.
+
+    An anchor keeps y; else max o > gamma gives argmax o; else o_y > 1/C keeps y; else Null. Where
+    several classes share the maximum, the web label wins if it is among them, then the lowest
+    index: a draw is no reason to change a label.
+
+    Args:
+        o: fused score, (b, C).
+        y: web labels, (b,) int64; < 0 is a sample without one, which only a score above gamma
+            can bring in.
+        is_anchor: membership of D_K, (b,) bool.
+        gamma: threshold.
+        protect_anchors: the first case; without it this is the `mopro` policy.
+
+    Returns:
+        Labels (b,) int64 with -1 for Null, and a `Decision` per sample, (b,) int64. A label that
+        the second case confirms counts as KEEP.
+
+    >>> o = torch.tensor([[0.1, 0.9], [0.6, 0.4], [0.2, 0.8]])
+    >>> labels, decisions = adjust(
+    ...     o, torch.tensor([0, 1, 0]), torch.tensor([False, False, True]), gamma=0.7)
+    >>> labels.tolist(), [Decision(int(d)).name for d in decisions]
+    ([1, -1, 0], ['RELABEL', 'DROP', 'ANCHOR'])
+    """
+    best, top = o.max(dim=1)
+    score = o.gather(1, y.clamp(min=0)[:, None])[:, 0]  # o_y
+    labelled = y >= 0
+    top = torch.where(labelled & (score == best), y, top)
+    confident = best > gamma
+    plausible = labelled & (score > 1 / o.shape[1])
+    labels = torch.where(confident, top, torch.where(plausible, y, NULL))
+    decisions = torch.where(labels == y, int(LabelDecision.KEEP), int(LabelDecision.RELABEL))
+    decisions = torch.where(labels == NULL, int(LabelDecision.DROP), decisions)
+    if protect_anchors:
+        labels = torch.where(is_anchor, y, labels)
+        decisions = torch.where(is_anchor, int(LabelDecision.ANCHOR), decisions)
+    return labels, decisions
+
+
+def adjust_binary(
+    o: Tensor, y: Tensor, anchored: Tensor, *, gamma: float, protect_anchors: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The label rule per class (method.md, Multi-label).
+
+    Positive if o > gamma, else negative if 1 - o > gamma, else the web label stays; anchors of c
+    keep label c. A sample that had labels and lost them all is out.
+
+    Args:
+        o: fused score per class, (b, C).
+        y: web labels in {0, 1}, (b, C).
+        anchored: whether the sample is an anchor of the class, (b, C) bool.
+        gamma: threshold; below one half both sides could hold, and positive wins.
+        protect_anchors: False is the `mopro` policy.
+
+    Returns:
+        Labels (b, C) int64 in {0, 1}, with the whole row -1 where the sample is out, and a
+        `PairDecision` per pair, (b, C) int64. A sample without any web label is not out: it is a
+        negative of every class.
+
+    >>> labels, decisions = adjust_binary(torch.tensor([[0.95, 0.5, 0.01]]),
+    ...     torch.tensor([[0, 1, 1]]), torch.zeros(1, 3, dtype=torch.bool), gamma=0.9)
+    >>> labels.tolist(), [PairDecision(int(d)).name for d in decisions[0]]
+    ([[1, 1, 0]], ['ADD', 'KEEP', 'REMOVE'])
+    """
+    y = y.long()
+    labels = torch.where(o > gamma, 1, torch.where(1 - o > gamma, 0, y))
+    if protect_anchors:
+        labels = torch.where(anchored, y, labels)
+    decisions = torch.where(labels > y, int(PairDecision.ADD), int(PairDecision.KEEP))
+    decisions = torch.where(labels < y, int(PairDecision.REMOVE), decisions)
+    out = (y == 1).any(dim=1) & ~(labels == 1).any(dim=1)
+    return torch.where(out[:, None], NULL, labels), decisions
+
+
+FITTED_ON = 20_000  # samples, evenly spread over the set: more would not move the fit
+SHARPEST = 100.0  # 1 / tau_t at most
+RIDGE = 1e-3  # keeps the beta of a class without samples finite
+
+
+@dataclass(frozen=True)
+class TextEvidence:
+    """Texts, class texts, and how to read their likeness.
+
+    Attributes:
+        texts: s_hat, (n, d_t), enhanced texts, a mapped file if large; zero rows are missing texts.
+        prototypes: s^c, (C, d_t), unit norm.
+        tau: temperature of the texts; infinite where they carry no evidence.
+        bias: beta, (C,).
+    """
+
+    texts: NDArray[Any]
+    prototypes: NDArray[np.float32]
+    tau: float
+    bias: Tensor
+
+    @classmethod
+    def fitted(cls, texts: NDArray[Any], prototypes: ArrayLike, labels: NDArray[np.int64]) -> TextEvidence:
+        """With the tau_t and beta under which the web labels, (n,), -1 for none, are most likely."""
+        s_c = unit_rows(prototypes, "prototypes")
+        rows = np.flatnonzero(labels >= 0)
+        rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), FITTED_ON)).astype(np.int64)]
+        cosines = torch.from_numpy(_cosines(texts, s_c, rows))
+        has_text = cosines.any(dim=1)
+        if not has_text.any():
+            return cls(texts, s_c, math.inf, torch.zeros(len(s_c)))
+        sharpness, bias = _fit(cosines[has_text], torch.from_numpy(labels[rows])[has_text])
+        return cls(texts, s_c, 1 / sharpness if sharpness else math.inf, bias)
+
+    def of(self, rows: NDArray[np.int64]) -> Tensor:
+        """The probabilities by the texts of some samples, t, (b, C); a row of zeros where there is no text."""
+        cosines = torch.from_numpy(_cosines(self.texts, self.prototypes, rows))
+        has_text = cosines.any(dim=1, keepdim=True)
+        return torch.where(has_text, (cosines / self.tau + self.bias).softmax(dim=1), 0.0)
+
+
+def _fit(cosines: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+    """1 / tau_t and beta of the largest likelihood: multinomial regression, a convex problem.
+
+    Args:
+        cosines: (m, C).
+        labels: (m,).
+    """
+    known = cosines.double()
+    sharpness = torch.tensor(10.0, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(known.shape[1], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [sharpness, bias], max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe"
+    )
+
+    def loss_of() -> Tensor:
+        optimizer.zero_grad()
+        logits = sharpness * known + bias
+        loss = torch.nn.functional.cross_entropy(logits, labels) + RIDGE * (bias**2).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(loss_of)  # type: ignore[no-untyped-call]
+    found = float(sharpness.detach().clamp(0, SHARPEST))  # below 0: texts contradict the labels
+    return found, bias.detach().float() if found else torch.zeros_like(bias).float()
+
+
+def _cosines(texts: NDArray[Any], s_c: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    return unit_rows(texts[rows], "texts") @ s_c.T  # (b, d_t) x (d_t, C) -> (b, C)

@@ -1,0 +1,225 @@
+"""The cleaned data set: kept training samples with corrected labels, in formats that others read.
+
+Every format keeps what is needed to go back: the given label, the decision and its evidence, the
+texts, and the sample's id as ``capro_id``, by which ``capro scan`` knows the sample again. Dropped
+samples are left out and listed in ``dropped.csv``; ``export.json`` lists what was written. It holds no
+absolute path: whoever gets the export learns nothing about the machine that made it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from capro import __version__
+from capro.data.manifest import Manifest, manifest_of
+from capro.data.readers import load_writer
+from capro.data.readers.writing import FORMULA_MODES, IMAGE_MODES, Writer, write_csv
+from capro.errors import ConfigError, DataError, did_you_mean
+from capro.export.card import check_license, data_card
+from capro.export.folders import new_place
+from capro.export.pictures import ChangedPicture, ExportedPictures, Progress
+from capro.models.classes import classes_of
+from capro.pipeline.artefacts import (
+    CARD,
+    EXPORT_CHANGED,
+    EXPORT_DROPPED,
+    EXPORT_NOTE,
+    SAMPLE_VERDICTS,
+    VERDICTS,
+    write_json,
+)
+from capro.pipeline.artefacts import VERDICT_FORMAT as VERDICT_TABLE
+from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.run import Run
+from capro.stores import Place, is_address
+from capro.wording import many
+
+EXPORTED = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
+NAMED = 5  # changed pictures in a message
+
+
+def export_data(
+    run: Run,
+    out: Place,
+    *,
+    to: str,
+    images: str | None = None,
+    skip_changed: bool = False,
+    formulas: str = "escape",
+    license: str | None = None,
+    progress: Progress = lambda _: None,
+    engine: Engine = LOCAL,
+) -> dict[str, Any]:
+    """Write the cleaned training set of a run.
+
+    Args:
+        run: With a finished clean stage.
+        out: A folder that does not exist yet, or an address of an object store; appears whole or not at all.
+        to: One of data.readers.WRITERS.
+        images: ``none``, ``link`` (hard links) or ``copy``; None: what the format needs at least.
+        skip_changed: Leave out pictures that are not what the scan saw, instead of stopping.
+        formulas: ``escape`` or ``keep`` texts in CSV files that a spreadsheet would compute.
+        license: For the card of the format hf, as the Hugging Face hub names it.
+        progress: Called with the number of images done in each step.
+        engine: Who reads and writes images.
+
+    Returns:
+        The content of export.json.
+    """
+    if formulas not in FORMULA_MODES:
+        raise ConfigError(f"--formulas {formulas!r}", hint=did_you_mean(formulas, FORMULA_MODES))
+    run, writer = run.thoroughly(), load_writer(to)
+    check_license(license)
+    if license is not None and not writer.card:
+        raise ConfigError(f"--license: --to {to} has no card", hint="leave it out, or use --to hf")
+    mode = _mode(to, writer, images)
+    manifest = manifest_of(run)
+    table = cleaned_table(run, manifest)
+    decisions = {str(k): int(v) for k, v in table["decision"].value_counts().items()}
+    kept, dropped = table[table["decision"] != "drop"], table[table["decision"] == "drop"]
+    del table  # of a million samples half a gigabyte
+    if not len(kept):
+        raise DataError(
+            "every training sample was dropped", hint="lower train.gamma and run again: --set train.gamma=..."
+        )
+    classes = [spec.name for spec in classes_of(run)]
+    with new_place(out, last=EXPORT_NOTE) as folder:
+
+        def pictures_of(rows: pd.DataFrame) -> ExportedPictures:
+            return ExportedPictures(
+                manifest, rows, folder, writer, mode, formulas, progress=progress, engine=engine
+            )
+
+        changed = _changed(pictures_of(kept)) if skip_changed else []
+        if changed:
+            kept = _without(kept, changed)
+            write_csv(folder / EXPORT_CHANGED, pd.DataFrame(changed), formulas=formulas)
+        pictures = pictures_of(kept)
+        kept = kept.assign(file_name=pictures.names)
+        note = {
+            "capro": __version__,
+            "table": VERDICT_TABLE.now,
+            "format": to,
+            "task": manifest.task,
+            "run": run.path.resolve().name,
+            "data": run.need("scan"),
+            "images": mode,
+            "image_root": _relative(pictures.root, out),
+            "formulas": formulas,
+            "samples": len(kept),
+            "dropped": len(dropped),
+            "changed": len(changed),
+            "decisions": decisions,
+            "classes": classes,
+        }
+        note["scan"] = scan_command(note, entry=writer.entry)
+        write_json(folder / EXPORT_NOTE, note)
+        if writer.card:
+            (folder / CARD).write_text(data_card(note, license=license), "utf-8")
+        write_csv(folder / EXPORT_DROPPED, _columns(dropped, manifest.task), formulas=formulas)
+        try:
+            writer.write(folder, _columns(kept, manifest.task), pictures, classes)
+        except ChangedPicture:
+            raise _refusal(run, _changed(pictures), len(kept)) from None
+    return note
+
+
+def _relative(root: str | None, out: Place) -> str | None:
+    """The way from an export to the pictures that it names; None where it has them, or one is in an object store."""
+    if root is None or is_address(root) or not isinstance(out, Path):
+        return None
+    return os.path.relpath(root, out.resolve())
+
+
+def scan_command(note: dict[str, Any], *, entry: str, out: Place | None = None) -> str:
+    """The command that reads an export back, typed in its folder; with ``out``, anywhere."""
+    root = note["image_root"]
+    if root and isinstance(out, Path):
+        root = os.path.normpath(out.resolve() / root)
+    if root is None and note["images"] == "none":
+        root = "FOLDER_OF_THE_PICTURES"
+    option = ["--image-root", root] if root else []
+    return shlex.join(["capro", "scan", str((out or Path()) / entry), *option])
+
+
+def _changed(pictures: ExportedPictures) -> list[dict[str, str]]:
+    """The pictures that are not what the scan saw, and why."""
+    names = pictures.table[["capro_id", "path"]]
+    return [
+        {**{str(k): str(v) for k, v in names.iloc[number].items()}, "problem": why}
+        for number, why in pictures.changed_pictures()
+    ]
+
+
+def _without(kept: pd.DataFrame, changed: list[dict[str, str]]) -> pd.DataFrame:
+    left = kept[~kept["capro_id"].isin([each["capro_id"] for each in changed])]
+    if not len(left):
+        raise DataError(
+            f"all {len(kept):,} pictures have changed since the scan: {changed[0]['problem']}",
+            hint="put the data back, or read them again with `capro scan --force`",
+        )
+    return left
+
+
+def _refusal(run: Run, changed: list[dict[str, str]], count: int) -> DataError:
+    """The message that names what has changed."""
+    shown = [f"{each['path']}: {each['problem']}" for each in changed[:NAMED]]
+    more = f"; and {len(changed) - NAMED:,} more" if len(changed) > NAMED else ""
+    path = shlex.quote(run.place)
+    return DataError(
+        f"{len(changed):,} of {many(count, 'picture')} changed since the scan ({'; '.join(shown)}{more})",
+        hint=f"put them back; or `capro scan --run {path} --force`, then `capro run --run {path}` takes them as "
+        "they are; or --skip-changed leaves them out and lists them in changed.csv",
+    )
+
+
+def _mode(to: str, writer: Writer, images: str | None) -> str:
+    mode = images or writer.images[0]
+    if mode not in IMAGE_MODES:
+        raise ConfigError(f"--images {mode!r}", hint=did_you_mean(mode, IMAGE_MODES))
+    if mode not in writer.images:
+        raise ConfigError(
+            f"--to {to} holds images, --images {mode} is not possible",
+            hint=f"use --images {' or '.join(writer.images)}, or --to csv for the table alone",
+        )
+    return mode
+
+
+def cleaned_table(run: Run, manifest: Manifest) -> pd.DataFrame:
+    """All training samples with verdicts and texts, in manifest order; ``position`` is theirs there."""
+    found, position = _verdicts(run, manifest.task), manifest.split("train")
+    ids = manifest.samples["id"].iloc[position]
+    if not found["id"].equals(ids.reset_index(drop=True)):
+        found = found.set_index("id").loc[ids].reset_index()
+    found = found.rename(columns={"id": "capro_id"})
+    found["position"] = position
+    for name in ("split", "title", "description", "tags", "path", "format", "source"):
+        found[name] = manifest.samples[name].iloc[position].to_numpy()
+    if manifest.task == "single":
+        found["label"] = found["corrected_label"]
+    else:
+        found["labels"] = [list(names) for names in found["corrected_labels"]]
+        given = manifest.samples["labels"].iloc[position]
+        found["given_labels"] = [list(names) for names in given]  # in their own order
+    return found
+
+
+def _verdicts(run: Run, task: str) -> pd.DataFrame:
+    """The verdicts' columns that an export has; all of them would take gigabytes of a million samples."""
+    labels = ["corrected_label", "given_label"] if task == "single" else ["corrected_labels"]
+    table = VERDICTS if task == "single" else SAMPLE_VERDICTS
+    columns = ["id", *labels, "decision", "label_score", "evidence"]
+    return run.read_with(table, lambda file: pd.read_parquet(file, columns=columns))
+
+
+def _columns(table: pd.DataFrame, task: str) -> pd.DataFrame:
+    """What an export's table holds, file and label first."""
+    labels = ["label", "given_label"] if task == "single" else ["labels", "given_labels"]
+    first = ["file_name"] if "file_name" in table else []
+    place = [] if first else ["path"]
+    return table[[*first, *labels, *EXPORTED, *place]].reset_index(drop=True)

@@ -1,0 +1,1 @@
+"""Networks and words: backbones, heads, text encoders, WordNet, classes and their senses."""

@@ -1,1 +1,0 @@
-"""Backbones, heads, the query and key branches, the dictionary."""

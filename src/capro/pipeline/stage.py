@@ -1,0 +1,244 @@
+"""A stage is declared once: its name, what it reads, the settings that decide it, its command, its work.
+
+The plan of a run (``capro.pipeline.plan``), freshness, hints, the order of ``--help``, the report's list of
+stages and the cost table are derived from these declarations (``capro.stages`` holds them).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from capro.config import Settings
+from capro.pipeline import processes
+from capro.pipeline.artefacts import Artefact
+from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.progress import SILENT, Step, Watch
+from capro.pipeline.run import Run
+from capro.pipeline.shards import wait_until
+
+if TYPE_CHECKING:
+    from capro.pipeline.ranks import Ranks
+
+T = TypeVar("T")
+Result = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a run.
+
+    Attributes:
+        name: Of the stage and of its folder.
+        work: Writes the artefacts; what it returns is kept in stage.json. Under ``content`` it may
+            return a hash of what it wrote.
+        settings: From the run to the settings that decide the result.
+        files: From the run to what else decides it: the state of files outside the run directory.
+        decisions: From the run to a hash of what a person has decided, where that decides it; empty for nothing.
+        reads: Stages whose artefacts are read, in the order of the fingerprint; by settings where they
+            decide it.
+        uses: Stages that only make it quicker: done before it, no part of its fingerprint.
+        implicit: Done without being asked for where a stage needs it.
+        command: The command line that does it; ``capro NAME`` where it is the stage's own.
+        summary: What it does, in a few words.
+        ranks: Who works where several processes were launched: ``main`` leads, and the others do what it gives
+            its engine; all of them share rows (``share``), or exchange tensors (``train``).
+        when: Whether a run with these settings goes through it.
+        keep: A result that is replaced is kept beside, under a number.
+        after: Called on the main rank once the result is there: what is no longer needed goes.
+        check: Called after the stage, done or fresh: returns warnings, may refuse.
+    """
+
+    name: str
+    work: Callable[[Job], Result]
+    summary: str = ""
+    settings: Callable[[Run], Mapping[str, Any]] = lambda _: {}
+    files: Callable[[Run], Mapping[str, Any]] = lambda _: {}
+    decisions: Callable[[Run], str] | None = None
+    reads: Sequence[str] | Callable[[Settings], Sequence[str]] = ()
+    uses: Sequence[str] = ()
+    implicit: bool = False
+    command: str = ""
+    ranks: Literal["main", "share", "train"] = "main"
+    when: Callable[[Settings], bool] = lambda _: True
+    keep: bool = False
+    after: Callable[[Job], None] = lambda _: None
+    check: Callable[[Run], Sequence[str]] = lambda _: ()
+
+    def inputs(self, settings: Settings) -> list[str]:
+        """The stages it reads under these settings."""
+        return [*(self.reads(settings) if callable(self.reads) else self.reads)]
+
+    def said(self, run: Run) -> str | None:
+        """A hash of what a person has decided by now; None where that does not decide it."""
+        return self.decisions(run) if self.decisions else None
+
+    def as_applied(self) -> Stage:
+        """The same stage with those decisions of a person that its result took in."""
+
+        def kept(run: Run) -> str:
+            return (run.finished(self.name) or {}).get("decisions") or ""
+
+        return replace(self, decisions=kept) if self.decisions else self
+
+    def key(self, run: Run) -> str:
+        """Its fingerprint in a run, as things are now."""
+        return self.key_with(run, self.said(run))
+
+    def key_with(self, run: Run, said: str | None) -> str:
+        """Its fingerprint with what a person had decided at some time."""
+        decided = {**self.settings(run), **self.files(run), **({"decisions": said} if said else {})}
+        return run.key(self.name, decided, self.inputs(run.settings))
+
+    def is_fresh(self, run: Run) -> bool:
+        """Whether it has finished with these settings and these inputs, and its files are whole."""
+        done = run.finished(self.name)
+        return done is not None and done["fingerprint"] == self.key(run) and not run.damaged(self.name)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage at work: where it writes, what decides it, who shares it, and where progress is shown.
+
+    Attributes:
+        run: The run.
+        stage: The stage.
+        key: Its fingerprint.
+        folder: Where it writes.
+        said: A hash of a person's decisions that is part of the fingerprint; None where they do not decide it.
+        watch: Where progress is shown.
+        engine: Who does work that is split into parts.
+    """
+
+    run: Run
+    stage: Stage
+    key: str
+    folder: Path
+    watch: Watch = SILENT
+    engine: Engine = LOCAL
+    said: str | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """Of the run."""
+        return self.run.settings
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """This process among those that were launched together."""
+        from capro.pipeline.ranks import ranks_of
+
+        training = self.stage.ranks == "train"
+        return ranks_of(self.settings, self.run.folder("log") if training else None)
+
+    def bar(self, label: str, total: int | None) -> AbstractContextManager[Step]:
+        """Progress of a part of the work."""
+        return self.watch.bar(label, total)
+
+    def file(self, artefact: Artefact[Any]) -> Path:
+        """Where this stage writes an artefact."""
+        return self.folder / artefact.file
+
+    def write(self, artefact: Artefact[T], value: T) -> None:
+        """Write an artefact of this stage."""
+        artefact.save(self.file(artefact), value)
+
+    def read(self, artefact: Artefact[T]) -> T:
+        """An artefact of another stage, or one that this stage has just written."""
+        if artefact.stage == self.stage.name:
+            return artefact.load(self.file(artefact))
+        return self.run.read(artefact)
+
+    @contextmanager
+    def scratch(self, name: str = "scratch") -> Iterator[Path]:
+        """A folder for temporary files, empty at the start though a run was killed; it goes at the end."""
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def remove(self, artefact: Artefact[Any]) -> None:
+        """Remove an artefact that other settings have left."""
+        self.file(artefact).unlink(missing_ok=True)
+
+
+def perform(
+    run: Run, stage: Stage, *, watch: Watch = SILENT, force: bool = False, engine: Engine = LOCAL
+) -> bool:
+    """Do a stage unless it is fresh; True if it was done."""
+    said = stage.said(run)  # asked once: somebody may go on deciding meanwhile
+    job = Job(run, stage, stage.key_with(run, said), run.folder(stage.name), watch, engine, said)
+    if processes.count() > 1:
+        return _with_others(job, force=force)
+    with run.alone():
+        return _alone(job, stage.work, force=force)
+
+
+def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
+    run, stage = job.run, job.stage
+    run.claim(stage.name, job.key)
+    done = run.finished(stage.name)
+    damaged = run.damaged(stage.name)
+    fresh = done is not None and done["fingerprint"] == job.key and not damaged and not force
+    if fresh:
+        run.event("skipped", stage=stage.name)
+    else:
+        reads = stage.inputs(run.settings)
+        keep = stage.keep and not damaged
+        with run.working(stage.name, job.key, reads, keep=keep, said=job.said) as (folder, result):
+            result.update(work(replace(job, folder=folder)) or {})
+    stage.after(job)
+    return not fresh
+
+
+def _with_others(job: Job, *, force: bool) -> bool:
+    """With several ranks the main one leads: it checks freshness, and its result counts."""
+    stage, here = job.stage, job.ranks
+
+    from capro.pipeline.rank_engine import RankEngine, serve
+
+    led = stage.ranks == "main"
+
+    def work(job: Job) -> Result:
+        # while tensors are exchanged a rank that fails cannot report it: the others see its process end
+        here.exchanging = stage.ranks == "train"
+        result = stage.work(job)
+        here.exchanging = False
+        here.meet()
+        return result
+
+    def lead(job: Job) -> Result:
+        here.meet(str(job.folder))  # under the lock: now the others may begin
+        return work(replace(job, engine=RankEngine(here)) if led else job)
+
+    with here.together(), job.run.alone():
+        if here.main:
+            done = _alone(job, lead, force=force)
+            if not done:
+                here.meet("")
+            here.meet((job.run.finished(stage.name) or {}).get("fingerprint"))
+        else:
+            folder = str(here.meet()[0])
+            done = bool(folder)
+            if done and led:
+                serve(here)
+            elif done:
+                work(replace(job, folder=Path(folder)))
+            _see(job, fingerprint=here.meet()[0])
+        here.meet()
+    return done
+
+
+def _see(job: Job, *, fingerprint: str | None) -> None:
+    """Wait until this rank sees that the main one has finished the stage."""
+    run, name = job.run, job.stage.name
+
+    def seen() -> bool:
+        return (run.finished(name) or {}).get("fingerprint") == fingerprint
+
+    wait_until(seen, f"{run.folder(name)}: rank 0 has finished it, but this rank does not see it")

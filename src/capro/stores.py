@@ -1,0 +1,477 @@
+"""Paths that may be addresses of an object store (``s3://``, ``gs://``), by fsspec, with time limits and retries."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import io
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Protocol, TypeVar
+
+from capro.errors import ConfigError, StoreError, first_line
+from capro.files import NotAFileError, open_regular
+
+T = TypeVar("T")
+PROTOCOLS: dict[str, str | None] = {"s3": "s3fs", "gs": "gcsfs", "memory": None}  # and the package of each
+WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a request is repeated
+LIMIT = 60.0  # seconds for a request, and for a transfer one more for each SLOWEST bytes
+LISTING = 600.0  # seconds for a listing: a thousand objects are a request of their own
+SLOWEST = 1 << 20
+# answers about the object itself: nothing is gained by asking again
+FACTS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsError)
+_FINAL = (PermissionError, ValueError, TypeError, NotImplementedError, ImportError)
+_CREDENTIALS = re.compile(r"Credential|RefreshError|ProfileNotFound|TokenRetrieval|SSO")  # in names of errors
+
+
+class Address(Protocol):
+    """What a request is about; its text names it in errors."""
+
+    @property
+    def protocol(self) -> str:
+        """Before ``://``."""
+
+
+def masked(text: str) -> str:
+    """A text without what may be a password or a signature.
+
+    >>> masked("PUT https://me:secret@host/a?X-Amz-Signature=12ab&x=1 failed")
+    'PUT https://***@host/a?X-Amz-Signature=***&x=1 failed'
+    """
+    text = re.sub(r"//[^/\s@]+@", "//***@", text)
+    secret = r"([?&](?:X-Amz-[\w-]+|X-Goog-[\w-]+|AWSAccessKeyId|Signature|sig|[\w-]*token)=)[^&\s'\"]+"
+    return re.sub(secret, r"\1***", text, flags=re.IGNORECASE)
+
+
+def ask(
+    path: Address,
+    call: Callable[[Any], T],
+    *,
+    size: int = 0,
+    seconds: float | None = None,
+    missing_may_pass: bool = False,
+) -> T:
+    """What a store answers.
+
+    Args:
+        path: Named in the error.
+        call: Gets the file system.
+        size: Bytes that are transferred: they lengthen the time limit.
+        seconds: The time limit without them; LIMIT if unset.
+        missing_may_pass: An object that is not there was written just now: ask again.
+    """
+    store = _file_system(path.protocol, os.getpid())
+    for wait in (*WAITS, None):
+        try:
+            return _within(lambda: call(store), (seconds or LIMIT) + size / SLOWEST)
+        except Exception as error:
+            passing = missing_may_pass and isinstance(error, FileNotFoundError)
+            if isinstance(error, FACTS) and not passing:
+                raise _answered(path, error) from None
+            if _refused(error) or wait is None:
+                raise _explained(path, error) from None
+        time.sleep(wait)
+    raise AssertionError("unreachable")  # the last wait is None
+
+
+def _answered(path: Address, error: OSError) -> OSError:
+    """An answer with a number, a text and the address, as errors of a disk have them; stores leave them out."""
+    number, text = {
+        FileNotFoundError: (errno.ENOENT, "no such object"),
+        FileExistsError: (errno.EEXIST, "exists already"),
+        IsADirectoryError: (errno.EISDIR, "is a folder, not a file"),
+    }.get(type(error), (errno.ENOTDIR, "is below a file"))
+    return type(error)(number, text, str(path))
+
+
+def _within(call: Callable[[], T], seconds: float) -> T:
+    """What a call returns within a time; one that hangs is left to itself."""
+    found: list[T] = []
+    problem: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:  # raised again by whoever waits
+            problem.append(error)
+
+    thread = threading.Thread(target=work, daemon=True, name="capro-store")
+    thread.start()
+    thread.join(seconds)
+    if problem:
+        raise problem[0]
+    if not found:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return found[0]
+
+
+def _refused(error: Exception) -> bool:
+    """Whether a store will say the same again."""
+    return isinstance(error, _FINAL) or _CREDENTIALS.search(type(error).__name__) is not None
+
+
+def _explained(path: Address, error: Exception) -> StoreError:
+    said = masked(first_line(error))
+    if isinstance(error, PermissionError) or _CREDENTIALS.search(type(error).__name__):
+        return StoreError(
+            f"{path}: access denied: {said}",
+            hint=f"check the credentials for {path.protocol}:// and the rights to this address (docs/storage.md)",
+        )
+    if _refused(error):
+        return StoreError(f"{path}: {type(error).__name__}: {said}", hint="check the address")
+    return StoreError(
+        f"{path}: the store cannot be reached, tried {len(WAITS) + 1} times: {said}",
+        hint="check the network, then give the same command again: it continues where it stopped",
+    )
+
+
+@lru_cache(maxsize=16)
+def _file_system(protocol: str, _process: int) -> Any:
+    """The file system of fsspec, one for all threads; a forked process needs its own."""
+    package = PROTOCOLS[protocol]
+    missing = ConfigError(
+        f"{protocol}:// needs the package {package}", hint=f'pip install "capro[{protocol}]"'
+    )
+    try:
+        import fsspec
+
+        return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True)
+    except ImportError:
+        if package is None:
+            raise
+        raise missing from None
+    except Exception as error:  # each package has its own for settings that it does not like
+        raise StoreError(
+            f"{protocol}://: {type(error).__name__}: {masked(first_line(error))}",
+            hint="check the settings of this store (docs/storage.md)",
+        ) from None
+
+
+TEXT_BUFFER = 8 << 20  # bytes that a file which is read from begin to end asks for at once
+KNOWN = "known"  # the attribute of an address that holds what is known of its object
+TIMES = ("LastModified", "mtime", "updated", "created")  # as stores call them
+VERSIONS = ("ETag", "etag", "md5Hash", "generation", *TIMES)
+_ADDRESS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+
+
+def is_address(text: object) -> bool:
+    """Whether a text is an address rather than a path of this machine.
+
+    >>> is_address("s3://bucket/data"), is_address("data/train"), is_address("hub:owner/name")
+    (True, False, False)
+    """
+    return isinstance(text, ObjectPath) or (isinstance(text, str) and _ADDRESS.match(text) is not None)
+
+
+def refuse_credentials(text: str, shown: str) -> None:
+    """Refuse an address with a user's name or a password: it would be printed and written down.
+
+    >>> refuse_credentials("s3://bucket/a@b.jpg", "data.source")
+    >>> refuse_credentials("s3://me:secret@bucket/data", "data.source")
+    Traceback (most recent call last):
+    capro.errors.ConfigError: data.source: an address with a user's name or a password
+    """
+    found = _ADDRESS.match(text)
+    if found is not None and "@" in found[2].partition("/")[0]:
+        raise ConfigError(
+            f"{shown}: an address with a user's name or a password",
+            hint="leave them out; give credentials in the environment or in the store's own files (docs/storage.md)",
+        )
+
+
+def place(text: str | Path | ObjectPath) -> Place:
+    """A path of this machine, or an address that has been checked."""
+    if not isinstance(text, str):
+        return text
+    found = _ADDRESS.match(text)
+    if found is None:
+        return Path(text)
+    protocol, key = found[1].lower(), found[2].strip("/")
+    refuse_credentials(text, masked(text))
+    if protocol not in PROTOCOLS:
+        raise ConfigError(
+            f"{text}: no protocol {protocol!r}",
+            hint=f"known: {', '.join(f'{name}://' for name in PROTOCOLS)}",
+        )
+    if _leaves(key):
+        raise ConfigError(f"{text}: not an address", hint=f"{protocol}://BUCKET/FOLDER, without empty parts")
+    return ObjectPath(protocol, key)
+
+
+def _leaves(key: str) -> bool:
+    """Whether a key has parts that are no names: of nothing, or of another folder."""
+    return any(part in ("", ".", "..") for part in key.split("/"))
+
+
+def local_path(text: str | Path, option: str) -> Path:
+    """A path of this machine, for what cannot be an address."""
+    if is_address(text):
+        raise ConfigError(
+            f"{option} {masked(str(text))}: cannot be an address of an object store",
+            hint="copy it to this machine, and give its path",
+        )
+    return Path(text)
+
+
+@dataclass(frozen=True, order=True)
+class ObjectPath:
+    """An address in an object store, with the part of ``pathlib.Path`` that readers use.
+
+    What is known of the object is what it was when it was first looked at.
+
+    >>> shard = ObjectPath("s3", "bucket/shards/00001.tar")
+    >>> str(shard), shard.name, shard.stem, shard.suffix, str(shard.parent), str(shard.parent / "a.csv")
+    ('s3://bucket/shards/00001.tar', '00001.tar', '00001', '.tar', 's3://bucket/shards', 's3://bucket/shards/a.csv')
+    """
+
+    protocol: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.protocol}://{self.key}"
+
+    def __truediv__(self, name: str) -> ObjectPath:
+        return ObjectPath(self.protocol, f"{self.key}/{name}".rstrip("/"))
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return PurePosixPath(self.key).name
+
+    @property
+    def stem(self) -> str:
+        """The last part without its ending."""
+        return PurePosixPath(self.key).stem
+
+    @property
+    def suffix(self) -> str:
+        """The ending, with its dot."""
+        return PurePosixPath(self.key).suffix
+
+    @property
+    def parent(self) -> ObjectPath:
+        """The folder; that of a bucket is the bucket."""
+        return ObjectPath(self.protocol, self.key.rpartition("/")[0] or self.key)
+
+    def resolve(self) -> ObjectPath:
+        """An address has no links."""
+        return self
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    @property
+    def _info(self) -> Mapping[str, Any]:
+        """What the store says of it; empty where it is not there."""
+        if KNOWN not in self.__dict__:  # no cached_property: Python 3.11 lets one thread at a time compute it
+            try:
+                found = ask(self, lambda store: store.info(self.key))
+            except (FileNotFoundError, NotADirectoryError):
+                found = {}
+            self.__dict__[KNOWN] = found
+        info: Mapping[str, Any] = self.__dict__[KNOWN]
+        return info
+
+    def exists(self) -> bool:
+        """Whether it is an object or has objects below it."""
+        return bool(self._info)
+
+    def is_file(self) -> bool:
+        """Whether it is an object."""
+        return self._info.get("type") == "file"
+
+    def is_dir(self) -> bool:
+        """Whether it has objects below it."""
+        return self._info.get("type") == "directory"
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object, which must be one."""
+        if not self._info:
+            raise FileNotFoundError(errno.ENOENT, "no such object", str(self))
+        if not self.is_file():
+            raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(self))
+        if not isinstance(self._info.get("size"), int):
+            raise NotAFileError(errno.EINVAL, "has no size, so it is not a file", str(self))
+        return int(self._info["size"])
+
+    @property
+    def version(self) -> str:
+        """What changes with the content: a hash, a generation or a time, as the store offers it."""
+        name = next((name for name in VERSIONS if self._info.get(name)), None)
+        if name is None:
+            return ""
+        value = self._info[name]  # a listing may give a number where a look at the object gives a time
+        return f"{name}={value.timestamp() if hasattr(value, 'timestamp') else value}".replace('"', "")
+
+    @property
+    def modified(self) -> float:
+        """When it was written, in seconds; 0 where the store does not say."""
+        value = next((self._info[name] for name in TIMES if self._info.get(name)), 0.0)
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return float(moment.timestamp() if isinstance(moment, datetime) else moment)
+
+    def iterdir(self) -> Iterator[ObjectPath]:
+        """What is in a folder, sorted by name. One listing."""
+        found = ask(self, lambda store: store.ls(self.key, detail=True), seconds=LISTING)
+        return iter(sorted(self._known(info) for info in found if info["name"].strip("/") != self.key))
+
+    def glob(self, pattern: str) -> Iterator[ObjectPath]:
+        """The objects in a folder (none below it) whose names fit a pattern."""
+        return (each for each in self.iterdir() if fnmatch.fnmatchcase(each.name, pattern) and each.is_file())
+
+    def below(self) -> dict[str, ObjectPath]:
+        """All objects below a folder by their name in it; empty where it is not there.
+
+        Names that would leave a folder of this machine (``a/../b``) are left out.
+        """
+        try:
+            found = ask(self, lambda store: store.find(self.key, detail=True), seconds=LISTING)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        objects = [self._known(info) for info in found.values() if info.get("type") == "file"]
+        named = {
+            each.key.removeprefix(f"{self.key}/"): each for each in sorted(objects) if each.key != self.key
+        }
+        return {name: each for name, each in named.items() if not _leaves(name)}
+
+    def _known(self, info: Mapping[str, Any]) -> ObjectPath:
+        found = ObjectPath(self.protocol, info["name"].strip("/"))
+        found.__dict__[KNOWN] = info
+        return found
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read_range(self, offset: int, size: int) -> bytes:
+        """Bytes of an object that has at least so many; fewer than asked for is an error that may pass."""
+        if size <= 0:
+            return b""
+
+        def read(store: Any) -> bytes:
+            found: bytes = store.cat_file(self.key, start=offset, end=offset + size)
+            if len(found) != size:
+                raise OSError(f"{len(found)} bytes came instead of {size}")
+            return found
+
+        return ask(self, read, size=size)
+
+    def read_bytes(self, most: int | None = None) -> bytes:
+        """The content of an object, but no more than ``most`` bytes."""
+        return self.read_range(0, self.size if most is None else min(self.size, most))
+
+    def read_now(self) -> bytes:
+        """The content of a small object that others may replace meanwhile, as it is now."""
+
+        def read(store: Any) -> bytes:
+            size, found = store.info(self.key)["size"], bytes(store.cat_file(self.key))
+            if len(found) != size:  # cut off, or replaced between the two requests
+                raise OSError(f"{len(found)} bytes came instead of {size}")
+            return found
+
+        return ask(self, read)
+
+    def open(self, *, buffering: int = TEXT_BUFFER) -> BinaryIO:
+        """The object as a file to read bytes from; each request asks for ``buffering`` bytes, 0: as asked for."""
+        raw = _ObjectFile(self)
+        return raw if buffering == 0 else io.BufferedReader(raw, buffering)  # type: ignore[return-value]
+
+    def fetch(self, target: Path) -> None:
+        """Copy the object to a file of this machine; whoever calls renames it."""
+
+        def get(store: Any) -> None:
+            store.get_file(self.key, str(target))
+            if target.stat().st_size != self.size:
+                raise OSError(f"{target.stat().st_size} bytes came instead of {self.size}")
+
+        ask(self, get, size=self.size)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def upload(self, source: Path) -> ObjectPath:
+        """Copy a file of this machine to the object; returns it as it is now."""
+        size = source.stat().st_size
+        return self._written(size, lambda store: store.put_file(str(source), self.key))
+
+    def write_bytes(self, data: bytes, *, new: bool = False) -> ObjectPath:
+        """Write a small object.
+
+        ``new`` refuses one that exists (FileExistsError), in one step where the store can. After an error that
+        passed, it may be our own that exists.
+        """
+        mode = {"mode": "create"} if new else {}
+        return self._written(len(data), lambda store: store.pipe_file(self.key, data, **mode))
+
+    def _written(self, size: int, write: Callable[[Any], None]) -> ObjectPath:
+        """Write, then look whether the store has all of it."""
+
+        def put(store: Any) -> ObjectPath:
+            write(store)
+            info = store.info(self.key)
+            if info.get("size") != size:
+                raise OSError(f"the store has {info.get('size')} bytes of {size}")
+            return self._known({**info, "name": self.key})
+
+        return ask(self, put, size=size, missing_may_pass=True)
+
+    def copy(self, target: ObjectPath) -> None:
+        """Copy the object within the store."""
+        ask(self, lambda store: store.cp_file(self.key, target.key), size=self.size)
+
+    def remove(self) -> None:
+        """Remove the object, if it is there."""
+        try:
+            ask(self, lambda store: store.rm_file(self.key))
+        except FileNotFoundError:
+            return
+
+
+Place = Path | ObjectPath
+
+
+class _ObjectFile(io.RawIOBase):
+    """An object as a seekable file; its length is what it was at the beginning."""
+
+    def __init__(self, path: ObjectPath) -> None:
+        super().__init__()
+        self._path, self._length, self._at = path, path.size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
+        self._at = max(0, begin + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._path.read_range(self._at, min(len(buffer), self._length - self._at))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def open_bytes(path: Place, *, buffering: int | None = None) -> BinaryIO:
+    """A regular file or an object, to read bytes from."""
+    if isinstance(path, ObjectPath):
+        return path.open(buffering=TEXT_BUFFER if buffering is None else buffering)
+    return open_regular(path, buffering=-1 if buffering is None else buffering)
+
+
+def state_of(path: Place) -> tuple[int, int | str]:
+    """Size, and time or version: another one after the file was changed."""
+    if isinstance(path, ObjectPath):
+        return path.size, path.version
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns

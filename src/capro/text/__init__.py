@@ -1,1 +1,0 @@
-"""From raw text and class names to text features."""
