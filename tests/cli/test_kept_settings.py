@@ -186,7 +186,7 @@ def test_a_stage_that_fails_keeps_the_settings_of_those_before_it(
         raise DataError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "work", broken)
+        patch.setattr(training, "finetune", broken)
         words = ["--set", "plus.ask_below=0.2", "--set", "finetune.lr=0.04"]
         code, _, err = capro("run", "--run", run, *words)
     assert (code, "the disk is full" in err) == (2, True)

@@ -81,13 +81,13 @@ def adjust(
         protect_anchors: the first case; without it this is the `mopro` policy.
 
     Returns:
-        Labels (b,) int64 with -1 for Null, and a `Decision` per sample, (b,) int64. A label that
+        Labels (b,) int64 with -1 for Null, and a `LabelDecision` per sample, (b,) int64. A label that
         the second case confirms counts as KEEP.
 
     >>> o = torch.tensor([[0.1, 0.9], [0.6, 0.4], [0.2, 0.8]])
     >>> labels, decisions = adjust(
     ...     o, torch.tensor([0, 1, 0]), torch.tensor([False, False, True]), gamma=0.7)
-    >>> labels.tolist(), [Decision(int(d)).name for d in decisions]
+    >>> labels.tolist(), [LabelDecision(int(d)).name for d in decisions]
     ([1, -1, 0], ['RELABEL', 'DROP', 'ANCHOR'])
     """
     best, top = o.max(dim=1)

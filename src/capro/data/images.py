@@ -94,7 +94,7 @@ def estimate(data: bytes) -> DecodingCost:
     """The cost of decoding an image, by its header.
 
     >>> estimate(b"\\x89PNG")
-    Cost(scans=1, suspicious=False, turned=True)
+    DecodingCost(scans=1, suspicious=False, turned=True)
     """
     if is_jpeg(data):
         return _jpeg_cost(data)

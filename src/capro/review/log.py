@@ -93,7 +93,7 @@ def check(head: Sequence[Any], decisions: Sequence[Sequence[Any]], hash_: str | 
 def names_in(cell: Any) -> tuple[str, ...]:
     """A cell with a list of names.
 
-    >>> names('["cat", "dog"]')
+    >>> names_in('["cat", "dog"]')
     ('cat', 'dog')
     """
     try:

@@ -98,7 +98,7 @@ class Access:
     def known_host(self, host: str) -> bool:
         """Whether a Host header names this server.
 
-        >>> doors = Doors("127.0.0.1", 80)
+        >>> doors = Access("127.0.0.1", 80)
         >>> [doors.known_host(h) for h in ("127.0.0.1:80", "localhost:80", "evil.example:80", "127.0.0.1:81")]
         [True, True, False, False]
         >>> doors.known_host("127.0.0.1"), doors.known_host("[::1]")

@@ -18,7 +18,7 @@ class Decided(NamedTuple):
     """Corrected labels and what was done, in the shape of the labels; and where a person should be asked."""
 
     labels: Tensor  # -1 for out
-    decisions: Tensor  # numbers of `Decision`, or of `PairDecision` for several labels
+    decisions: Tensor  # numbers of `LabelDecision`, or of `PairDecision` for several labels
     ask: Tensor  # bool
 
 
@@ -36,7 +36,7 @@ def decide(q: Tensor, y: Tensor, anchors: Tensor, *, sure: float = 0.5) -> Decid
 
     >>> q = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])
     >>> found = decide(q, torch.zeros(4, dtype=torch.int64), torch.tensor([True, True, False, False]))
-    >>> found.labels.tolist(), [Decision(d).name for d in found.decisions.tolist()], found.ask.tolist()
+    >>> found.labels.tolist(), [LabelDecision(d).name for d in found.decisions.tolist()], found.ask.tolist()
     ([0, 1, -1, 0], ['ANCHOR', 'RELABEL', 'DROP', 'KEEP'], [False, False, False, True])
     """
     C = q.shape[1] - 1
