@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import json
 import os
@@ -15,50 +14,44 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from capro.errors import CaproError, RunError
 from capro.pipeline.files import writing
 from capro.stores import ObjectPath
 
 LOCK = ".lock"
-_locked: set[tuple[Path, int]] = set()  # folders that a thread of this process has locked
 
 
 def is_locked(folder: Path) -> bool:
     """Whether a process changes a folder now."""
-    try:
-        with (folder / LOCK).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no lock yet
+    if not (folder / LOCK).exists():
         return False
-    return False
+    try:
+        with FileLock(folder / LOCK, blocking=False):
+            return False
+    except Timeout:
+        return True
 
 
 @contextmanager
 def alone_in(folder: Path, doing: str) -> Iterator[None]:
     """One process at a time changes a folder; the lock dies with its process.
 
-    Within a block that has the lock it may be taken again.
+    Within a block that has the lock its thread may take it again.
     """
-    at = folder.resolve(), threading.get_ident()
-    if at in _locked:
-        yield
-        return
+    lock = FileLock(folder.resolve() / LOCK, blocking=False, is_singleton=True)
     with writing(folder / LOCK):
-        opened = (folder / LOCK).open("w")
-    with opened as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.acquire()
+        except Timeout:
             raise RunError(
                 f"{folder}: another {doing}", hint="wait for it, or give another folder to --run"
             ) from None
-        _locked.add(at)
-        try:
-            yield
-        finally:
-            _locked.discard(at)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 STORE_LOCK = ".lock.json"

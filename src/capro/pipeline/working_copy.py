@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import secrets
@@ -12,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from capro.errors import CaproError, RunError, StoreError
 from capro.pipeline import checksums, processes
@@ -56,6 +57,7 @@ class CopyState:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._thread = threading.RLock()
+        self._lock = FileLock(folder / ".refresh")
         self._depth = 0
         self._load()
 
@@ -69,9 +71,8 @@ class CopyState:
     @contextmanager
     def changing(self) -> Iterator[None]:
         """A block that changes the state; other processes wait until it ends, and what they have changed is known."""
-        with self._thread, (self._folder / ".refresh").open("w") as file:
+        with self._thread, self._lock:
             if self._depth == 0:
-                fcntl.flock(file, fcntl.LOCK_EX)
                 self._load()
             self._depth += 1
             try:
