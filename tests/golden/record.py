@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from capro.cli import main as command_line
-
 from capro.pipeline.artefacts import ANCHORS, VERDICTS
 from capro.pipeline.run import Run
 from capro.report.collect import collect
