@@ -38,7 +38,7 @@ def cleanlab_plan(plan: Plan, by: Callable[[Run], Found]) -> Plan:
     def clean(job: Job) -> None:
         labels, scores = by(job.run)
         job.write(CLEANED_LABELS, labels)
-        job.write(FUSED_SCORES, keep({"fused": scores}, several=labels.ndim == 2))
+        job.write(FUSED_SCORES, keep({"fused": scores}, multi_label=labels.ndim == 2))
 
     stages = step3_after_step1(plan)
     return stages.replacing(

@@ -33,7 +33,7 @@ from capro.train.batches import Batch
 from capro.train.judgement import Judge
 from capro.train.objectives import WebLabels
 from capro.train.prototype_learning import PrototypeLearning
-from capro.train.tasks import MultiLabel, SingleLabel
+from capro.train.tasks import MultiLabelTask, SingleLabelTask
 
 TAU = 0.1
 
@@ -88,10 +88,10 @@ class Work:
         n = max(self.queue, batch)
         if multi_label:
             self.labels = (torch.rand(n, self.classes) < 0.03).long()
-            self.task: Any = MultiLabel(self.classes, TAU, positive_weights(self.labels.sum(0), n))
+            self.task: Any = MultiLabelTask(self.classes, TAU, positive_weights(self.labels.sum(0), n))
         else:
             self.labels = torch.randint(self.classes, (n,))
-            self.task = SingleLabel(self.classes, TAU)
+            self.task = SingleLabelTask(self.classes, TAU)
         self.anchored = torch.rand(self.labels.shape) < 0.05
         if multi_label:
             self.anchored &= self.labels > 0

@@ -11,7 +11,7 @@ import accuracy
 import variants
 from capro.bench import Bench
 from capro.bench.summary import Measured, TableResult, results_markdown
-from capro.data.labels import encode
+from capro.data.labels import MULTI_LABEL, SINGLE_LABEL
 from capro.data.manifest import manifest_of
 from capro.pipeline.artefacts import CLEANED_LABELS
 from capro.pipeline.run import Run
@@ -97,7 +97,7 @@ def test_oracles_train_on_the_truth_and_test_on_the_same_samples(made: Callable[
     bench, _ = made(False)
     base, truth = variants.base_of(bench, accuracy.PAPER), true_labels(bench)
     web = training_set(base).labels.tolist()
-    true = encode(truth, training_set(base).classes, several=False).tolist()
+    true = SINGLE_LABEL.encode(truth, training_set(base).classes).tolist()
     clean = training_set(run_of(bench, "oracle: clean subset")).labels.tolist()
     relabelled = training_set(run_of(bench, "oracle: true labels, then step 3")).labels.tolist()
     assert relabelled == true != web
@@ -131,7 +131,7 @@ def test_several_labels(made: Callable[[bool], Made]) -> None:
     ]
     assert {"C-F1", "O-F1", "mAP", *accuracy.CLEANED} <= set(result.rows[4].figures[0])
     training = training_set(run_of(bench, "oracle: true labels"))
-    expected = encode(true_labels(bench), training.classes, several=True)
+    expected = MULTI_LABEL.encode(true_labels(bench), training.classes)
     assert training.labels.tolist() == expected.tolist()
 
 

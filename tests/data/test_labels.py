@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
-from capro.data.labels import alike, encode, joined_names, known_labels, labels_of
+from capro.data.labels import (
+    MULTI_LABEL,
+    SINGLE_LABEL,
+    LabelKind,
+    alike,
+    joined_names,
+    kind_of,
+    known_labels,
+    labels_of,
+)
 from capro.data.manifest import Manifest, Task, schema
 from capro.errors import DataError
 
@@ -23,9 +33,27 @@ def manifest(task: Task, labels: list[list[str]]) -> Manifest:
 def test_numbers_follow_the_order_of_the_classes() -> None:
     found = manifest("single", [["b"], ["a"], ["b"]])
     assert labels_of(found, np.array([2, 1]), ["a", "b"]).tolist() == [1, 0]
-    several = manifest("multi", [["b", "a"], []])
-    assert labels_of(several, np.arange(2), ["a", "b"]).tolist() == [[1, 1], [0, 0]]
-    assert encode([("a",)], ["a", "b"], several=True).dtype == np.int64
+    listed = manifest("multi", [["b", "a"], []])
+    assert labels_of(listed, np.arange(2), ["a", "b"]).tolist() == [[1, 1], [0, 0]]
+    assert MULTI_LABEL.encode([("a",)], ["a", "b"]).dtype == np.int64
+
+
+@pytest.mark.parametrize("kind", [SINGLE_LABEL, MULTI_LABEL], ids=["single", "multi"])
+def test_a_kind_answers_for_arrays_and_tensors(kind: LabelKind) -> None:
+    classes = ["a", "b", "c"]
+    y = kind.encode([("b",), (), ("a",)], classes)
+    y = np.concatenate([y, np.full_like(y[:1], -1)])  # the last sample was dropped
+    assert kind_of(y) is kind
+    assert [kind.decode(row, classes) for row in y] == [("b",), (), ("a",), ()]
+    member = [[False, True, False], [False] * 3, [True, False, False], [False] * 3]
+    assert kind.membership(y, 3).tolist() == member
+    assert kind.counts(y, 3).tolist() == [1, 1, 0]
+    for labels in (y, torch.from_numpy(y)):
+        assert kind.labelled(labels).tolist() == [True, False, True, False]
+        assert kind.has_class(labels, 1).tolist() == [True, False, False, False]
+        assert kind.dropped(labels).tolist() == [False, kind is SINGLE_LABEL, False, True]
+    assert np.array_equal(kind.empty(2, 3), kind.encode([(), ()], classes))
+    assert kind.states(3) == (4 if kind is SINGLE_LABEL else 3)
 
 
 def test_a_label_outside_the_list_is_refused_or_open() -> None:

@@ -17,7 +17,7 @@ from capro.models.siamese import Siamese
 from capro.train.batches import FeatureInputs
 from capro.train.loop import fit
 from capro.train.objectives import ClassifierOnly, Frame, WebLabels
-from capro.train.tasks import MultiLabel
+from capro.train.tasks import MultiLabelTask
 from tests.train.toys import CPU, TAU, Toy, batches, one_rank
 
 
@@ -120,7 +120,7 @@ def test_step_three_of_the_preset_does_not_swing_with_few_classes(classes):
     torch.manual_seed(0)
     net = Siamese(FeatureBackbone(256), Heads(256, 4, classes, tau=TAU, multi_label=True))
     inputs, positions = FeatureInputs(v, v[None], v[None], np.arange(512), seed=0), np.arange(512)
-    task = MultiLabel(classes, TAU, torch.ones(classes))
+    task = MultiLabelTask(classes, TAU, torch.ones(classes))
     objective = ClassifierOnly.by(settings, net, task, labels, one_rank(), inputs, positions)
     history = fit(
         objective, inputs, positions, settings,

@@ -8,11 +8,11 @@ import torch
 from capro.core.label_rule import LabelDecision, PairDecision
 from capro.core.losses import positive_weights
 from capro.models.heads import Heads
-from capro.train.tasks import MultiLabel, SingleLabel
+from capro.train.tasks import MultiLabelTask, SingleLabelTask
 from tests.train.toys import Toy
 
-SINGLE = SingleLabel(3, 0.1)
-MULTI = MultiLabel(2, 0.1, torch.ones(2))
+SINGLE = SingleLabelTask(3, 0.1)
+MULTI = MultiLabelTask(2, 0.1, torch.ones(2))
 
 
 def test_names_follow_the_numbers_of_the_decisions():
@@ -55,7 +55,7 @@ def test_shares_of_several_labels_are_of_labels_not_of_all_pairs():
     before = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
     after = torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [-1, -1, -1, -1]])
     decisions = torch.tensor([[0, 2, 1, 0], [0] * 4, [0] * 4, [2, 0, 0, 0]])
-    task = MultiLabel(4, 0.1, torch.ones(4))
+    task = MultiLabelTask(4, 0.1, torch.ones(4))
     assert task.shares(decisions, before, after) == {
         "keep": 2 / 5, "add": 1 / 5, "remove": 2 / 5, "drop": 1 / 4,
     }  # fmt: skip

@@ -23,7 +23,7 @@ from capro.train.batches import Batch, BatchPlan, FeatureInputs, ImageInputs, In
 from capro.train.judgement import Judge
 from capro.train.loop import fit
 from capro.train.prototype_learning import PrototypeLearning
-from capro.train.tasks import MultiLabel, SingleLabel, Task
+from capro.train.tasks import MultiLabelTask, SingleLabelTask, Task
 
 WIDTH, EMBEDDING, TAU = 8, 6, 0.2
 CPU = torch.device("cpu")
@@ -100,8 +100,8 @@ class Toy:
     @property
     def task(self) -> Task:
         if not self.multi:
-            return SingleLabel(self.classes, TAU)
-        return MultiLabel(self.classes, TAU, positive_weights((self.labels > 0).sum(dim=0), self.n))
+            return SingleLabelTask(self.classes, TAU)
+        return MultiLabelTask(self.classes, TAU, positive_weights((self.labels > 0).sum(dim=0), self.n))
 
     def inputs(self) -> Inputs:
         if self.mode == "frozen":

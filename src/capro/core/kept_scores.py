@@ -1,8 +1,8 @@
 """Scores of samples for classes, of which only the highest of each sample are kept.
 
 Up to DENSE classes that is all of them. With more, an (N, C) array would neither fit into memory nor onto many
-disks: MOST are kept, and always those of the labels that a sample came with. Several labels have an answer for
-every class, and labels of the same size: all of their scores are kept.
+disks: MOST are kept, and always those of the labels that a sample came with. Multi-label data has an answer for
+every class, and labels of the same size: all of its scores are kept.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CLASS = "class"
 Entries = NDArray[np.void]  # (n, k), fields CLASS and one per score, the highest first
 
 
-def width_of(classes: int, *, several: bool = False) -> int:
-    """How many scores of a sample are kept, with one label or several."""
-    return classes if several or classes <= DENSE else MOST
+def width_of(classes: int, *, multi_label: bool = False) -> int:
+    """How many scores of a sample are kept."""
+    return classes if multi_label or classes <= DENSE else MOST
 
 
 def entries_type(names: list[str]) -> np.dtype[Any]:
@@ -63,21 +63,21 @@ def numbers_only(
 
 
 def keep(
-    scores: Mapping[str, NDArray[Any]], also: NDArray[np.bool_] | None = None, *, several: bool = False
+    scores: Mapping[str, NDArray[Any]], also: NDArray[np.bool_] | None = None, *, multi_label: bool = False
 ) -> Entries:
     """The highest scores of each row and their classes, (n, C) each -> (n, k).
 
     Args:
         scores: By name; the first decides which are highest, the others are of the same classes.
         also: What is kept in any case, (n, C), up to k of a row.
-        several: Samples have several labels: all scores are kept.
+        multi_label: All scores are kept.
 
     >>> keep({"a": np.array([[0.1, 0.9]], np.float32)})[0].tolist()
     [(1, 0.8999999761581421), (0, 0.10000000149011612)]
     """
     first = numbers_only(np.asarray(next(iter(scores.values()))), place=f"score '{next(iter(scores))}'")
     n, classes = first.shape
-    k = width_of(classes, several=several)
+    k = width_of(classes, multi_label=multi_label)
     if k < classes:
         wanted = -first
         if also is not None:
@@ -91,20 +91,6 @@ def keep(
     found[CLASS] = chosen
     for name, values in scores.items():
         found[name] = np.take_along_axis(np.asarray(values), chosen, 1)
-    return found
-
-
-def given_classes(labels: NDArray[np.int64], classes: int) -> NDArray[np.bool_]:
-    """Which classes samples came with, (n,) or (n, C) -> (n, C).
-
-    >>> given_classes(np.array([1, -1]), 2).tolist()
-    [[False, True], [False, False]]
-    """
-    if labels.ndim == 2:
-        return np.asarray(labels > 0)
-    found = np.zeros((len(labels), classes), dtype=bool)
-    known = np.flatnonzero(labels >= 0)
-    found[known, labels[known]] = True
     return found
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from capro.data.labels import MULTI_LABEL, SINGLE_LABEL, LabelKind
 from capro.errors import DataError
 from capro.pipeline.artefacts import MANIFEST, atomic_path
 from capro.pipeline.run import Run
@@ -159,9 +160,19 @@ class Manifest:
         return Manifest(table)
 
     @property
+    def kind(self) -> LabelKind:
+        """Single-label or multi-label, by the column that is there."""
+        return SINGLE_LABEL if "label" in self.table.column_names else MULTI_LABEL
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a sample may carry any number of labels."""
+        return self.kind.multi_label
+
+    @property
     def task(self) -> Task:
-        """``single`` or ``multi``, by the column that is there."""
-        return "single" if "label" in self.table.column_names else "multi"
+        """``single`` or ``multi``."""
+        return self.kind.task
 
     @property
     def sources(self) -> list[Source]:
@@ -182,7 +193,7 @@ class Manifest:
     def frame(self) -> pd.DataFrame:
         """All rows, with ``labels`` as tuples in both tasks."""
         frame: pd.DataFrame = self.table.to_pandas()
-        if self.task == "single":
+        if not self.multi_label:
             labels = [(label,) if isinstance(label, str) else () for label in frame.pop("label")]
         else:
             labels = [() if cell is None else tuple(cell) for cell in frame["labels"]]

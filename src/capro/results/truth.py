@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.core.kept_scores import KeptScores
-from capro.data.labels import encode, labels_of
+from capro.data.labels import MULTI_LABEL, labels_of
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers.columns import label_names, text_of
 from capro.data.readers.table_files import header, whole_records
@@ -102,7 +102,7 @@ def _name_in(found: dict[str, tuple[str, ...]], identity: str) -> str | None:
 
 def membership(truth: Sequence[tuple[str, ...]], classes: Sequence[str]) -> NDArray[np.bool_]:
     """True labels as membership, (n, C); names outside the class list are nobody's."""
-    return encode(truth, classes, several=True) > 0
+    return MULTI_LABEL.encode(truth, classes) > 0
 
 
 def purity(

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from capro.core import plus
 from capro.core.anchors import anchor_choice
-from capro.core.kept_scores import CLASS, Entries, KeptScores, given_classes, keep
+from capro.core.kept_scores import CLASS, Entries, KeptScores, keep
+from capro.data.labels import kind_of
 from capro.graph.neighbors import nearest
 from capro.pipeline.artefacts import (
     ADJACENCY,
@@ -242,8 +243,8 @@ def _decide(part: _Part, *, several: bool, count: int, sure: float) -> tuple[NDA
         decided = plus.decide(q, y, torch.from_numpy(anchored), sure=sure)
         seen, read = picture.exp()[:, :count], words.exp()[:, :count]
     scores = {"fused": q[:, :count], "classifier": seen, "text": read}
-    own = given_classes(given, count)
-    kept = keep({name: each.numpy() for name, each in scores.items()}, own, several=several)
+    own = kind_of(given).membership(given, count)
+    kept = keep({name: each.numpy() for name, each in scores.items()}, own, multi_label=several)
     none = np.zeros(0, np.float32) if several else q[:, count].clone().numpy()  # a view would keep all of q
     return decided.labels.numpy(), decided.decisions.numpy(), kept, none, decided.ask.numpy()
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.core import plus
-from capro.core.kept_scores import Entries, entries_type, given_classes, keep, numbers_only, width_of
+from capro.core.kept_scores import Entries, entries_type, keep, numbers_only, width_of
 from capro.models.folders import has_text_tower
 from capro.pipeline.artefacts import (
     CLASS_NAME_TEXTS,
@@ -220,10 +220,10 @@ class _Judge:
         rows, fit, own = block
         q, words, picture = (part.numpy() for part in self._beliefs(evidence, rows, fit, own))
         numbers_only(q, place="posterior", name=evidence.training.id_of, begin=rows.start)
-        also = given_classes(evidence.labels(rows).numpy(), q.shape[1])
+        also = evidence.training.kind.membership(evidence.labels(rows).numpy(), q.shape[1])
         if not self.several:
             also[:, -1] = True
-        return keep({"posterior": q, "words": words, "picture": picture}, also, several=self.several)
+        return keep({"posterior": q, "words": words, "picture": picture}, also, multi_label=self.several)
 
     def _beliefs(
         self, evidence: Evidence, rows: slice, fit: NDArray[np.int64], own: plus.Beliefs
@@ -325,7 +325,7 @@ def work(job: Job) -> dict[str, Any]:
     with job.bar("fitting the posterior", None):
         weighed = weigh(job.run, training, job.read(VISUAL))
     found = weighed.posterior
-    shape = (len(training.positions), width_of(found.q.shape[1], several=found.several))
+    shape = (len(training.positions), width_of(found.q.shape[1], multi_label=found.several))
     with job.bar("posterior of samples", shape[0]) as step:
         entries = counted(weighed.entries(job.engine), step)
         write_rows(job.file(POSTERIOR), shape, entries, dtype=entries_type(SCORES))

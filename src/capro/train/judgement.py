@@ -16,12 +16,13 @@ from torch import Tensor
 
 from capro.config import TrainSettings
 from capro.core import plus
-from capro.core.kept_scores import Entries, given_classes, keep, numbers_only
+from capro.core.kept_scores import Entries, keep, numbers_only
 from capro.core.label_rule import TextEvidence, fused_score, with_text
+from capro.data.labels import kind_of
 from capro.models.heads import HeadOutputs
 from capro.models.siamese import Siamese
 from capro.train.batches import EVAL_BATCH, Inputs, plain_batches
-from capro.train.tasks import MultiLabel, Task
+from capro.train.tasks import MultiLabelTask, Task
 
 
 class ClassScores(NamedTuple):
@@ -105,7 +106,7 @@ class PosteriorJudge(Judge):
         return ClassScores(q[:, :classes], p.detach(), r.detach(), None)
 
     def decide(self, fused: Tensor, labels: Tensor, anchored: Tensor) -> tuple[Tensor, Tensor]:
-        if isinstance(self.task, MultiLabel):
+        if isinstance(self.task, MultiLabelTask):
             return plus.decide_pairs(fused, labels)[:2]
         none = (1 - fused.sum(dim=1, keepdim=True)).clamp(min=0)
         return plus.decide(torch.cat([fused, none], dim=1), labels, anchored, sure=self.sure)[:2]
@@ -165,7 +166,7 @@ def judge_all(
         numbers_only(fused, place="fused score (Eq. 6)", name=name, begin=int(numbers[0]))
         new, decisions = judge.decide(scores.fused, labels[at], anchored[at])
         found = {name: part.cpu().numpy() for name, part in scores._asdict().items() if part is not None}
-        own = given_classes(labels[at].cpu().numpy(), len(prototypes))
-        kept = keep(found, own, several=labels.ndim == 2)
+        own = kind_of(labels).membership(labels[at].cpu().numpy(), len(prototypes))
+        kept = keep(found, own, multi_label=labels.ndim == 2)
         parts.append((new.cpu().numpy(), decisions.cpu().numpy(), kept))
     return Judged(*(np.concatenate(column) for column in zip(*parts, strict=True)))

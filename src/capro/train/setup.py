@@ -14,7 +14,7 @@ from torch import Tensor
 from capro.config import Settings
 from capro.core.anchors import anchor_choice
 from capro.core.losses import positive_weights
-from capro.data.labels import labels_of
+from capro.data.labels import LabelKind, kind_of, labels_of
 from capro.data.manifest import manifest_of
 from capro.data.pixels import pixels_of
 from capro.errors import DataError
@@ -26,7 +26,7 @@ from capro.pipeline.artefacts import ANCHORS, KEY_FEATURES, PLAIN_FEATURES, QUER
 from capro.pipeline.checksums import seed_for
 from capro.pipeline.run import Run
 from capro.train.batches import FeatureInputs, ImageInputs, Inputs
-from capro.train.tasks import MultiLabel, SingleLabel, Task
+from capro.train.tasks import MultiLabelTask, SingleLabelTask, Task
 
 Weights = Artefact[dict[str, Tensor]]
 
@@ -41,9 +41,14 @@ class TrainingSet:
     labels: Tensor  # (n,) or (n, C), see data/labels.py
 
     @property
+    def kind(self) -> LabelKind:
+        """Single-label or multi-label."""
+        return kind_of(self.labels)
+
+    @property
     def multi_label(self) -> bool:
-        """Whether samples carry any number of labels."""
-        return self.labels.ndim == 2
+        """Whether a sample may carry any number of labels."""
+        return self.kind.multi_label
 
     @property
     def row_ids(self) -> list[str]:
@@ -57,9 +62,9 @@ class TrainingSet:
     def task(self, tau: float) -> Task:
         """Losses and rule that fit the labels."""
         if not self.multi_label:
-            return SingleLabel(len(self.classes), tau)
+            return SingleLabelTask(len(self.classes), tau)
         counts = (self.labels > 0).sum(dim=0)
-        return MultiLabel(len(self.classes), tau, positive_weights(counts, len(self.labels)))
+        return MultiLabelTask(len(self.classes), tau, positive_weights(counts, len(self.labels)))
 
 
 def training_set(run: Run, device: torch.device | str = "cpu") -> TrainingSet:

@@ -19,7 +19,7 @@ from capro.models.heads import HeadOutputs
 
 
 @dataclass(frozen=True)
-class SingleLabel:
+class SingleLabelTask:
     """One class per sample."""
 
     classes: int
@@ -27,7 +27,7 @@ class SingleLabel:
     offsets: Tensor | None = None  # (C,), added to the logits of L_cls
     names: tuple[str, ...] = ("anchor", "keep", "relabel", "drop")
 
-    def balanced(self, labels: Tensor, balance: float | None) -> SingleLabel:
+    def balanced(self, labels: Tensor, balance: float | None) -> SingleLabelTask:
         """The task with an L_cls that makes up for classes that are rare in ``labels``; None: as it is."""
         if balance is None:
             return self
@@ -78,7 +78,7 @@ class SingleLabel:
 
 
 @dataclass(frozen=True)
-class MultiLabel:
+class MultiLabelTask:
     """Any number of classes per sample; every class has a subspace and two prototypes."""
 
     classes: int
@@ -86,7 +86,7 @@ class MultiLabel:
     pos_weight: Tensor
     names: tuple[str, ...] = ("keep", "add", "remove")
 
-    def balanced(self, labels: Tensor, balance: float | None) -> MultiLabel:
+    def balanced(self, labels: Tensor, balance: float | None) -> MultiLabelTask:
         """The task with another power in pos_weight, by ``labels``; None leaves it as it is."""
         if balance is None:
             return self
@@ -149,4 +149,4 @@ class MultiLabel:
         return prototypes.polish_binary(prototypes_, e, labels, momentum=momentum)
 
 
-Task = SingleLabel | MultiLabel
+Task = SingleLabelTask | MultiLabelTask

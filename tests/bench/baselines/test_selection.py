@@ -14,7 +14,7 @@ from capro.bench.baselines import selection
 from capro.bench.baselines.coteaching import smallest
 from capro.bench.baselines.objectives import sample_losses
 from capro.errors import ConfigError
-from capro.train.tasks import MultiLabel, SingleLabel
+from capro.train.tasks import MultiLabelTask, SingleLabelTask
 
 
 def test_without_cleanlab_the_hint_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +72,9 @@ def test_vote_by_hand() -> None:
 def test_small_losses() -> None:
     logits = torch.tensor([[5.0, 0.0], [0.0, 5.0], [1.0, 0.0]])
     y = torch.tensor([0, 0, 0])
-    losses = sample_losses(SingleLabel(2, 0.1), logits, y)
+    losses = sample_losses(SingleLabelTask(2, 0.1), logits, y)
     assert smallest(losses, 0.34).tolist() == [0, 2]
     assert smallest(losses, 1.0).tolist() == [0]
     members = torch.tensor([[1, 0], [1, 0], [1, 0]])
-    task = MultiLabel(2, 0.1, torch.ones(2))
+    task = MultiLabelTask(2, 0.1, torch.ones(2))
     assert smallest(sample_losses(task, logits, members), 0.34).tolist() == [0, 2]

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capro.core import kept_scores
-from capro.core.kept_scores import CLASS, KeptScores, given_classes, keep, numbers_only
+from capro.core.kept_scores import CLASS, KeptScores, keep, numbers_only
+from capro.data.labels import MULTI_LABEL, SINGLE_LABEL
 from capro.errors import RunError
 
 
@@ -32,7 +33,7 @@ def test_of_many_classes_the_highest_and_the_given_ones_are_kept(monkeypatch: py
     monkeypatch.setattr(kept_scores, "DENSE", 4)
     monkeypatch.setattr(kept_scores, "MOST", 3)
     whole = np.array([[0.1, 0.4, 0.05, 0.3, 0.15], [0.0, 0.0, 0.0, 0.0, 1.0]], np.float32)
-    entries = keep({"a": whole}, given_classes(np.array([2, -1]), 5))
+    entries = keep({"a": whole}, SINGLE_LABEL.membership(np.array([2, -1]), 5))
     assert entries[CLASS][0].tolist() == [1, 3, 2]
     assert entries[CLASS][1, 0] == 4
     scores = KeptScores(entries, "a", 5, other=-1.0)
@@ -44,7 +45,7 @@ def test_of_many_classes_the_highest_and_the_given_ones_are_kept(monkeypatch: py
 def test_several_labels_keep_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_scores, "DENSE", 2)
     monkeypatch.setattr(kept_scores, "MOST", 2)
-    entries = keep({"a": np.array([[0.9, 0.1, 0.8]])}, given_classes(np.array([[0, 1, 0]]), 3))
+    entries = keep({"a": np.array([[0.9, 0.1, 0.8]])}, MULTI_LABEL.membership(np.array([[0, 1, 0]]), 3))
     assert entries[CLASS][0].tolist() == [0, 1]
 
 
