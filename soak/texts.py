@@ -21,7 +21,7 @@ from soak.attack import Attack, Broken, Outcome, Strike
 from soak.mutations import encodable, text
 from tests.data.corpus import png
 from tests.fakes import fake_stage, fake_the_rest
-from tests.made_up import make_evidence, write_verdicts
+from tests.made_up import make_verdict_rows, write_verdicts
 
 SAMPLES = 12
 KEPT = ("sha256", "title", "description", "tags", "split")
@@ -66,8 +66,8 @@ def _judged(folder: Path, rng: random.Random) -> Run:
     run = Run.create(folder / "run", config.load(overrides=overrides))
     PLAN.do(run, "scan")
     PLAN.do(run, "classes")
-    evidence = make_evidence(setup.training_set(run))
-    fake_stage(run, "clean", lambda here: write_verdicts(here, evidence))
+    rows = make_verdict_rows(setup.training_set(run))
+    fake_stage(run, "clean", lambda here: write_verdicts(here, rows))
     fake_the_rest(run)
     return run
 

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from PIL import Image
 
 from capro import config
+from capro.core.kept_scores import CLASS, keep
 from capro.core.label_rule import adjust, adjust_binary
 from capro.graph.neighbors import nearest
 from capro.pipeline.artefacts import (
     CLEANED_LABELS,
+    FUSED_SCORES,
     SAMPLE_VERDICTS,
     STEP1,
     VERDICTS,
@@ -84,14 +85,14 @@ def make_run(folder: Path, *, multi: bool = False, frozen: bool = False, centred
         torch.nn.init.normal_(net.heads.classifier.weight, std=1.0)
         state = setup.net_state(net)
         fake_stage(run, name, lambda here, state=state: write_weights(here / STEP1.file, state))
-    judged = make_evidence(training)
-    fake_stage(run, "clean", lambda here: write_verdicts(here, judged))
+    rows = make_verdict_rows(training)
+    fake_stage(run, "clean", lambda here: write_verdicts(here, rows))
     fake_the_rest(run)
     PLAN.do(run, "evaluate")
     return run
 
 
-def make_evidence(training: setup.TrainingSet, seed: int = 0) -> verdicts.Evidence:
+def make_verdict_rows(training: setup.TrainingSet, seed: int = 0) -> verdicts.VerdictRows:
     """Random scores, and the real rule on them."""
     rng = np.random.default_rng(seed)
     n, c = len(training.positions), len(training.classes)
@@ -110,27 +111,30 @@ def make_evidence(training: setup.TrainingSet, seed: int = 0) -> verdicts.Eviden
     features = rng.normal(size=(n, 5))
     features[4 % n] = features[5 % n]
     ids = np.array([training.ids[position] for position in training.positions], dtype=object)
-    names = training.classes
-    pairs = [(i, name, float(rng.random())) for i in ids for name in names]
-    distances = pd.DataFrame(pairs, columns=["id", "class", "distance"])
-    return verdicts.Evidence(
-        ids=ids, classes=names, given=labels.numpy(), corrected=corrected.numpy(),
-        decisions=decisions.numpy(), anchored=anchored.numpy(), fused=o.numpy(), classifier=p,
-        similarity=r, text_distance=distances,
-        pictures=neighbourhood(nearest(features, min(4, n - 1))),
-        lenders=[np.array([(row + 1) % n, (row + 2) % n]) for row in range(n)],
+    near = neighbourhood(nearest(features, min(4, n - 1)))
+    lenders = [np.array([(row + 1) % n, (row + 2) % n]) for row in range(n)]
+    after = corrected.numpy()
+    agreeing = [int((after[others] == after[row]).sum()) for row, others in enumerate(lenders)]
+    return verdicts.VerdictRows(
+        ids=ids, classes=training.classes, given=labels.numpy(), corrected=after,
+        decisions=decisions.numpy(), anchored=anchored.numpy(),
+        scores=keep({"fused": o.numpy(), "classifier": p, "similarity": r}),
+        text_distance=rng.random(labels.shape), pictures=near,
+        duplicates=[ids[rows].tolist() for rows in near.duplicates],
+        lenders=[ids[rows].tolist() for rows in lenders], agreeing=np.array(agreeing),
         has_text=np.ones(n, dtype=bool), chosen_by=np.full(n, "text", dtype=object), gamma=0.6,
     )  # fmt: skip
 
 
-def write_verdicts(folder: Path, evidence: verdicts.Evidence) -> None:
+def write_verdicts(folder: Path, rows: verdicts.VerdictRows) -> None:
     """What the stage clean leaves."""
-    write_array(folder / CLEANED_LABELS.file, evidence.corrected)
-    if evidence.given.ndim == 2:
-        write_table(folder / SAMPLE_VERDICTS.file, verdicts.multi_label(evidence))
-        write_table(folder / VERDICTS.file, verdicts.pairs(evidence))
+    write_array(folder / CLEANED_LABELS.file, rows.corrected)
+    write_array(folder / FUSED_SCORES.file, rows.scores[[CLASS, "fused"]])
+    if rows.given.ndim == 2:
+        write_table(folder / SAMPLE_VERDICTS.file, verdicts.multi_label(rows))
+        write_table(folder / VERDICTS.file, verdicts.pairs(rows))
     else:
-        write_table(folder / VERDICTS.file, verdicts.single_label(evidence))
+        write_table(folder / VERDICTS.file, verdicts.single_label(rows))
 
 
 class HashedWords:

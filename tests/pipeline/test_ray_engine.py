@@ -184,7 +184,7 @@ def test_a_run_has_the_bytes_of_one_process_though_nodes_die(
     run = Run.create(tmp_path / "run", alone.settings)
     run_all(run, engine=noting)
     assert killing.stages == []
-    assert noting.given == {"_check_block", "_compute_shard", "_Rule", "frame_of"}
+    assert noting.given == {"_check_block", "_compute_shard", "_Rule", "single_label"}
     found, expected = files(run.path), files(alone.path)
     assert {
         "features/query.npy",
@@ -208,7 +208,14 @@ def test_posterior_and_export_have_the_bytes_of_one_process(
         PLAN.on(worker).do(runs[name], "embed", "match", "posterior", "clean")
         for to in ("webdataset", "hf", "folder"):
             export_data(runs[name], tmp_path / f"{name}-{to}", to=to, engine=worker)
-    assert noting.given == {"_compute_shard", "_Judge", "_decide", "frame_of", "_write_part", "_write_shard"}
+    assert noting.given == {
+        "_compute_shard",
+        "_Judge",
+        "_decide",
+        "single_label",
+        "_write_part",
+        "_write_shard",
+    }
     assert runs["ray"].result("posterior")["fitted_to"] == 24
     assert files(runs["ray"].path) == files(runs["alone"].path)
     for to in ("webdataset", "hf", "folder"):

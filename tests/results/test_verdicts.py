@@ -13,12 +13,13 @@ import pandas as pd
 import pytest
 import torch
 
+from capro.core.kept_scores import keep
 from capro.core.label_rule import LabelDecision
 from capro.graph.neighbors import nearest
 from capro.results import verdicts
 from capro.results.neighbourhood import NEIGHBORS, neighbourhood
 from capro.train.setup import TrainingSet
-from tests.made_up import CLASSES, make_evidence
+from tests.made_up import CLASSES, make_verdict_rows
 
 
 def training(n: int = 24, *, multi: bool = False) -> TrainingSet:
@@ -27,32 +28,34 @@ def training(n: int = 24, *, multi: bool = False) -> TrainingSet:
     return TrainingSet(np.arange(n), [f"train/{i}" for i in range(n)], CLASSES, labels)
 
 
-def evidence(**changes: Any) -> verdicts.Evidence:
+def rows(text: Any = None, fused: Any = None, **changes: Any) -> verdicts.VerdictRows:
     """One sample of each kind, scores by hand."""
     p = np.array([[0.8, 0.1, 0.1], [0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0.1, 0.45, 0.45]], np.float32)
-    near = nearest(np.eye(4) + 0.5, 3)
+    scores = {"fused": p if fused is None else fused, "classifier": p, "similarity": p}
+    near = neighbourhood(nearest(np.eye(4) + 0.5, 3))
+    ids = np.array(["a", "b", "c", "d"], dtype=object)
     values: dict[str, Any] = {
-        "ids": np.array(["a", "b", "c", "d"], dtype=object),
+        "ids": ids,
         "classes": CLASSES,
         "given": np.array([0, 0, 0, 0]),
         "corrected": np.array([0, 1, 0, -1]),
         "decisions": np.array([LabelDecision.ANCHOR, LabelDecision.RELABEL, LabelDecision.KEEP, LabelDecision.DROP]),
         "anchored": np.array([True, False, False, False]),
-        "fused": p, "classifier": p, "similarity": p,
-        "text_distance": pd.DataFrame({"id": ["a"], "class": CLASSES[:1], "distance": [0.25]}),
-        "pictures": neighbourhood(near),
-        "lenders": [np.array([2]), np.array([0, 2]), np.array([], int), np.array([], int)],
+        "scores": keep(scores | ({} if text is None else {"text": text})),
+        "text_distance": np.array([0.25, np.nan, np.nan, np.nan]),
+        "pictures": near, "duplicates": [ids[rows].tolist() for rows in near.duplicates],
+        "lenders": [["c"], ["a", "c"], [], []], "agreeing": np.array([1, 0, 0, 0]),
         "has_text": np.ones(4, bool), "chosen_by": np.array(["text", None, None, None], dtype=object),
         "gamma": 0.6,
     }  # fmt: skip
-    return verdicts.Evidence(**(values | changes))
+    return verdicts.VerdictRows(**(values | changes))
 
 
 # --- the table ------------------------------------------------------------------------------------
 
 
 def test_columns_and_values_by_hand() -> None:
-    table = verdicts.single_label(evidence()).set_index("id")
+    table = verdicts.single_label(rows()).set_index("id")
     assert table["decision"].tolist() == ["anchor", "relabel", "keep", "drop"]
     assert table["is_label_issue"].tolist() == [False, True, False, True]
     assert table["label_score"].tolist() == pytest.approx([0.8, 0.1, 0.5, 0.1])
@@ -65,7 +68,7 @@ def test_columns_and_values_by_hand() -> None:
 
 
 def test_sentences_say_what_decided() -> None:
-    said = verdicts.single_label(evidence()).set_index("id")["evidence"]
+    said = verdicts.single_label(rows()).set_index("id")["evidence"]
     assert said["a"].startswith(
         f"Anchor of '{CLASSES[0]}': its own text and the texts of 1 similar picture have "
     )
@@ -80,17 +83,17 @@ def test_sentences_say_what_decided() -> None:
 def test_texts_that_counted_are_named() -> None:
     t = np.array([[0.9, 0.1, 0], [0.3, 0.6, 0.1], [0.5, 0.3, 0.2], [0, 0, 0]], np.float32)
     given = np.array([0, 0, 0, -1])
-    table = verdicts.single_label(evidence(text=t, given=given)).set_index("id")
+    table = verdicts.single_label(rows(text=t, given=given)).set_index("id")
     assert table["text_probability"].tolist()[:3] == pytest.approx([0.9, 0.3, 0.5])
     assert np.isnan(table.loc["d", "text_probability"])
     assert "(its text gives 0.60 and 0.30)" in table.loc["b", "evidence"]
     assert "(classifier 0.50, prototype 0.50, text 0.50)" in table.loc["c", "evidence"]
-    nameless = verdicts.single_label(evidence(text=t, given=np.array([0, -1, 0, 0])))
+    nameless = verdicts.single_label(rows(text=t, given=np.array([0, -1, 0, 0])))
     assert "its text gives" not in nameless.set_index("id").loc["b", "evidence"]
     t[2] = 0
-    kept = verdicts.single_label(evidence(text=t)).set_index("id").loc["c", "evidence"]
+    kept = verdicts.single_label(rows(text=t)).set_index("id").loc["c", "evidence"]
     assert "prototype 0.50, no text)" in kept
-    assert verdicts.single_label(evidence())["text_probability"].isna().all()
+    assert verdicts.single_label(rows())["text_probability"].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -120,10 +123,10 @@ def test_texts_that_counted_are_named() -> None:
 def test_an_anchor_names_only_evidence_that_exists(
     own: bool, chosen_by: str, distance: float, reason: str
 ) -> None:
-    found = evidence(
+    found = rows(
         has_text=np.full(4, own),
         chosen_by=np.array([chosen_by, None, None, None], dtype=object),
-        text_distance=pd.DataFrame({"id": ["a"], "class": CLASSES[:1], "distance": [distance]}),
+        text_distance=np.array([distance, np.nan, np.nan, np.nan]),
     )
     assert f"Anchor of '{CLASSES[0]}': {reason}" in verdicts.single_label(found)["evidence"][0]
 
@@ -134,7 +137,7 @@ def test_an_anchor_names_only_evidence_that_exists(
      (False, -1, "has a probability of 0.80 (picture 0.80)")],
 )  # fmt: skip
 def test_a_posterior_names_only_evidence_that_exists(own: bool, given: int, part: str) -> None:
-    found = evidence(
+    found = rows(
         none=np.zeros(4), ask=np.zeros(4, bool), text=np.full((4, 3), 0.7, np.float32),
         has_text=np.full(4, own), given=np.full(4, given),
         decisions=np.full(4, int(LabelDecision.KEEP if given == 0 else LabelDecision.RELABEL)),
@@ -147,15 +150,15 @@ def test_a_posterior_names_only_evidence_that_exists(own: bool, given: int, part
 
 def test_keep_without_proof_says_so() -> None:
     p = np.array([[0.4, 0.5, 0.1]] * 4, np.float32)
-    changed = evidence(fused=p, decisions=np.full(4, int(LabelDecision.KEEP)), corrected=np.zeros(4, int))
+    changed = rows(fused=p, decisions=np.full(4, int(LabelDecision.KEEP)), corrected=np.zeros(4, int))
     assert "since no class is sure" in verdicts.single_label(changed)["evidence"][0]
 
 
 def test_multi_label_has_a_row_per_sample_with_lists_and_one_per_pair() -> None:
-    made = make_evidence(training(multi=True))
-    table, rows = verdicts.multi_label(made), verdicts.pairs(made)
+    made = make_verdict_rows(training(multi=True))
+    table, of_pairs = verdicts.multi_label(made), verdicts.pairs(made)
     assert table["id"].is_unique
-    assert set(rows["id"]) <= set(table["id"])
+    assert set(of_pairs["id"]) <= set(table["id"])
     out = (made.corrected < 0).any(axis=1)
     for row, sample in enumerate(table.to_dict("records")):
         before, after = made.given[row] > 0, (made.corrected[row] > 0) & ~out[row]
@@ -170,7 +173,7 @@ def test_multi_label_has_a_row_per_sample_with_lists_and_one_per_pair() -> None:
         else:
             assert sample["decision"] == ("anchor" if made.anchored[row].any() else "keep")
     assert {"drop", "relabel", "keep", "anchor"} == set(table["decision"])
-    added = rows[~rows["given"]]
+    added = of_pairs[~of_pairs["given"]]
     assert (added["decision"] == "add").all()
     assert len(added)
 
@@ -207,14 +210,17 @@ def both() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
     from capro.core.label_rule import adjust
 
     corrected, decisions = adjust(score, torch.from_numpy(web), torch.zeros(n, dtype=torch.bool), gamma=0.6)
+    near, ids = (
+        neighbourhood(nearest(features, NEIGHBORS)),
+        np.array([str(i) for i in range(n)], dtype=object),
+    )
     ours = verdicts.single_label(
-        verdicts.Evidence(
-            ids=np.array([str(i) for i in range(n)], dtype=object), classes=classes, given=web,
-            corrected=corrected.numpy(), decisions=decisions.numpy(),
-            anchored=np.zeros(n, bool), fused=p, classifier=p, similarity=p,
-            text_distance=pd.DataFrame({"id": ["0"], "class": ["a"], "distance": [0.5]}),
-            pictures=neighbourhood(nearest(features, NEIGHBORS)),
-            lenders=[np.zeros(0, np.int64)] * n, has_text=np.zeros(n, bool),
+        verdicts.VerdictRows(
+            ids=ids, classes=classes, given=web, corrected=corrected.numpy(), decisions=decisions.numpy(),
+            anchored=np.zeros(n, bool), scores=keep({"fused": p, "classifier": p, "similarity": p}),
+            text_distance=np.full(n, np.nan), pictures=near,
+            duplicates=[ids[rows].tolist() for rows in near.duplicates],
+            lenders=[[]] * n, agreeing=np.zeros(n, np.int64), has_text=np.zeros(n, bool),
             chosen_by=np.full(n, None, dtype=object), gamma=0.6,
         )
     )  # fmt: skip

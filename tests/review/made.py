@@ -9,23 +9,12 @@ import numpy as np
 import pandas as pd
 
 from capro import config
-from capro.core.kept_scores import keep
-from capro.pipeline.artefacts import (
-    ANCHORS,
-    CLEANED_LABELS,
-    FUSED_SCORES,
-    SAMPLE_VERDICTS,
-    VERDICTS,
-    VISUAL,
-    write_array,
-    write_table,
-)
+from capro.pipeline.artefacts import ANCHORS, VISUAL, write_array, write_table
 from capro.pipeline.run import Run
-from capro.results import verdicts
 from capro.stages import PLAN
 from capro.train import setup
 from tests.fakes import fake_stage
-from tests.made_up import CLASSES, make_evidence, write_source
+from tests.made_up import CLASSES, make_verdict_rows, write_source, write_verdicts
 
 
 def make_run(folder: Path, *, multi: bool = False, per_class: int = 8) -> Run:
@@ -37,7 +26,7 @@ def make_run(folder: Path, *, multi: bool = False, per_class: int = 8) -> Run:
     run = Run.create(folder / "run", config.load(overrides=given))
     PLAN.do(run, "scan", "classes")
     training = setup.training_set(run)
-    evidence = make_evidence(training)
+    rows = make_verdict_rows(training)
     n = len(training.positions)
     rng = np.random.default_rng(0)
 
@@ -51,7 +40,7 @@ def make_run(folder: Path, *, multi: bool = False, per_class: int = 8) -> Run:
         write_table(here / ANCHORS.file, frame)
 
     def clean(here: Path) -> None:
-        _write(here, evidence)
+        write_verdicts(here, rows)
 
     for name, write in (("embed", embed), ("match", match), ("clean", clean)):
         fake_stage(run, name, write)
@@ -60,18 +49,8 @@ def make_run(folder: Path, *, multi: bool = False, per_class: int = 8) -> Run:
 
 def clean_anew(run: Run, seed: int = 1) -> None:
     """Other verdicts, as after an Apply."""
-    evidence = make_evidence(setup.training_set(run), seed)
-    fake_stage(run, "clean", lambda here: _write(here, evidence), again=seed)
-
-
-def _write(folder: Path, evidence: verdicts.Evidence) -> None:
-    write_array(folder / CLEANED_LABELS.file, evidence.corrected)
-    write_array(folder / FUSED_SCORES.file, keep({"fused": np.asarray(evidence.fused, dtype=np.float32)}))
-    if evidence.given.ndim == 2:
-        write_table(folder / SAMPLE_VERDICTS.file, verdicts.multi_label(evidence))
-        write_table(folder / VERDICTS.file, verdicts.pairs(evidence))
-    else:
-        write_table(folder / VERDICTS.file, verdicts.single_label(evidence))
+    rows = make_verdict_rows(setup.training_set(run), seed)
+    fake_stage(run, "clean", lambda here: write_verdicts(here, rows), again=seed)
 
 
 def entered(client: Any, link: str) -> str:

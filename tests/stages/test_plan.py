@@ -29,7 +29,6 @@ from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
 from capro.results import verdicts
 from capro.stages import PLAN, clean, run_all, training
-from capro.stages.clean import frame_of
 from capro.stages.evaluate import assess
 from capro.train import setup
 from capro.train.judgement import Judged
@@ -373,8 +372,8 @@ def test_unlabelled_samples_have_no_score_of_a_label(frozen, tmp_path):
     judged = Judged(np.full(27, 1), np.full(27, 2), kept)
     anchored = setup.anchored_of(run, training_set)
     job = Job(run, PLAN["clean"], "key", run.folder("clean"))
-    (block,) = clean._known(job, training_set, anchored, judged, None).blocks()
-    frame = frame_of(verdicts.single_label, block)
+    rows_of = clean._verdict_rows(job, training_set, anchored, judged, None)
+    frame = verdicts.single_label(rows_of(slice(0, 27)))
     assert frame["given_label"].isna().tolist() == [i == 3 for i in range(27)]
     assert frame["label_score"][3] == 0
     for column in ("prototype_similarity", "classifier_probability", "text_probability"):

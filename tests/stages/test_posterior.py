@@ -359,6 +359,6 @@ def test_what_is_kept_of_a_block_does_not_hold_its_posterior():
     q = np.random.default_rng(0).dirichlet(np.ones(classes + 1), n).astype(np.float32)
     block = keep({"posterior": q, "words": np.log(q), "picture": np.log(q)})
     part = block, np.arange(n), np.zeros(n, dtype=bool)
-    for array in clean._decide(part, several=False, count=classes, sure=0.5):
+    for array in vars(clean._decide(part, classes=classes, sure=0.5)).values():
         assert array.flags.c_contiguous
         assert len(array) == n

@@ -26,6 +26,12 @@ class Neighbourhood:
     duplicate_score: NDArray[np.float64]  # (n,), low: very like another
     duplicates: list[NDArray[np.int64]]  # rows of the near duplicates, ascending
 
+    def part(self, rows: slice) -> Neighbourhood:
+        """The same of some rows; duplicates keep their row numbers."""
+        return Neighbourhood(
+            self.outlier_score[rows], self.is_outlier[rows], self.duplicate_score[rows], self.duplicates[rows]
+        )
+
 
 def neighbourhood(near: Neighbors) -> Neighbourhood:
     """Outlier and near-duplicate scores from the nearest pictures, (n, k) by cosine.

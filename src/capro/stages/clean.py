@@ -40,7 +40,8 @@ from capro.pipeline.run import Run
 from capro.pipeline.shards import ALONE, write_rows
 from capro.pipeline.stage import Job
 from capro.results import verdicts
-from capro.results.neighbourhood import NEIGHBORS, Neighbourhood, neighbourhood, text_lenders
+from capro.results.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
+from capro.results.verdicts import VerdictRows
 from capro.review.decisions import Fixed
 from capro.stages.decided import decided_of, with_decisions
 from capro.stages.graph import SharedSearch, search_options
@@ -50,95 +51,6 @@ from capro.stages.training import Parts, judge_of, parts_of
 from capro.train.batches import forward_plain
 from capro.train.judgement import Judge, Judged, judge_all
 from capro.train.setup import TrainingSet, anchored_of, load_net
-
-Block = tuple[dict[str, Any], Entries]  # fields of `verdicts.Evidence` but its scores, which are kept ones
-
-
-@dataclass(frozen=True)
-class Known:
-    """What verdicts are written from, by training row; scores are made whole block by block."""
-
-    training: TrainingSet
-    ids: NDArray[np.object_]
-    anchored: NDArray[np.bool_]
-    judged: Judged
-    distances: pd.DataFrame  # sorted by row
-    pictures: Neighbourhood
-    lenders: list[NDArray[np.int64]]
-    has_text: NDArray[np.bool_]
-    chosen_by: NDArray[np.object_]
-    gamma: float
-    person: NDArray[np.bool_] | None
-
-    def blocks(self) -> Iterator[Block]:
-        """Of all training rows, in order."""
-        return map(self._block, row_blocks(len(self.ids), len(self.training.classes)))
-
-    def _block(self, rows: slice) -> Block:
-        judged, near = self.judged, self.pictures
-        begin, end = np.searchsorted(self.distances["row"].to_numpy(), [rows.start, rows.stop])
-        named, (duplicates, lenders) = _renumbered(near.duplicates[rows], self.lenders[rows])
-        found = {
-            "ids": self.ids[rows],
-            "classes": self.training.classes,
-            "given": self.training.labels[rows].cpu().numpy(),
-            "corrected": judged.labels[rows],
-            "decisions": judged.decisions[rows],
-            "anchored": self.anchored[rows],
-            "none": None if judged.none is None else judged.none[rows],
-            "ask": None if judged.ask is None else judged.ask[rows],
-            "text_distance": self.distances.iloc[begin:end][["id", "class", "distance"]],
-            "pictures": Neighbourhood(
-                near.outlier_score[rows], near.is_outlier[rows], near.duplicate_score[rows], duplicates
-            ),
-            "lenders": lenders,
-            "has_text": self.has_text[rows],
-            "chosen_by": self.chosen_by[rows],
-            "gamma": self.gamma,
-            "person": None if self.person is None else self.person[rows],
-            "everybody": (self.ids[named], judged.labels[named]),
-        }
-        return found, judged.scores[rows]
-
-
-def frame_of(make: Callable[[verdicts.Evidence], pd.DataFrame], block: Block) -> pd.DataFrame:
-    """Verdicts of a block of rows, whose scores are made whole here."""
-    found, kept = block
-    names, count = kept.dtype.names or (), len(found["classes"])
-
-    def scores(name: str) -> NDArray[np.float32]:
-        if name not in names:  # no prototypes with method plus
-            return np.full((len(kept), count), np.nan, np.float32)
-        return KeptScores(kept, name, count)[:]
-
-    return make(
-        verdicts.Evidence(
-            fused=scores("fused"),
-            classifier=scores("classifier"),
-            similarity=scores("similarity"),
-            text=scores("text") if "text" in names else None,
-            **found,
-        )
-    )
-
-
-Lists = list[NDArray[np.int64]]
-
-
-def _renumbered(*lists: Lists) -> tuple[NDArray[np.int64], list[Lists]]:
-    """The rows that lists name, ascending, and the lists with places in it: a block needs no other rows.
-
-    >>> rows, (first, second) = _renumbered([np.array([7, 3])], [np.array([9])])
-    >>> rows.tolist(), first[0].tolist(), second[0].tolist()
-    ([3, 7, 9], [1, 0], [2])
-    """
-    flat = [np.concatenate([np.zeros(0, np.int64), *each]) for each in lists]
-    named = np.unique(np.concatenate(flat))
-    places = [
-        np.split(np.searchsorted(named, rows), np.cumsum([len(row) for row in each])[:-1])
-        for rows, each in zip(flat, lists, strict=True)
-    ]
-    return named, places
 
 
 @dataclass(frozen=True)
@@ -171,9 +83,7 @@ class _Rule(Portable):
 def _by_rule(job: Job, rule: _Rule) -> Judged:
     """What the paper's rule makes of every training row."""
     n = len(rule.parts.training.positions)
-    blocks = row_blocks(n, len(rule.parts.training.classes))
-    found = job.engine.map(rule, blocks, gpu=True)
-    return Judged(*_filled(n, ((each.labels, each.decisions, each.scores) for each in found)))
+    return _joined(n, job.engine.map(rule, row_blocks(n, len(rule.parts.training.classes)), gpu=True))
 
 
 @torch.no_grad()
@@ -192,7 +102,6 @@ def _by_posterior(job: Job, parts: Parts, anchored: Tensor) -> Judged:
 
 def _judged(job: Job, training: TrainingSet, anchored: Tensor, blocks: Iterable[Entries]) -> Judged:
     """Labels and decisions from kept posteriors, block by block."""
-    several, count = training.multi_label, len(training.classes)
     labels, anchors = training.labels.cpu().numpy(), anchored.cpu().numpy()
 
     def parts() -> Iterator[_Part]:
@@ -202,51 +111,54 @@ def _judged(job: Job, training: TrainingSet, anchored: Tensor, blocks: Iterable[
             yield np.asarray(block), labels[rows], anchors[rows]
             start = rows.stop
 
-    decide = partial(_decide, several=several, count=count, sure=job.settings.plus.ask_below)
-    new, decisions, kept, none, ask = _filled(len(labels), job.engine.map(decide, parts()))
-    return Judged(new, decisions, kept, None if several else none, ask)
+    decide = partial(_decide, classes=len(training.classes), sure=job.settings.plus.ask_below)
+    return _joined(len(labels), job.engine.map(decide, parts()))
 
 
-def _filled(n: int, blocks: Iterable[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
-    """Arrays of n rows from blocks of their rows.
+def _joined(n: int, blocks: Iterable[Judged]) -> Judged:
+    """The judgement of n rows from that of blocks of them.
 
-    They are made once and filled: blocks that are kept until the end would lie in memory between the large arrays of
-    later ones, and none of these could be given back.
+    Its arrays are made once and filled: blocks that are kept until the end would lie in memory between the large
+    arrays of later ones, and none of these could be given back.
     """
-    found: list[NDArray[Any]] = []
+    whole: dict[str, NDArray[Any]] = {}
     start = 0
     for block in blocks:
-        found = found or [np.empty((n, *part.shape[1:]), part.dtype) for part in block]
-        for whole, part in zip(found, block, strict=True):
-            whole[start : start + len(part)] = part
-        start += len(block[0])
-    return found
+        for name, part in vars(block).items():
+            if part is not None:
+                array = whole.setdefault(name, np.empty((n, *part.shape[1:]), part.dtype))
+                array[start : start + len(part)] = part
+        start += len(block.labels)
+    return Judged(**whole)
 
 
-_Part = tuple[
-    Entries, NDArray[np.int64], NDArray[np.bool_]
-]  # posteriors, web labels and anchors of some rows
+# kept posteriors, web labels and anchors of some rows
+_Part = tuple[Entries, NDArray[np.int64], NDArray[np.bool_]]
 
 
-def _decide(part: _Part, *, several: bool, count: int, sure: float) -> tuple[NDArray[Any], ...]:
-    """Labels, decisions, scores, posteriors of none of these, and what to ask, of some rows."""
+def _decide(part: _Part, *, classes: int, sure: float) -> Judged:
+    """What follows from the posteriors of some rows."""
     block, given, anchored = part
-    y, states = torch.from_numpy(given), count if several else count + 1
+    y, kind = torch.from_numpy(given), kind_of(given)
     q, words, picture = (
-        torch.from_numpy(KeptScores(block, name, states, other)[:])
+        torch.from_numpy(KeptScores(block, name, kind.states(classes), other)[:])
         for name, other in (("posterior", 0.0), ("words", -np.inf), ("picture", -np.inf))
     )
-    if several:
+    none = None
+    if kind.multi_label:
         decided = plus.decide_pairs(q, y)
-        seen, read = picture.sigmoid(), words.sigmoid()
+        by_picture, by_words = picture.sigmoid(), words.sigmoid()
     else:
         decided = plus.decide(q, y, torch.from_numpy(anchored), sure=sure)
-        seen, read = picture.exp()[:, :count], words.exp()[:, :count]
-    scores = {"fused": q[:, :count], "classifier": seen, "text": read}
-    own = kind_of(given).membership(given, count)
-    kept = keep({name: each.numpy() for name, each in scores.items()}, own, multi_label=several)
-    none = np.zeros(0, np.float32) if several else q[:, count].clone().numpy()  # a view would keep all of q
-    return decided.labels.numpy(), decided.decisions.numpy(), kept, none, decided.ask.numpy()
+        by_picture, by_words = picture.exp()[:, :classes], words.exp()[:, :classes]
+        none = q[:, classes].clone().numpy()  # a view would keep all of q
+    scores = {"fused": q[:, :classes], "classifier": by_picture, "text": by_words}
+    kept = keep(
+        {name: each.numpy() for name, each in scores.items()},
+        kind.membership(given, classes),
+        multi_label=kind.multi_label,
+    )
+    return Judged(decided.labels.numpy(), decided.decisions.numpy(), kept, none, decided.ask.numpy())
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -264,36 +176,36 @@ def work(job: Job) -> dict[str, Any]:
         texts = KeptScores(judged.scores, "text", count)
         blocks = (texts[part] for part in row_blocks(len(judged.labels), count))
         write_rows(job.file(CLEANED_WORDS), (len(judged.labels), count), blocks)
-    counts = Counter[str]()
-
-    def counted(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for frame in frames:
-            counts.update(frame["decision"])
-            yield frame
-
     with job.bar("neighbours of pictures", None):
-        known = _known(job, training, anchored, judged, fixed)
-    with job.bar("verdicts", len(known.ids) * (2 if training.multi_label else 1)) as step:
+        rows_of = _verdict_rows(job, training, anchored, judged, fixed)
+    counts = Counter[str]()
+    n, classes = len(training.positions), len(training.classes)
+    with job.bar("verdicts", n * (2 if training.multi_label else 1)) as step:
 
-        def frames(make: Callable[[verdicts.Evidence], pd.DataFrame]) -> Iterator[pd.DataFrame]:
-            for rows, frame in zip(
-                row_blocks(len(known.ids), len(training.classes)),
-                job.engine.map(partial(frame_of, make), known.blocks()),
-                strict=True,
-            ):
-                yield frame
+        def tables(make: Callable[[VerdictRows], pd.DataFrame]) -> Iterator[pd.DataFrame]:
+            made = job.engine.map(make, map(rows_of, row_blocks(n, classes)))
+            for rows, table in zip(row_blocks(n, classes), made, strict=True):
+                yield table
                 step(rows.stop - rows.start)
 
+        def counted(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+            for frame in frames:
+                counts.update(frame["decision"])
+                yield frame
+
         if training.multi_label:  # labels as lists, beside the (sample, class) table
-            write_verdicts(job.file(SAMPLE_VERDICTS), frames(verdicts.multi_label), verdicts.TYPES)
-            write_verdicts(job.file(VERDICTS), counted(frames(verdicts.pairs)), verdicts.TYPES)
+            write_verdicts(job.file(SAMPLE_VERDICTS), tables(verdicts.multi_label), verdicts.TYPES)
+            write_verdicts(job.file(VERDICTS), counted(tables(verdicts.pairs)), verdicts.TYPES)
         else:
             job.remove(SAMPLE_VERDICTS)
-            write_verdicts(job.file(VERDICTS), counted(frames(verdicts.single_label)), verdicts.TYPES)
+            write_verdicts(job.file(VERDICTS), counted(tables(verdicts.single_label)), verdicts.TYPES)
     return dict(counts.most_common())
 
 
-def _known(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fixed: Fixed | None) -> Known:
+def _verdict_rows(
+    job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fixed: Fixed | None
+) -> Callable[[slice], VerdictRows]:
+    """From some training rows to what their verdicts are written from; a block holds nothing of other rows."""
     texts = job.read(TEXTS)
     has_text = np.concatenate([texts[part].any(axis=1) for part in row_blocks(len(texts))])
     anchors = job.read(ANCHORS)
@@ -303,19 +215,53 @@ def _known(job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fi
         options = search_options(job, scratch)
         if job.engine.remote:
             options["through"] = SharedSearch(ALONE, search, job.key, job.engine, options["budget"])
-        near = nearest(job.read(VISUAL), NEIGHBORS, **options)
-    ids, distances = np.array(training.row_ids, dtype=object), job.read(DISTANCES)
-    distances["row"] = pd.Index(ids).get_indexer(distances["id"])
-    return Known(
-        training=training,
-        ids=ids,
-        anchored=anchored.cpu().numpy(),
-        judged=judged,
-        distances=distances.sort_values("row", kind="stable", ignore_index=True),
-        pictures=neighbourhood(near),
-        lenders=text_lenders(job.run.find(ADJACENCY), has_text),
-        has_text=has_text,
-        chosen_by=chosen_by,
-        gamma=job.settings.train.gamma,
-        person=None if fixed is None else fixed.pairs if training.multi_label else fixed.rows,
+        pictures = neighbourhood(nearest(job.read(VISUAL), NEIGHBORS, **options))
+    lenders = text_lenders(job.run.find(ADJACENCY), has_text)
+    ids, given = np.array(training.row_ids, dtype=object), training.labels.cpu().numpy()
+    distances = _text_distances(job.read(DISTANCES), ids, training.classes, given)
+    person = None if fixed is None else fixed.pairs if training.multi_label else fixed.rows
+
+    def agreeing(row: int) -> int:
+        return int((judged.labels[lenders[row]] == judged.labels[row]).sum())
+
+    def block(rows: slice) -> VerdictRows:
+        numbers = range(rows.start, rows.stop)
+        return VerdictRows(
+            ids=ids[rows],
+            classes=training.classes,
+            given=given[rows],
+            corrected=judged.labels[rows],
+            decisions=judged.decisions[rows],
+            anchored=anchored[rows].cpu().numpy(),
+            scores=judged.scores[rows],
+            text_distance=distances[rows],
+            pictures=pictures.part(rows),
+            duplicates=[ids[pictures.duplicates[row]].tolist() for row in numbers],
+            lenders=[ids[lenders[row]].tolist() for row in numbers],
+            agreeing=np.array([] if training.multi_label else [agreeing(row) for row in numbers], np.int64),
+            has_text=has_text[rows],
+            chosen_by=chosen_by[rows],
+            gamma=job.settings.train.gamma,
+            none=None if judged.none is None else judged.none[rows],
+            ask=None if judged.ask is None else judged.ask[rows],
+            person=None if person is None else person[rows],
+        )
+
+    return block
+
+
+def _text_distances(
+    table: pd.DataFrame, ids: NDArray[np.object_], classes: list[str], given: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Distance of each sample's text to its web labels in their shape, from the table of `match`; else nan."""
+    distances = np.full(given.shape, np.nan)
+    row, label = (
+        pd.Index(ids).get_indexer(pd.Index(table["id"])),
+        pd.Index(classes).get_indexer(pd.Index(table["class"])),
     )
+    if kind_of(given).multi_label:
+        distances[row, label] = table["distance"]
+    else:
+        own = label == given[row]
+        distances[row[own]] = table["distance"].to_numpy()[own]
+    return distances
