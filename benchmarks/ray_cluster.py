@@ -25,7 +25,7 @@ from typing import Any
 
 from capro import config
 from capro.export.dataset import export_data
-from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.engine import THIS_PROCESS, Engine
 from capro.pipeline.ray_engine import connected
 from capro.pipeline.run import Run
 from capro.stages import PLAN, run_all
@@ -141,7 +141,7 @@ def main() -> None:
             place_of = folder / way.replace(" ", "-")
             shutil.rmtree(place_of, ignore_errors=True)
             if not workers:
-                found[way] = timed_run(place_of, overrides, LOCAL)
+                found[way] = timed_run(place_of, overrides, THIS_PROCESS)
                 continue
             with cluster(workers) as (nodes_of, nodes, engine):
                 killer = Killer(nodes_of, nodes, place_of / "run") if workers == 3 else None

@@ -21,7 +21,6 @@ from capro import config, stages
 from capro.cli import app, main, program
 from capro.data.manifest import manifest_of
 from capro.errors import DataError, RankError
-from capro.pipeline import processes
 from capro.pipeline.run import Run
 from capro.stages import PLAN
 from tests.data.corpus import png
@@ -160,7 +159,7 @@ def main_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def leave(code: int) -> NoReturn:
         raise Left(code)
 
-    monkeypatch.setattr(processes, "leave", leave)  # which would end the tests
+    monkeypatch.setattr("capro.cli.program.leave", leave)  # which would end the tests
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)

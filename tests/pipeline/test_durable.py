@@ -42,7 +42,7 @@ def _scan(job: Job) -> dict[str, str]:
 
 def _embed(job: Job) -> None:
     shards = planned(job.folder / "parts", 6, key="k", size=2)
-    sharded(shards, lambda begin, end: np.full((end - begin, 3), begin, np.float32))
+    sharded(shards, lambda begin, end, _: np.full((end - begin, 3), begin, np.float32))
     write_rows(job.file(NUMBERS), (6, 3), shards.blocks())
     shards.drop()
     shards.folder.parent.rmdir()

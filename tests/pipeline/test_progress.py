@@ -13,7 +13,7 @@ import pytest
 
 from capro.cli.live_view import LiveView
 from capro.cli.program import live
-from capro.pipeline import processes, progress
+from capro.pipeline import progress, ranks
 from capro.pipeline.progress import Figures, Lines
 
 
@@ -28,7 +28,7 @@ def test_lines_where_nothing_can_be_redrawn(monkeypatch: pytest.MonkeyPatch, kin
     monkeypatch.setenv("TERM", kind)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert isinstance(live("capro run"), LiveView if there else Lines)
-    monkeypatch.setattr(processes, "rank", lambda: 1)
+    monkeypatch.setattr(ranks, "process_rank", lambda: 1)
     assert isinstance(live("capro run"), Lines)
     monkeypatch.undo()
     assert isinstance(live("capro run"), Lines)  # pytest's stderr is no terminal
@@ -74,7 +74,7 @@ def test_a_pipe_gets_no_time_left_without_a_total(
             step(3)
     assert said == ["ranking senses: 3", "ranking senses: 6, 0.075/s"]
     monkeypatch.setattr(progress, "INTERVAL", 1e-3)
-    monkeypatch.setattr(processes, "rank", lambda: 1)
+    monkeypatch.setattr(ranks, "process_rank", lambda: 1)
     with progress.terminal("ranking senses", 6) as step:
         time.sleep(5e-3)
         step(3)

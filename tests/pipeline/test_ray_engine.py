@@ -26,7 +26,7 @@ from capro.data.manifest import Row, Source
 from capro.errors import DataError, RunError
 from capro.export.dataset import export_data
 from capro.pipeline import ray_engine, shards
-from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.engine import THIS_PROCESS, Engine
 from capro.pipeline.ray_engine import RayEngine, connected
 from capro.pipeline.run import Run
 from capro.pipeline.shards import planned, sharded
@@ -89,7 +89,7 @@ def name_of(work: Any) -> str:
 
 
 @dataclass
-class Noting:
+class Noting(Engine):
     """An engine that notes what it was given."""
 
     engine: Engine
@@ -106,7 +106,7 @@ class Noting:
 
 
 @dataclass
-class Killing:
+class Killing(Engine):
     """An engine whose second node is killed while it works for some stages, each time in the middle of a task."""
 
     engine: RayEngine
@@ -203,7 +203,7 @@ def test_posterior_and_export_have_the_bytes_of_one_process(
 ) -> None:
     monkeypatch.setattr(posterior, "_part", lambda *_: np.arange(0, 48, 2))  # the others are judged in tasks
     runs, noting = dict[str, Run](), Noting(engine)
-    for name, worker in (("alone", LOCAL), ("ray", noting)):
+    for name, worker in (("alone", THIS_PROCESS), ("ray", noting)):
         runs[name] = tiny.copied(alone, tmp_path / name, "method=plus")
         PLAN.on(worker).do(runs[name], "embed", "match", "posterior", "clean")
         for to in ("webdataset", "hf", "folder"):
@@ -259,7 +259,7 @@ def test_another_version_on_a_node_is_refused(engine: RayEngine, monkeypatch: py
 
 
 @dataclass
-class Elsewhere:
+class Elsewhere(Engine):
     """An engine whose nodes do not see a folder: it is gone when they begin."""
 
     engine: Engine

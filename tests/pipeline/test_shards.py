@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from capro.errors import RunError
 from capro.pipeline import shards as module
+from capro.pipeline.progress import Step
 from capro.pipeline.shards import chosen_rows, planned, sharded, wait_until, write_rows
-from tests.teams import teams
+from tests.thread_ranks import led_by_threads
 
 
 @given(
@@ -26,7 +28,8 @@ def test_shards_survive_a_kill(
     whole = np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32)
     computed: list[int] = []
 
-    def compute(begin: int, end: int) -> np.ndarray:
+    def compute(begin: int, end: int, step: Step) -> np.ndarray:
+        step(end - begin)
         if begin >= fail_at and not computed.count(-1):
             computed.append(-1)
             raise KeyboardInterrupt
@@ -34,15 +37,11 @@ def test_shards_survive_a_kill(
         return whole[begin:end]
 
     wanted = planned(folder, count, key="k", size=size)
-    team = teams(ranks)
-    for _ in range(2):
-        try:
-            for rank in team:
-                sharded(wanted, compute, team=rank)
-            break
-        except KeyboardInterrupt:
-            continue
-    assert sum(wanted.rows(rank) for rank in team) == count
+    with suppress(KeyboardInterrupt):
+        sharded(wanted, compute)
+    counted: list[int] = []
+    led_by_threads(ranks, lambda engine: sharded(wanted, compute, engine=engine, progress=counted.append))
+    assert sum(counted) == count
     assert sorted(row for row in computed if row >= 0) == list(range(count))
     target = folder / "whole.npy"
     write_rows(target, whole.shape, wanted.blocks())
@@ -51,7 +50,7 @@ def test_shards_survive_a_kill(
     if count:
         np.testing.assert_array_equal(wanted.whole(), whole)
     other = planned(folder, count, key="other", size=size)
-    sharded(other, lambda begin, end: whole[begin:end])
+    sharded(other, lambda begin, end, _: whole[begin:end])
     assert [path.name for path in folder.glob("shards-*")] == [f"shards-other-{size}"]
     other.drop()
     assert not list(folder.glob("shards-*"))
@@ -59,8 +58,8 @@ def test_shards_survive_a_kill(
 
 def test_shards_of_another_size_are_not_taken(tmp_path: Path) -> None:
     whole = np.arange(12, dtype=np.float32).reshape(6, 2)
-    sharded(planned(tmp_path, 6, key="k", size=4), lambda begin, end: whole[begin:end])
-    again = sharded(planned(tmp_path, 6, key="k", size=3), lambda begin, end: whole[begin:end])
+    sharded(planned(tmp_path, 6, key="k", size=4), lambda begin, end, _: whole[begin:end])
+    again = sharded(planned(tmp_path, 6, key="k", size=3), lambda begin, end, _: whole[begin:end])
     np.testing.assert_array_equal(again.whole(), whole)
 
 
@@ -87,7 +86,7 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(tmp_path.iterdir())
     wanted = planned(tmp_path, 4, key="k", size=2)
     with pytest.raises(RunError, match="got 3 rows, expected 2"):
-        sharded(wanted, lambda _begin, _end: np.zeros((3, 1)))
+        sharded(wanted, lambda _begin, _end, _step: np.zeros((3, 1)))
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     with pytest.raises(RunError, match="this one does not see it") as caught:
         wanted.whole()

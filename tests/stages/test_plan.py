@@ -441,14 +441,14 @@ def test_a_missing_tracker_is_an_error_before_any_work(data, tmp_path, tracker, 
 
 
 def test_launch_is_read_from_the_environment(monkeypatch, tmp_path, data):
-    from capro.pipeline import processes
+    from capro.pipeline.ranks import is_main_process, process_count, process_rank
 
-    assert (processes.count(), processes.rank(), processes.is_main()) == (1, 0, True)
+    assert (process_count(), process_rank(), is_main_process()) == (1, 0, True)
     monkeypatch.setenv("RANK", "1")  # a cluster's own variable, no launcher's
-    assert processes.is_main()
+    assert is_main_process()
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert (processes.count(), processes.rank(), processes.is_main()) == (2, 1, False)
+    assert (process_count(), process_rank(), is_main_process()) == (2, 1, False)
     run = Run.create(tmp_path / "run", tiny.settings(data))
     run.with_settings(config.update(run.settings, ["seed=5"]))
     run.event("hello")

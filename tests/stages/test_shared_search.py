@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -14,23 +12,18 @@ from capro.graph.ondisk import Budget
 from capro.stages import graph
 from capro.stages.graph import SharedSearch
 from tests.graph.test_neighbors import clustered
-from tests.teams import teams
+from tests.thread_ranks import led_by_threads
 
 
-def in_ranks(x, k, team: int, folder, *, memory: int | None, **options):
-    """`nearest` on the main of several ranks, which are threads here; the others assist."""
-    ranks = teams(team)
+def in_ranks(x, k, count: int, folder, *, memory: int | None, **options):
+    """`nearest` on the main of several ranks, which are threads here; the others search blocks."""
 
-    def work(rank):
+    def work(engine):
         budget = None if memory is None else Budget(memory, folder / "scratch")
-        shared = SharedSearch(rank, folder / "search", "key", budget=budget)
-        if rank.index:
-            shared.assist()
-            return None
+        shared = SharedSearch(folder / "search", "key", engine, budget)
         return nearest(x, k, budget=budget, through=shared, **options)
 
-    with ThreadPoolExecutor(team) as pool:
-        return next(iter(pool.map(work, ranks)))
+    return led_by_threads(count, work)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +48,9 @@ def test_ranks_share_the_queries(tmp_path, monkeypatch, memory, options):
     x[60] = 0
     kept = None if memory is None else Budget(memory, tmp_path / "one")
     one = nearest(x, 6, budget=kept, **options)
-    for team in (1, 2, 3):
-        folder = tmp_path / str(team)
-        found = in_ranks(x, 6, team, folder, memory=memory, **options)
+    for count in (1, 2, 3):
+        folder = tmp_path / str(count)
+        found = in_ranks(x, 6, count, folder, memory=memory, **options)
         np.testing.assert_array_equal(found.index, one.index)
         np.testing.assert_array_equal(found.similarity, one.similarity)
         assert found.recall == one.recall

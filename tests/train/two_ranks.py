@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 
 from capro.config import Settings
 from capro.errors import CaproError
-from capro.pipeline import processes
-from capro.pipeline.ranks import Ranks, ranks_of
+from capro.pipeline.ranks import Ranks, leave, ranks_of
 from capro.train.checkpoints import Checkpoints
 from tests.train.toys import Toy
 
@@ -51,7 +50,7 @@ def main(folder: Path) -> None:
     except CaproError as error:
         told["error"] = str(error)
     (folder / f"told{ranks.index}.json").write_text(json.dumps(told))
-    ranks.meet()
+    ranks.exchange()
 
 
 def resume(folder: Path, ranks: Ranks) -> None:
@@ -70,11 +69,11 @@ def resume(folder: Path, ranks: Ranks) -> None:
     try:
         toy.trained(ranks, checkpoints=store, checkpoint_minutes=minutes, log=log)
     except InterruptedError:
-        ranks.meet()
+        ranks.exchange()
         found = toy.trained(ranks, checkpoints=store, checkpoint_minutes=minutes)
         write(folder / f"resumed{ranks.index}.safetensors", found)
 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    processes.leave(0)
+    leave(0)

@@ -19,8 +19,8 @@ import typer
 from typer.core import TyperGroup
 
 from capro.errors import CaproError, RankError
-from capro.pipeline import processes
 from capro.pipeline.files import explained
+from capro.pipeline.ranks import is_main_process, leave, process_count, process_rank
 
 if TYPE_CHECKING:
     from capro.pipeline.progress import Watch
@@ -67,17 +67,17 @@ def main() -> NoReturn:
     try:
         _main()
     except SystemExit as end:
-        if processes.count() > 1:
-            processes.leave(end.code if isinstance(end.code, int) else 0)
+        if process_count() > 1:
+            leave(end.code if isinstance(end.code, int) else 0)
         raise
 
 
 def _main() -> NoReturn:
     for name, value in {**QUIET, **POLITE}.items():
         os.environ.setdefault(name, value)
-    if not processes.is_main():
+    if not is_main_process():
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - of several ranks one prints results
-    if processes.count() > 1:
+    if process_count() > 1:
         signal.signal(signal.SIGTERM, _terminated)
     try:
         code = app(standalone_mode=False, prog_name="capro")  # also as `python -m capro`
@@ -116,11 +116,11 @@ def _terminated(*_: Any) -> NoReturn:
 
 def fail(message: str, hint: str = "", *, code: int = 2) -> NoReturn:
     """Print an error and leave."""
-    who = "" if processes.is_main() else f"rank {processes.rank()}: "
+    who = "" if is_main_process() else f"rank {process_rank()}: "
     print(f"error: {who}{message}", file=sys.stderr)
     if hint:
         print(f"hint: {hint}", file=sys.stderr)
-    if processes.count() > 1:
+    if process_count() > 1:
         sys.stderr.flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # on the way out: nothing more to say
     raise SystemExit(code)
@@ -150,7 +150,7 @@ def usage(error: Any) -> NoReturn:
 
 def note(text: str) -> None:
     """A line for the reader, on stderr; of several ranks the main one writes it."""
-    if processes.is_main():
+    if is_main_process():
         print(text, file=sys.stderr)
 
 
@@ -173,7 +173,7 @@ def live(title: str) -> Watch:
     """Progress of a run of many stages: the live view on a terminal, else plain lines."""
     from capro.cli import live_view
 
-    return live_view.LiveView(title) if processes.is_main() and live_view.possible() else plain_lines()
+    return live_view.LiveView(title) if is_main_process() and live_view.possible() else plain_lines()
 
 
 def show_version(value: bool) -> None:

@@ -33,8 +33,8 @@ from capro.cli.options import (
 from capro.cli.program import app, config_app, fail, note, plain_lines, print_result
 from capro.data.readers import WRITERS
 from capro.errors import ConfigError
-from capro.pipeline import processes
-from capro.pipeline.engine import Engine, check_engine, engine_of
+from capro.pipeline.engine import Engine, check_engine, engine_of, lead
+from capro.pipeline.ranks import process_count, ranks_of
 from capro.stages import PLAN
 from capro.stores import ObjectPath, local_path, place
 from capro.wording import many
@@ -153,11 +153,10 @@ def export(
                 progress=step, engine=workers, license=license,
             )  # fmt: skip
 
-    if processes.count() > 1:
-        from capro.pipeline.rank_engine import led
-        from capro.pipeline.ranks import ranks_of
-
-        found = led(ranks_of(opened.settings), write)
+    if process_count() > 1:
+        ranks = ranks_of(opened.settings)
+        with ranks.together():
+            found = lead(ranks, write)
         if found is None:
             return  # the main rank says what came of it
     else:

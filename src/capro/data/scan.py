@@ -28,7 +28,7 @@ from capro.data.summary import summarise
 from capro.errors import CaproError, DataError, described
 from capro.files import NotAFileError
 from capro.pipeline.artefacts import MANIFEST, QUARANTINE, SUMMARY, atomic_path, write_json
-from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.engine import THIS_PROCESS, Engine
 from capro.pipeline.shards import see_folder
 from capro.stores import is_address
 
@@ -46,7 +46,7 @@ def scan_sources(
     join_labels: bool = False,
     classes: Collection[str] = (),
     progress: Callable[[int], None] = lambda _: None,
-    engine: Engine = LOCAL,
+    engine: Engine = THIS_PROCESS,
 ) -> dict[str, Any]:
     """Read every row, check every image, write manifest, quarantine and summary.
 

@@ -34,7 +34,7 @@ from capro.pipeline.artefacts import (
     write_json,
 )
 from capro.pipeline.artefacts import VERDICT_FORMAT as VERDICT_TABLE
-from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.engine import THIS_PROCESS, Engine
 from capro.pipeline.run import Run
 from capro.stores import Place, is_address
 from capro.wording import many
@@ -53,7 +53,7 @@ def export_data(
     formulas: str = "escape",
     license: str | None = None,
     progress: Progress = lambda _: None,
-    engine: Engine = LOCAL,
+    engine: Engine = THIS_PROCESS,
 ) -> dict[str, Any]:
     """Write the cleaned training set of a run.
 

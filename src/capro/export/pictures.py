@@ -27,7 +27,7 @@ from capro.data.readers.writing import SHARD_SIZE, OutputShard, Writer
 from capro.errors import CaproError, ConfigError, DataError
 from capro.export.folders import safe_name, safe_names
 from capro.pipeline.checksums import sha256_of
-from capro.pipeline.engine import LOCAL, Engine, Portable
+from capro.pipeline.engine import THIS_PROCESS, Engine, Portable
 from capro.pipeline.files import writing
 from capro.pipeline.shards import see_folder
 from capro.stores import is_address
@@ -69,7 +69,7 @@ class ExportedPictures(Portable):
     formulas: str
     names: list[str] = field(default_factory=list)
     progress: Progress = field(default=lambda _: None, compare=False)
-    engine: Engine = field(default=LOCAL, compare=False)
+    engine: Engine = field(default=THIS_PROCESS, compare=False)
 
     def __post_init__(self) -> None:
         self._store = ImageStore(self.manifest)
@@ -204,7 +204,7 @@ class ExportedPictures(Portable):
             manifest=manifest,
             table=table.assign(position=range(len(table))),
             names=self.names[rows],
-            engine=LOCAL,
+            engine=THIS_PROCESS,
         )
 
     @cached_property

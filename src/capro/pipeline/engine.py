@@ -1,9 +1,7 @@
-"""Engines: who does work that is split into parts: this process, tasks on a cluster, or launched ranks.
+"""Engines do work that is split into parts: in this process, in launched ranks, or as tasks of a cluster.
 
-Tasks are `capro.pipeline.ray_engine`, ranks `capro.pipeline.rank_engine`.
-
-The parts and their values are the same for every engine. Which engine works is no setting: it is in no
-fingerprint, and a run may go on under another one.
+Tasks are in `capro.pipeline.ray_engine`, the only module that imports Ray. Parts and results are the same for
+every engine. The engine is not a setting: it is in no fingerprint, and a run may continue under another one.
 """
 
 from __future__ import annotations
@@ -12,61 +10,47 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any, Protocol, TypeVar
+from itertools import islice
+from typing import Any, TypeVar
 
 from capro.errors import ConfigError, did_you_mean
-from capro.pipeline import processes
+from capro.pipeline.ranks import Ranks, process_count
 
 T = TypeVar("T")
 R = TypeVar("R")
 ENGINES = ("process", "ray")
 
 
-class Engine(Protocol):
-    """Does work that is split into parts.
+class Engine:
+    """This process, one part at a time; other engines derive from it.
 
     Attributes:
-        remote: Whether other processes do it. What they get must be picklable, and they see the files of the run.
-        threads: How many threads a process may use for an item.
+        remote: Whether other processes work, too. What they get must be picklable, and they see the files of the run.
     """
-
-    @property
-    def remote(self) -> bool: ...
-
-    @property
-    def threads(self) -> int: ...
-
-    def map(self, work: Callable[[T], R], items: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
-        """What the work makes of each item, in order; items are taken as they are needed.
-
-        Args:
-            work: Is sent once; the same object does many items.
-            items: Small ones: each is sent with its task.
-            gpu: Whether the work runs on a GPU where there is one.
-        """
-        ...
-
-
-class LocalEngine:
-    """This process, one item at a time."""
 
     remote = False
 
     @property
     def threads(self) -> int:
-        """All cores."""
+        """How many threads a process may use for a part."""
         return os.cpu_count() or 1
 
-    def map(self, work: Callable[[T], R], items: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
-        """As `Engine.map`."""
+    def map(self, work: Callable[[T], R], parts: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
+        """The results of the work for each part, in order; parts are taken as they are needed.
+
+        Args:
+            work: Is sent once; the same object does many parts.
+            parts: Small: each is sent to the process that does it. Large results go to files.
+            gpu: Whether the work runs on a GPU where there is one.
+        """
         del gpu  # the work finds the device itself
-        return map(work, items)
+        return map(work, parts)
 
 
-LOCAL = LocalEngine()
+THIS_PROCESS = Engine()
 
 
 class Portable:
@@ -88,8 +72,73 @@ def _received(sent: bytes) -> Any:
     return kind(**values)
 
 
+# --- launched ranks -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RankEngine(Engine):
+    """All launched ranks; the main one has this engine, while the others `serve`.
+
+    Parts are done in rounds, one part a rank. Ranks exchange by `Ranks.exchange` alone, so that one that fails
+    reports it to the others and all of them stop.
+
+    Attributes:
+        ranks: The launched processes.
+    """
+
+    ranks: Ranks
+    remote = True
+
+    @property
+    def threads(self) -> int:
+        """A rank's share of this machine's cores."""
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", self.ranks.count))
+        return max(1, (os.cpu_count() or 1) // local)
+
+    def map(self, work: Callable[[T], R], parts: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
+        """As `Engine.map`; must be read to its end, since the other ranks wait for it."""
+        del gpu  # each rank has its own device
+        waiting = iter(parts)
+
+        def send(new_work: Any) -> list[T]:
+            batch = list(islice(waiting, self.ranks.count))
+            if batch:  # the others begin, while this rank still uses the results of the last round
+                self.ranks.exchange((new_work, batch[1:]))
+            return batch
+
+        batch = send(work)
+        while batch:
+            results = self.ranks.exchange([work(batch[0])])
+            size, batch = len(batch), send(None)
+            yield from (each[0] for each in results[:size])
+
+
+def serve(ranks: Ranks) -> None:
+    """Do this rank's parts of every `RankEngine.map` of the main one, until it sends None."""
+    work: Callable[[Any], Any] | None = None
+    while (sent := ranks.exchange()[0]) is not None:
+        new_work, batch = sent
+        work = new_work or work
+        assert work is not None, "the first parts come with the work"
+        own = batch[ranks.index - 1 : ranks.index]
+        ranks.exchange([work(part) for part in own])
+
+
+def lead(ranks: Ranks, work: Callable[[Engine], R]) -> R | None:
+    """Work that the main rank leads; None on the others, which do the parts that it gives its engine."""
+    if not ranks.main:
+        serve(ranks)
+        return None
+    result = work(RankEngine(ranks))
+    ranks.exchange()  # the others end
+    return result
+
+
+# --- from the command line ------------------------------------------------------------------------
+
+
 def check_engine(name: str, address: str | None) -> None:
-    """Refuse an engine that cannot be had, before anything is written.
+    """Refuse an engine that is not available, before anything is written.
 
     Args:
         name: One of `ENGINES`.
@@ -104,9 +153,9 @@ def check_engine(name: str, address: str | None) -> None:
         )
     if name != "ray":
         return
-    if processes.count() > 1:
+    if process_count() > 1:
         raise ConfigError(
-            f"--engine ray in one of {processes.count()} launched processes",
+            f"--engine ray in one of {process_count()} launched processes",
             hint="start one process without torchrun or accelerate: Ray starts the others",
         )
     if find_spec("ray") is None:
@@ -123,7 +172,7 @@ def engine_of(name: str, address: str | None) -> Iterator[Engine]:
     """
     check_engine(name, address)
     if name == "process":
-        yield LOCAL
+        yield THIS_PROCESS
         return
     from capro.pipeline.ray_engine import connected
 

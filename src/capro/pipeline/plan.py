@@ -12,11 +12,11 @@ from typing import Any, Literal
 from capro import config
 from capro.config import Settings
 from capro.errors import CaproError, ConfigError, RunError
-from capro.pipeline import processes
 from capro.pipeline.artefacts import FINISHED
 from capro.pipeline.checksums import fingerprint
-from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.engine import THIS_PROCESS, Engine
 from capro.pipeline.progress import SILENT, Watch
+from capro.pipeline.ranks import is_main_process, process_count
 from capro.pipeline.run import Run, is_run
 from capro.pipeline.stage import Stage, perform
 
@@ -178,7 +178,7 @@ class Plan:
         engine: Who does the stages' work that is split into parts.
     """
 
-    def __init__(self, stages: Iterable[Stage], engine: Engine = LOCAL) -> None:
+    def __init__(self, stages: Iterable[Stage], engine: Engine = THIS_PROCESS) -> None:
         self._stages = {stage.name: stage for stage in stages}
         self.names = [*self._stages]
         self._engine = engine
@@ -229,7 +229,7 @@ class Plan:
         """
         ready = set(ready)
         # of several ranks each stage takes the lock where all hear of a failure
-        with run.alone() if processes.count() == 1 else nullcontext():
+        with run.alone() if process_count() == 1 else nullcontext():
             self._refuse_unused(run, names)
             self._check(run, self[names[0]], ready)
             if not any(run.finished(name) for name in self.names):
@@ -363,7 +363,7 @@ class Plan:
 
     def _say_redone(self, run: Run, names: Sequence[str], watch: Watch) -> None:
         """Name the finished stages that are about to be replaced, and why."""
-        if not processes.is_main():
+        if not is_main_process():
             return
         before = self._before(run, names)  # no stage that is not needed is imported
         for each in outlook([self[name] for name in self.names if name in before], run):
@@ -389,7 +389,7 @@ class Plan:
 
     def keep_settings(self, run: Run, ready: Iterable[str] = ()) -> None:
         """Write the changed settings that decide a stage done just now, or no finished stage at all."""
-        if not processes.is_main():
+        if not is_main_process():
             return
         with run.alone():
             stored = run.stored()

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from capro.pipeline import processes
+from capro.pipeline.ranks import is_main_process
 
 Step = Callable[..., None]  # step(advance, figures=Figures(...))
 Bar = Callable[[str, int | None], AbstractContextManager[Step]]
@@ -141,7 +141,7 @@ def terminal(label: str, total: int | None) -> Iterator[Step]:
 
     Of several ranks the main one shows it.
     """
-    if not processes.is_main():
+    if not is_main_process():
         with silent(label, total) as step:
             yield step
         return

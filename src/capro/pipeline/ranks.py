@@ -1,24 +1,57 @@
-"""Several ranks as one: gathering rows and averaging gradients through accelerate.
+"""Launched ranks (`torchrun`, `accelerate launch`): who this process is, and what ranks exchange by accelerate.
 
-With one rank every function is the identity. Gradients are averaged by one flat all-reduce after
+With one rank every method of `Ranks` is the identity. Gradients are averaged by one flat all-reduce after
 the backward pass instead of a DDP wrapper: heads that a setting switches off, an encoder that is
 frozen for some epochs and mix-up's second forward need no special case that way.
+
+Torch is imported where it is needed: every command asks here whether it may print.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from capro.config import Settings
 from capro.errors import CaproError, ConfigError, RankError, RunError, first_line
-from capro.pipeline import processes
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
+def process_count() -> int:
+    """Number of processes that the launcher has started together."""
+    if not all(os.environ.get(name, "").isdigit() for name in _NAMES):
+        return 1
+    return int(os.environ["WORLD_SIZE"])
+
+
+def process_rank() -> int:
+    """This process's number among them."""
+    return int(os.environ["RANK"]) if process_count() > 1 else 0
+
+
+def is_main_process() -> bool:
+    """Whether this process writes files and prints."""
+    return process_rank() == 0
+
+
+def leave(code: int) -> NoReturn:
+    """End this process, which is one of several, without what Python does at its end.
+
+    A thread of the process group (Gloo) may still hold a tensor of the last exchange. When it lets go of it while
+    the interpreter ends, it waits for a lock that is gone, and the process aborts though its work is done.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class Ranks:
@@ -28,7 +61,7 @@ class Ranks:
         self.accelerator = accelerator
         self.index: int = accelerator.process_index
         self.count: int = accelerator.num_processes
-        self.exchanging = False
+        self.training = False
 
     @property
     def main(self) -> bool:
@@ -39,6 +72,8 @@ class Ranks:
         """All ranks' rows in rank order, (b_r, ...) -> (sum of sizes, ...); ``sizes`` of every rank."""
         if self.count == 1:
             return rows
+        import torch
+
         widest = max(sizes)
         padded = rows.new_zeros((widest, *rows.shape[1:]))
         padded[: len(rows)] = rows
@@ -50,20 +85,21 @@ class Ranks:
         """Replace gradients by their mean over the ranks."""
         if self.count == 1:
             return
+        import torch
+
         grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if not grads:
             return
         flat = torch.cat([grad.flatten() for grad in grads])
         flat = self.accelerator.reduce(flat, reduction="mean")
-        place = 0
-        for grad in grads:
-            grad.copy_(flat[place : place + grad.numel()].view_as(grad))
-            place += grad.numel()
+        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
 
     def align(self, tensors: Iterable[Tensor]) -> None:
         """Fill tensors with the main rank's: batch statistics differ, since no rank sees all."""
         if self.count == 1:
             return
+        import torch
         from accelerate.utils import broadcast
 
         floats = [tensor for tensor in tensors if tensor.is_floating_point()]
@@ -73,14 +109,14 @@ class Ranks:
         for tensor, part in zip(floats, flat.split([t.numel() for t in floats]), strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    def meet(self, word: Any = None, *, error: Exception | None = None) -> list[Any]:
-        """What every rank brings, once all are here; where one brings an error, all stop.
+    def exchange(self, value: Any = None, *, error: Exception | None = None) -> list[Any]:
+        """The values of all ranks, in their order; where one has failed, all stop.
 
         Raises:
             RankError: On every rank, with the message of the first that failed.
         """
         if self.count == 1:
-            return [word]
+            return [value]
         from accelerate.utils import gather_object
 
         failure = None
@@ -88,36 +124,36 @@ class Ranks:
             failure = (str(error), error.hint)
         elif error is not None:
             failure = (f"unexpected {type(error).__name__}: {error}", "")
-        everyones = gather_object([(word, failure)])
-        for rank, (_, failed) in enumerate(everyones):
+        gathered = gather_object([(value, failure)])
+        for rank, (_, failed) in enumerate(gathered):
             if failed:
                 raise RankError(f"rank {rank}: {failed[0]}", rank=rank, hint=failed[1])
-        return [brought for brought, _ in everyones]
+        return [each for each, _ in gathered]
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """Work in which a failure of one rank stops all of them.
 
-        Ranks meet by `meet` alone, so that the one that fails finds the others at a meeting; while
-        ``exchanging`` is set they exchange tensors, and notice when its process ends.
+        Ranks wait for each other in `exchange` alone, so that the one that fails can report it there. While
+        ``training`` is set they exchange tensors, and notice when its process ends.
         """
-        self.exchanging = False
+        self.training = False
         try:
             with lost_ranks():
                 yield
         except (RankError, LostRank):
             raise
         except Exception as error:
-            if not self.exchanging:
+            if not self.training:
                 self._stop_others(error)
             raise
         finally:
-            self.exchanging = False
+            self.training = False
 
     def _stop_others(self, error: Exception) -> None:
         """Others stop with the error; so does this rank where one before it has failed as well."""
         try:
-            self.meet(error=error)
+            self.exchange(error=error)
         except RankError as first:
             if first.rank != self.index:
                 raise
@@ -162,28 +198,32 @@ def ranks_of(settings: Settings, folder: Path | None = None) -> Ranks:
     # the main rank may work alone for hours (scan, match) while the others wait for it
     patience = InitProcessGroupKwargs(timeout=timedelta(days=7))
     accelerator = Accelerator(
-        cpu=processes.count() > 1 and not _has_device(),  # else accelerate starts no group of CPUs
+        cpu=process_count() > 1 and not _has_device(),  # else accelerate starts no group of CPUs
         mixed_precision="no" if precision == "fp32" else precision,
         log_with=None if tracker == "none" or folder is None else tracker,
         project_dir=None if folder is None else str(folder),
         kwargs_handlers=[patience],
     )
-    if accelerator.num_processes != processes.count():
+    if accelerator.num_processes != process_count():
         raise RunError(
-            f"{processes.count()} processes were launched, but each sees {accelerator.num_processes}",
+            f"{process_count()} processes were launched, but each sees {accelerator.num_processes}",
             hint="launch with `torchrun --nproc_per_node N -m capro ...` or `accelerate launch`",
         )
     return Ranks(accelerator)
 
 
 def _has_device() -> bool:
-    """Whether ranks can have a device of their own: a Mac's one is no such."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return found is not None and found.type != "mps"
+    """Whether each rank can have a device of its own; MPS does not count."""
+    import torch
+
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return device is not None and device.type != "mps"
 
 
 def _precision() -> str:
     """Half precision only where the hardware is fast at it: bf16 on a CPU is a hundred times slower."""
+    import torch
+
     if not torch.cuda.is_available():
         return "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"

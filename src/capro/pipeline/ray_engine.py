@@ -26,6 +26,7 @@ from ray import cloudpickle, exceptions
 
 from capro import __version__
 from capro.errors import ConfigError, RunError, first_line
+from capro.pipeline.engine import Engine
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,13 +57,13 @@ def connected(address: str | None) -> Iterator[RayEngine]:
 
     When the block ends the connection ends, and with it every task and a cluster that was started here.
     """
-    given = f"--address {address}" if address else "--engine ray"
+    option = f"--address {address}" if address else "--engine ray"
     with redirect_stdout(sys.stderr):  # Ray prints what it sees of lost nodes; results alone go to stdout
-        _connect(address, given)
+        _connect(address, option)
         try:
             if not _slots("CPU"):
                 raise RunError(
-                    f"{given}: no node of the cluster has a CPU for tasks",
+                    f"{option}: no node of the cluster has a CPU for tasks",
                     hint="add one: `ray start --address HOST:PORT` on another machine",
                 )
             yield RayEngine(os.getcwd())
@@ -70,7 +71,7 @@ def connected(address: str | None) -> Iterator[RayEngine]:
             ray.shutdown()
 
 
-def _connect(address: str | None, given: str) -> None:
+def _connect(address: str | None, option: str) -> None:
     try:
         if address not in (None, "auto", "local"):
             _reach(address)
@@ -83,7 +84,7 @@ def _connect(address: str | None, given: str) -> None:
         )
     except (RuntimeError, ValueError, OSError, OverflowError) as error:  # of Ray, or of the connection
         raise ConfigError(
-            f"{given}: {first_line(error)}",
+            f"{option}: {first_line(error)}",
             hint="start a cluster with `ray start --head`, or leave --address out to start Ray on this machine",
         ) from None
 
@@ -101,8 +102,8 @@ def _slots(kind: str) -> int:
 
 
 @ray.remote  # type: ignore[untyped-decorator]
-def _task(version: str, folder: str, work: bytes, item: Any) -> Any:
-    """One item, on a worker. Relative paths are those of the driver."""
+def _task(version: str, folder: str, work: bytes, part: Any) -> Any:
+    """One part, on a worker. Relative paths are those of the driver."""
     from capro import __version__ as here  # the node's: Ray sends this function with the driver's globals
 
     if version != here:
@@ -112,21 +113,21 @@ def _task(version: str, folder: str, work: bytes, item: Any) -> Any:
         )
     with suppress(OSError):
         os.chdir(folder)
-    return cloudpickle.loads(work)(item)
+    return cloudpickle.loads(work)(part)
 
 
 @dataclass
 class _Sent:
     """A task that was submitted."""
 
-    item: Any
+    part: Any
     reply: Any
-    again: int = 0
+    resubmitted: int = 0
 
 
 @dataclass(frozen=True)
-class RayEngine:
-    """Items as tasks of Ray: one CPU each, and one GPU where the work wants it and the cluster has any.
+class RayEngine(Engine):
+    """Parts as tasks of Ray: one CPU each, and one GPU where the work wants it and the cluster has any.
 
     Attributes:
         folder: The working directory of this process.
@@ -136,40 +137,40 @@ class RayEngine:
     remote = True
     threads = 1  # a task has one CPU
 
-    def map(self, work: Callable[[T], R], items: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
+    def map(self, work: Callable[[T], R], parts: Iterable[T], *, gpu: bool = False) -> Iterator[R]:
         """As `capro.pipeline.engine.Engine.map`; an error of a task is raised here as it was there."""
         kind = "GPU" if gpu and _slots("GPU") else "CPU"
         task = _task.options(num_cpus=1, num_gpus=int(kind == "GPU"), max_retries=RETRIES)
         sent = ray.put(cloudpickle.dumps(work))  # read by a task itself, so that its error is the task's
 
-        def submit(item: T) -> Any:
-            return task.remote(__version__, self.folder, sent, item)
+        def submit(part: T) -> Any:
+            return task.remote(__version__, self.folder, sent, part)
 
         # After an error or Ctrl-C the others end with the connection. They are not cancelled one by one:
         # `ray.cancel` of a task that is just being sent has ended this process (Ray 2.60).
         waiting: deque[_Sent] = deque()
-        for item in items:
-            waiting.append(_Sent(item, submit(item)))
+        for part in parts:
+            waiting.append(_Sent(part, submit(part)))
             while len(waiting) >= AHEAD * max(1, _slots(kind)):
                 yield self._result(waiting.popleft(), submit)
         while waiting:
             yield self._result(waiting.popleft(), submit)
 
-    def _result(self, first: _Sent, submit: Callable[[Any], Any]) -> Any:
+    def _result(self, sent: _Sent, submit: Callable[[Any], Any]) -> Any:
         """What a task returned; one that was lost is submitted again."""
         while True:
             try:
-                return ray.get(first.reply)
+                return ray.get(sent.reply)
             except LOST as error:
-                first.again += 1
-                if first.again > RESUBMISSIONS:
+                sent.resubmitted += 1
+                if sent.resubmitted > RESUBMISSIONS:
                     raise RunError(
-                        f"a task was lost {first.again} times by Ray, which repeats it {RETRIES} times each: "
+                        f"a task was lost {sent.resubmitted} times by Ray, which repeats it {RETRIES} times each: "
                         f"{first_line(error)}",
                         hint="check the memory of the nodes, then give the same command again: "
                         "it continues where it stopped",
                     ) from None
-                first.reply = submit(first.item)
+                sent.reply = submit(sent.part)
             except exceptions.RayTaskError as error:
                 raise _as_raised(error) from None
             except exceptions.RayError as error:

@@ -32,7 +32,7 @@ from capro import __version__
 from capro.config import Settings, validate
 from capro.errors import ConfigError, RunError, first_line
 from capro.files import NotAFileError, parse_yaml, read_regular
-from capro.pipeline import artefacts, checksums, processes
+from capro.pipeline import artefacts, checksums
 from capro.pipeline import files as durable
 from capro.pipeline.artefacts import (
     EVENTS,
@@ -47,6 +47,7 @@ from capro.pipeline.artefacts import (
 from capro.pipeline.checksums import fingerprint
 from capro.pipeline.files import writing
 from capro.pipeline.locks import LOCK, alone_in
+from capro.pipeline.ranks import is_main_process
 from capro.pipeline.working_copy import WorkingCopy, copy_of, shown
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Run:
     @staticmethod
     def create(path: Path, settings: Settings) -> Run:
         """Make a run directory, or open one with these settings, which are written as stages finish."""
-        if not processes.is_main():  # the main rank checks and writes; the others meet it in a stage
+        if not is_main_process():  # the main rank checks and writes; the others meet it in a stage
             return Run(path, settings)
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file", hint="give a folder to --run")
@@ -183,7 +184,7 @@ class Run:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """No other process changes the directory meanwhile; of several ranks the main one has the lock."""
-        if not processes.is_main():
+        if not is_main_process():
             yield
             return
         with (
@@ -222,7 +223,7 @@ class Run:
 
     def write_settings(self) -> None:
         """Write run.yaml, where it changes; needs the lock."""
-        if not processes.is_main():
+        if not is_main_process():
             return
         document = {
             "capro": __version__,
@@ -245,7 +246,7 @@ class Run:
 
     def event(self, name: str, **values: Any) -> None:
         """Append a line to events.jsonl; one write call, so lines never interleave."""
-        if not processes.is_main():
+        if not is_main_process():
             return
         row = {"time": round(time.time(), 3), "event": name, **values}
         log = self.path / EVENTS

@@ -1,8 +1,7 @@
-"""Work in shards: what a killed run does not lose, and what several ranks share.
+"""Rows in shards: large results of an engine's parts, which a killed run does not lose.
 
-A shard is a file of some rows. Which rows are in it does not depend on the number of ranks, so the
-values do not either: rank r of R computes shards r, r + R, ... into a folder that all see, or tasks of an engine
-do. Nothing here holds more than one shard in memory.
+A shard is a file of some rows. Which rows are in it does not depend on the engine, so the values do not either.
+A shard that is whole is not computed again. Nothing here holds more than one shard in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,39 +24,19 @@ from numpy.typing import DTypeLike, NDArray
 from capro.errors import RunError
 from capro.pipeline import files
 from capro.pipeline.artefacts import atomic_path
-from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.engine import THIS_PROCESS, Engine
+from capro.pipeline.progress import Step
 
 PATIENCE = 90.0  # seconds until a file of another host is there: NFS keeps a listing for up to 60
 HASH = hashlib.sha256().digest_size
 NOT_SHARED = "put the run directory and the data on a file system that all hosts share"
 
-Compute = Callable[[int, int], NDArray[Any]]  # rows begin to end
+Compute = Callable[[int, int, Step], NDArray[Any]]  # rows begin to end; the step counts them
 Part = tuple[int, int, Path]  # begin, end and file of a shard
 
 
-class Team(Protocol):
-    """This process among those that share the work; `run.ranks.Ranks` is one."""
-
-    index: int
-    count: int
-
-    def meet(self, word: Any = None) -> list[Any]:
-        """What every rank brings, once all are here."""
-        ...
-
-
-class Alone:
-    """A team of one."""
-
-    index = 0
-    count = 1
-
-    def meet(self, word: Any = None) -> list[Any]:
-        """Nobody to wait for."""
-        return [word]
-
-
-ALONE = Alone()
+def nothing(_rows: int) -> None:
+    """Progress that nobody shows."""
 
 
 @dataclass(frozen=True)
@@ -68,26 +47,22 @@ class Shards:
     count: int
     size: int  # rows per shard
 
-    def parts(self, team: Team = ALONE) -> list[Part]:
-        """Begin, end and file of a rank's shards.
+    def parts(self) -> list[Part]:
+        """Begin, end and file of each shard.
 
         >>> shards = Shards(Path("x"), 10, 4)
         >>> [(begin, end) for begin, end, _ in shards.parts()]
         [(0, 4), (4, 8), (8, 10)]
         """
-        begins = range(0, self.count, self.size)[team.index :: team.count]
         return [
-            (begin, min(begin + self.size, self.count), self.folder / f"{begin:012d}.npy") for begin in begins
+            (begin, min(begin + self.size, self.count), self.folder / f"{begin:012d}.npy")
+            for begin in range(0, self.count, self.size)
         ]
 
-    def rows(self, team: Team) -> int:
-        """How many rows a rank computes."""
-        return sum(end - begin for begin, end, _ in self.parts(team))
-
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """The rows in order, a mapped shard at a time; when every rank has written its own."""
+        """The rows in order, a mapped shard at a time."""
         for _, _, file in self.parts():
-            wait_until(file.exists, f"{file}: a rank has written it, but this one does not see it")
+            wait_until(file.exists, f"{file}: another process has written it, but this one does not see it")
             yield np.load(file, mmap_mode="r", allow_pickle=False)
 
     def whole(self) -> NDArray[Any]:
@@ -108,46 +83,43 @@ def sharded(
     shards: Shards,
     compute: Compute,
     *,
-    team: Team = ALONE,
-    engine: Engine = LOCAL,
+    engine: Engine = THIS_PROCESS,
     gpu: bool = False,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Step = nothing,
 ) -> Shards:
-    """Compute this rank's shards; finished ones survive a kill. The team meets afterwards.
+    """Compute the shards that are not there yet; finished ones survive a kill.
 
     Args:
         shards: What to compute; folders of other keys beside it are removed.
-        compute: Rows begin to end. For a remote engine a `capro.pipeline.engine.Portable`.
-        team: The ranks that share the shards.
-        engine: Who computes this rank's.
+        compute: Picklable for a remote engine (`capro.pipeline.engine.Portable`).
+        engine: Computes the shards.
         gpu: Whether it runs on a GPU where there is one.
-        progress: Called with the rows of shards that are there already, and of those that a remote engine
-            has computed; in this process ``compute`` counts its own.
+        progress: Called with numbers of rows: by ``compute`` in this process, after each shard of a remote engine.
     """
     files.make_folder(shards.folder)
-    if team.index == 0:
-        for old in shards.folder.parent.glob("shards-*"):
-            if old != shards.folder:
-                shutil.rmtree(old)
+    for old in shards.folder.parent.glob("shards-*"):
+        if old != shards.folder:
+            shutil.rmtree(old)
 
     def missing() -> Iterator[Part]:
-        for begin, end, file in shards.parts(team):
+        for begin, end, file in shards.parts():
             if _is_whole(file):
                 progress(end - begin)
             else:
                 yield begin, end, file
 
-    for rows in engine.map(partial(_compute_shard, compute), missing(), gpu=gpu):
+    work = partial(_compute_shard, compute, nothing if engine.remote else progress)
+    for rows in engine.map(work, missing(), gpu=gpu):
         if engine.remote:
             progress(rows)
     return shards
 
 
-def _compute_shard(compute: Compute, part: Part) -> int:
+def _compute_shard(compute: Compute, progress: Step, part: Part) -> int:
     """Write a shard; returns its number of rows."""
     begin, end, file = part
     see_folder(file.parent)
-    rows = compute(begin, end)
+    rows = compute(begin, end, progress)
     if len(rows) != end - begin:
         raise RunError(f"{file}: got {len(rows)} rows, expected {end - begin}")
     _write_shard(file, rows)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from capro.config import Settings
-from capro.pipeline import processes
 from capro.pipeline.artefacts import Artefact
-from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.engine import THIS_PROCESS, Engine, lead
 from capro.pipeline.progress import SILENT, Step, Watch
+from capro.pipeline.ranks import process_count
 from capro.pipeline.run import Run
 from capro.pipeline.shards import wait_until
 
@@ -46,8 +46,8 @@ class Stage:
         implicit: Done without being asked for where a stage needs it.
         command: The command line that does it; ``capro NAME`` where it is the stage's own.
         summary: What it does, in a few words.
-        ranks: Who works where several processes were launched: ``main`` leads, and the others do what it gives
-            its engine; all of them share rows (``share``), or exchange tensors (``train``).
+        ranks: Who works where several processes were launched: ``main`` leads, and the others do the parts that it
+            gives its engine; or all of them exchange tensors (``train``).
         when: Whether a run with these settings goes through it.
         keep: A result that is replaced is kept beside, under a number.
         after: Called on the main rank once the result is there: what is no longer needed goes.
@@ -64,7 +64,7 @@ class Stage:
     uses: Sequence[str] = ()
     implicit: bool = False
     command: str = ""
-    ranks: Literal["main", "share", "train"] = "main"
+    ranks: Literal["main", "train"] = "main"
     when: Callable[[Settings], bool] = lambda _: True
     keep: bool = False
     after: Callable[[Job], None] = lambda _: None
@@ -120,7 +120,7 @@ class Job:
     key: str
     folder: Path
     watch: Watch = SILENT
-    engine: Engine = LOCAL
+    engine: Engine = THIS_PROCESS
     said: str | None = None
 
     @property
@@ -168,12 +168,12 @@ class Job:
 
 
 def perform(
-    run: Run, stage: Stage, *, watch: Watch = SILENT, force: bool = False, engine: Engine = LOCAL
+    run: Run, stage: Stage, *, watch: Watch = SILENT, force: bool = False, engine: Engine = THIS_PROCESS
 ) -> bool:
     """Do a stage unless it is fresh; True if it was done."""
     said = stage.said(run)  # asked once: somebody may go on deciding meanwhile
     job = Job(run, stage, stage.key_with(run, said), run.folder(stage.name), watch, engine, said)
-    if processes.count() > 1:
+    if process_count() > 1:
         return _with_others(job, force=force)
     with run.alone():
         return _alone(job, stage.work, force=force)
@@ -198,39 +198,35 @@ def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
 
 def _with_others(job: Job, *, force: bool) -> bool:
     """With several ranks the main one leads: it checks freshness, and its result counts."""
-    stage, here = job.stage, job.ranks
-
-    from capro.pipeline.rank_engine import RankEngine, serve
-
-    led = stage.ranks == "main"
+    stage, ranks = job.stage, job.ranks
 
     def work(job: Job) -> Result:
+        if stage.ranks == "main":
+            return lead(ranks, lambda engine: stage.work(replace(job, engine=engine)))
         # while tensors are exchanged a rank that fails cannot report it: the others see its process end
-        here.exchanging = stage.ranks == "train"
+        ranks.training = True
         result = stage.work(job)
-        here.exchanging = False
-        here.meet()
+        ranks.training = False
+        ranks.exchange()
         return result
 
-    def lead(job: Job) -> Result:
-        here.meet(str(job.folder))  # under the lock: now the others may begin
-        return work(replace(job, engine=RankEngine(here)) if led else job)
+    def begin(job: Job) -> Result:
+        ranks.exchange(str(job.folder))  # under the lock: now the others may begin
+        return work(job)
 
-    with here.together(), job.run.alone():
-        if here.main:
-            done = _alone(job, lead, force=force)
+    with ranks.together(), job.run.alone():
+        if ranks.main:
+            done = _alone(job, begin, force=force)
             if not done:
-                here.meet("")
-            here.meet((job.run.finished(stage.name) or {}).get("fingerprint"))
+                ranks.exchange("")
+            ranks.exchange((job.run.finished(stage.name) or {}).get("fingerprint"))
         else:
-            folder = str(here.meet()[0])
+            folder = str(ranks.exchange()[0])
             done = bool(folder)
-            if done and led:
-                serve(here)
-            elif done:
+            if done:
                 work(replace(job, folder=Path(folder)))
-            _see(job, fingerprint=here.meet()[0])
-        here.meet()
+            _see(job, fingerprint=ranks.exchange()[0])
+        ranks.exchange()
     return done
 
 

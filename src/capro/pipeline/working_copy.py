@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from capro.errors import CaproError, RunError, StoreError
-from capro.pipeline import checksums, processes
+from capro.pipeline import checksums
 from capro.pipeline import files as durable
 from capro.pipeline.artefacts import (
     BESIDE_RESULTS,
@@ -31,6 +31,7 @@ from capro.pipeline.artefacts import (
 from capro.pipeline.checksums import fingerprint
 from capro.pipeline.files import writing
 from capro.pipeline.locks import STORE_LOCK, StoreLock, is_locked
+from capro.pipeline.ranks import is_main_process
 from capro.stores import ObjectPath, place
 
 FILE = ".capro-store.json"
@@ -200,7 +201,7 @@ class WorkingCopy:
         """Take in what has changed in the store since; one process of this machine at a time."""
         with self._state.changing():
             self.objects = self.address.below()
-            if self._held is None and processes.is_main() and is_locked(self.path):
+            if self._held is None and is_main_process() and is_locked(self.path):
                 return  # another process of this machine works here: this copy is newer than the store
             if SETTINGS not in self.objects and SETTINGS in self._state.files:
                 self._forget_all()
@@ -267,7 +268,7 @@ class WorkingCopy:
         """Make the stage.json here the store's, unless the one here is newer."""
         there, known = self.objects.get(f"{stage}/{FINISHED}"), self._state.stages.get(stage)
         folder = self.path / stage
-        if not processes.is_main() and folder.exists():  # the main rank may be working in it
+        if not is_main_process() and folder.exists():  # the main rank may be working in it
             return
         here = _identity(folder)
         newer = here is not None and here != (known or {}).get("check")
@@ -291,7 +292,7 @@ class WorkingCopy:
     def _take_file(self, name: str) -> None:
         """Make a file that belongs to no result the store's, unless only the one here has changed."""
         there, known, file = self.objects.get(name), self._state.files.get(name), self.path / name
-        if not processes.is_main() and file.exists():
+        if not is_main_process() and file.exists():
             return
         if there is None or (known is not None and known["version"] == there.version and file.exists()):
             return
@@ -310,7 +311,7 @@ class WorkingCopy:
 
     def _forget_all(self) -> None:
         """The run was deleted in the store: nothing of it is kept here."""
-        if processes.is_main() and not (self.address / SETTINGS).exists():
+        if is_main_process() and not (self.address / SETTINGS).exists():
             shutil.rmtree(self.path, ignore_errors=True)
             self._state.forget()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from capro.pipeline.engine import LOCAL, Engine
+from capro.pipeline.engine import THIS_PROCESS, Engine
 from capro.pipeline.progress import SILENT, Watch
 from capro.pipeline.run import Run
 from capro.stages.plan import PLAN, STAGES
@@ -20,7 +20,7 @@ Choose = Callable[[Run, Watch], Run]  # chooses the settings of a run whose scan
 
 
 def run_all(
-    run: Run, *, watch: Watch = SILENT, choose: Choose | None = None, engine: Engine = LOCAL
+    run: Run, *, watch: Watch = SILENT, choose: Choose | None = None, engine: Engine = THIS_PROCESS
 ) -> dict[str, Any]:
     """Do every stage that is not fresh; return the figures of evaluate, which are empty without a test split.
 

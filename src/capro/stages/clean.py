@@ -37,7 +37,7 @@ from capro.pipeline.artefacts import (
 from capro.pipeline.engine import Portable
 from capro.pipeline.ranks import ranks_of
 from capro.pipeline.run import Run
-from capro.pipeline.shards import ALONE, write_rows
+from capro.pipeline.shards import write_rows
 from capro.pipeline.stage import Job
 from capro.results import verdicts
 from capro.results.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
@@ -214,7 +214,7 @@ def _verdict_rows(
     with job.scratch() as scratch, job.scratch("search") as search:
         options = search_options(job, scratch)
         if job.engine.remote:
-            options["through"] = SharedSearch(ALONE, search, job.key, job.engine, options["budget"])
+            options["through"] = SharedSearch(search, job.key, job.engine, options["budget"])
         pictures = neighbourhood(nearest(job.read(VISUAL), NEIGHBORS, **options))
     lenders = text_lenders(job.run.find(ADJACENCY), has_text)
     ids, given = np.array(training.row_ids, dtype=object), training.labels.cpu().numpy()

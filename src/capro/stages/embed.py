@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -68,14 +68,11 @@ def _columns(run: Run) -> dict[str, list[str]]:
 
 def work(job: Job) -> dict[str, Any]:
     source = DistinctTexts(job.run, _encoder, _columns)
-    encoder, ranks = source.encoder, job.ranks
+    encoder = source.encoder
     cost = text_cost(encoder)
     job.watch.say(cost_line("text encoder", cost))
     encoded = embed_texts(job, source)
     visual, found = _visual(job)
-    ranks.meet()
-    if not ranks.main:
-        return {}
     write_texts(job, {"": TEXTS, **FIELD_TEXTS}, source, encoded)
     specs = classes_of(job.run)
     job.write(CLASS_TEXTS, encoder.encode([class_text(spec) for spec in specs]))
@@ -131,25 +128,23 @@ class DistinctTexts(Portable):
 
 @dataclass(frozen=True)
 class _TextFeatures(Portable):
-    """Features of texts, (n, d_t), begin to end; ``step`` counts them in this process."""
+    """Features of texts, (n, d_t), begin to end."""
 
     source: DistinctTexts
-    step: Step = field(default=lambda _: None, compare=False)
 
-    def __call__(self, begin: int, end: int) -> NDArray[np.float32]:
+    def __call__(self, begin: int, end: int, step: Step) -> NDArray[np.float32]:
         size = self.source.run.settings.embed.batch_size
         texts = self.source.unique[begin:end]
-        return self.source.encoder.encode(texts, batch_size=size, progress=self.step)
+        return self.source.encoder.encode(texts, batch_size=size, progress=step)
 
 
 def embed_texts(job: Job, source: DistinctTexts) -> Shards:
-    """Features of distinct texts, (n, d_t), into this rank's shards."""
+    """Features of distinct texts, (n, d_t), in shards."""
     key = fingerprint([source.encoder.fingerprint, fingerprint(source.unique)])
     size = job.settings.embed.shard_size
     shards = planned(job.folder / SHARDS[0], len(source.unique), key=key, size=size)
-    with job.bar("encoding texts", shards.rows(job.ranks)) as step:
-        work = _TextFeatures(source, step)
-        return sharded(shards, work, team=job.ranks, engine=job.engine, gpu=True, progress=step)
+    with job.bar("encoding texts", shards.count) as step:
+        return sharded(shards, _TextFeatures(source), engine=job.engine, gpu=True, progress=step)
 
 
 def write_texts(
@@ -197,7 +192,7 @@ def _image_encoder(run: Run) -> tuple[Backbone, Inputs]:
 
 def _visual(job: Job) -> tuple[_Rows, dict[str, Any]]:
     """Features v of the training images: of step 1's encoder, or of a backbone by name."""
-    run, settings, ranks = job.run, job.settings, job.ranks
+    run, settings = job.run, job.settings
     train, found = manifest_of(run).split("train"), dict[str, Any]()
     if settings.embed.visual == "step1" and settings.net.mode == "frozen":
         plain = run.read(PLAIN_FEATURES)
@@ -210,8 +205,8 @@ def _visual(job: Job) -> tuple[_Rows, dict[str, Any]]:
         say_encoder(job, encoder, found["encoder"])
     key = [settings.embed.visual, size, run.finished("pretrain")]
     shards = image_shards(job.folder / SHARDS[1], len(train), run, key=key)
-    with job.bar("visual features", shards.rows(ranks)) as step:
-        embed_images(job, shards, ImageFeatures(source, "train", step=step))
+    with job.bar("visual features", shards.count) as step:
+        embed_images(job, shards, ImageFeatures(source, "train"), step)
     return _Rows((len(train), encoder.dim), shards.blocks), found
 
 
@@ -224,16 +219,12 @@ def _joint_columns(run: Run) -> dict[str, list[str]]:
 
 
 def embed_jointly(job: Job) -> dict[str, Any]:
-    ranks = job.ranks
     source = DistinctTexts(job.run, _tower, _joint_columns)
     encoder = source.encoder
     cost = text_cost(encoder)
     job.watch.say(cost_line("text tower", cost))
     encoded = embed_texts(job, source)
     features = _features(job)
-    ranks.meet()
-    if not ranks.main:
-        return {}
     write_texts(job, JOINT_TEXTS, source, encoded)
     count = len(manifest_of(job.run).split("train"))
     write_rows(job.file(JOINT_PICTURES), (count, encoder.dim), map(encoder.project, features()))
@@ -259,6 +250,6 @@ def _features(job: Job) -> Callable[[], Iterable[NDArray[Any]]]:
         plain = run.read(PLAIN_FEATURES)
         return lambda: chosen_rows(plain, train)
     shards = image_shards(job.folder / SHARDS[1], len(train), run, key=["joint", job.stage.settings(run)])
-    with job.bar("pictures in the joint space", shards.rows(job.ranks)) as step:
-        embed_images(job, shards, ImageFeatures(ImageEncoder(run, with_images), "train", step=step))
+    with job.bar("pictures in the joint space", shards.count) as step:
+        embed_images(job, shards, ImageFeatures(ImageEncoder(run, with_images), "train"), step)
     return shards.blocks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
@@ -78,21 +78,19 @@ class ImageFeatures(Portable):
         split: Whose images; None is all samples of the input.
         view: Plain, or which kind of augmented view.
         epoch: Number of the view.
-        step: Counts rows as they are done, in this process.
     """
 
     encoder: ImageEncoder
     split: str | None = None
     view: int = PLAIN
     epoch: int = 0
-    step: Step = field(default=lambda _: None, compare=False)
 
     @cached_property
     def _rows(self) -> NDArray[np.int64] | None:
         return None if self.split is None else manifest_of(self.encoder.run).split(self.split)
 
     @torch.no_grad()
-    def __call__(self, begin: int, end: int) -> NDArray[np.float32]:
+    def __call__(self, begin: int, end: int, step: Step) -> NDArray[np.float32]:
         encoder, inputs, device, size = self.encoder.ready
         parts = []
         for at in range(begin, end, size):
@@ -103,13 +101,13 @@ class ImageFeatures(Portable):
             if x.ndim == 4:
                 x = x.contiguous(memory_format=torch.channels_last)
             parts.append(encoder(x.shape[1:])(x).float().cpu().numpy())
-            self.step(len(block))
+            step(len(block))
         return np.concatenate(parts)
 
 
-def embed_images(job: Job, shards: Shards, features: ImageFeatures) -> Shards:
-    """Features of images, (n, d_v), into this rank's shards."""
-    return sharded(shards, features, team=job.ranks, engine=job.engine, gpu=True, progress=features.step)
+def embed_images(job: Job, shards: Shards, features: ImageFeatures, step: Step) -> None:
+    """Compute features of images, (n, d_v), by the engine of a stage."""
+    sharded(shards, features, engine=job.engine, gpu=True, progress=step)
 
 
 def with_images(run: Run) -> tuple[Backbone, Inputs]:
@@ -132,7 +130,7 @@ def _frozen(run: Run) -> tuple[Backbone, Inputs]:
 
 
 def work(job: Job) -> dict[str, Any]:
-    settings, ranks, manifest = job.settings, job.ranks, manifest_of(job.run)
+    settings, manifest = job.settings, manifest_of(job.run)
     encoder = ImageEncoder(job.run, _frozen)
     backbone, _ = encoder.loaded
     cost = encoder_cost(backbone, settings.views.size or backbone.size)
@@ -151,14 +149,12 @@ def work(job: Job) -> dict[str, Any]:
         )
         for name, view, number in views
     ]
-    with job.bar("features of views", sum(part.rows(ranks) for part in shards)) as step:
+    with job.bar("features of views", sum(part.count for part in shards)) as step:
         for part, (_, view, number) in zip(shards, views, strict=True):
             split = None if view == PLAIN else "train"
-            embed_images(job, part, ImageFeatures(encoder, split, view, number, step))
-    ranks.meet()
-    if ranks.main:
-        named = [(name, part) for (name, *_), part in zip(views, shards, strict=True)]
-        _join(job, named, train, (everyone, backbone.dim))
+            embed_images(job, part, ImageFeatures(encoder, split, view, number), step)
+    named = [(name, part) for (name, *_), part in zip(views, shards, strict=True)]
+    _join(job, named, train, (everyone, backbone.dim))
     return {"encoder": cost}
 
 

@@ -20,11 +20,12 @@ from capro.pipeline.artefacts import DETAILS, MANIFEST, MODELS, SCORES, Artefact
 from capro.pipeline.checksums import fingerprint
 from capro.pipeline.progress import Watch
 from capro.pipeline.run import Run
+from capro.pipeline.shards import sharded
 from capro.pipeline.stage import Job, Stage, perform
 from capro.results.comparison import Evaluated
 from capro.results.scoring import scores_of
 from capro.stages import PLAN
-from capro.stages.features import ImageEncoder, ImageFeatures, embed_images, image_shards
+from capro.stages.features import ImageEncoder, ImageFeatures, image_shards
 from capro.stages.scan import limit_settings, listing_fingerprint, reading_settings, scan_into
 from capro.train.batches import FeatureInputs, ImageInputs, Inputs
 from capro.train.setup import pretrained, training_set
@@ -125,7 +126,7 @@ def _inputs(job: Job, manifest: Manifest, name: str, key: str) -> Inputs:
     )
     with job.bar("features", len(rows)) as step:
         encoder = ImageEncoder(job.run, lambda _: (backbone, images))
-        embed_images(job, shards, ImageFeatures(encoder, step=step))
+        sharded(shards, ImageFeatures(encoder), progress=step)
     plain = shards.whole()
     shards.drop()
     folder.rmdir()

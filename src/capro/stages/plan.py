@@ -271,7 +271,6 @@ STAGES = [
         uses=["pixels"],
         implicit=True,
         command="pretrain",
-        ranks="share",
         when=_is_frozen,
     ),
     _training_stage(
@@ -291,7 +290,6 @@ STAGES = [
             "classes",
             *_if(settings.embed.visual == "step1", "features" if _is_frozen(settings) else "pretrain"),
         ],
-        ranks="share",
     ),
     Stage(
         "graph",
@@ -301,7 +299,6 @@ STAGES = [
         reads=["embed"],
         implicit=True,
         command="match",
-        ranks="share",
     ),
     Stage(
         "match",
@@ -320,7 +317,6 @@ STAGES = [
         reads=lambda settings: ["scan", "classes", *_if(_is_frozen(settings), "features")],
         implicit=True,
         command="clean",
-        ranks="share",
         when=lambda settings: _is_plus(settings) and has_text_tower(settings.net.backbone, ask=False),
     ),
     Stage(

@@ -28,7 +28,7 @@ from capro.pipeline.artefacts import (
     VISUAL,
 )
 from capro.pipeline.checksums import seed_for
-from capro.pipeline.engine import LOCAL, Engine, Portable
+from capro.pipeline.engine import THIS_PROCESS, Engine, Portable
 from capro.pipeline.progress import counted
 from capro.pipeline.run import Run
 from capro.pipeline.shards import write_rows
@@ -158,7 +158,7 @@ class Weighed:
     centring: plus.Centring
     towers: plus.Towers | None
 
-    def entries(self, engine: Engine = LOCAL) -> Iterator[Entries]:
+    def entries(self, engine: Engine = THIS_PROCESS) -> Iterator[Entries]:
         """Beliefs in all training rows as scores that are kept, block by block.
 
         Args:

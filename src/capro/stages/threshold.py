@@ -50,7 +50,7 @@ def threshold_stage(method: str) -> Stage:
         return parts | {"version": VERSION, "seed": run.settings.seed}
 
     reads = ["scan", "classes", MODELS[method].stage, *(["clean"] if method == "capro" else [])]
-    return Stage(threshold_name(method), work, settings=settings, reads=reads, ranks="share")
+    return Stage(threshold_name(method), work, settings=settings, reads=reads, ranks="train")
 
 
 def threshold(run: Run, method: str = "capro", *, watch: Watch = SILENT) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from capro.data.labels import known_labels
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, did_you_mean
 from capro.models.siamese import Siamese
-from capro.pipeline import processes
 from capro.pipeline.artefacts import BASELINE_FIGURES, BELIEFS, STEP1, TEST_SCORES, VAL_SCORES
 from capro.pipeline.checksums import fingerprint
 from capro.pipeline.plan import Plan
 from capro.pipeline.progress import SILENT, Watch
+from capro.pipeline.ranks import process_count
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Job, Stage, perform
 from capro.results import metrics
@@ -97,9 +97,9 @@ def baseline(run: Run, name: str, *, watch: Watch = SILENT, plan: Plan = PLAN) -
     """
     if name not in BASELINES:
         raise ConfigError(f"no baseline '{name}'", hint=did_you_mean(name, BASELINES))
-    if processes.count() > 1:  # their trainings exchange nothing
+    if process_count() > 1:  # their trainings exchange nothing
         raise ConfigError(
-            f"baselines train in one process, {processes.count()} were launched",
+            f"baselines train in one process, {process_count()} were launched",
             hint="start the command without torchrun or accelerate",
         )
     chosen, several = BASELINES[name], manifest_of(run).task != "single"
