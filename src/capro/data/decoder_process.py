@@ -1,7 +1,9 @@
-"""Processes that decode suspicious images (``capro.data.images``) and can be ended.
+"""Processes that decode suspicious images (``capro.data.images``) and can be ended; the program that they run.
 
 They are started when they are first needed, one for each thread that waits, and used again. A decoder that takes
-too long, breaks down or takes too much memory ends alone; the next image gets another one.
+too long, breaks down or takes too much memory ends alone; the next image gets another one. A request is a line of
+JSON and the image's bytes, the answer a line of JSON and the pixels: nothing that a decoder sends is unpickled, and
+no module of the user's program is imported there, which multiprocessing and pools built on it would do.
 """
 
 from __future__ import annotations
@@ -14,16 +16,21 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from typing import Any
 
-PROGRAM = [sys.executable, "-P", "-m", "capro.data.decoder_program"]
+from capro.config import ScanSettings
+
+PROGRAM = [sys.executable, "-P", "-m", "capro.data.decoder_process"]
+MEMORY = 2_000_000_000  # bytes of address space for the process ...
+PIXEL_MEMORY = 64  # ... and for each pixel that is allowed: a float grey takes this much on its way to RGB
 _lock = threading.Lock()
 _idle: list[subprocess.Popen[bytes]] = []
 _owner = 0  # the process that started them: one that forks from it has none
 
 
 class DecoderEnded(Exception):
-    """The decoder ended before it answered; ``too_slow`` where its time was over."""
+    """The decoder ended before it answered; ``too_slow`` where it used more CPU time than it may."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the decoder ended with {signal.Signals(-status).name if status < 0 else status}")
@@ -31,19 +38,18 @@ class DecoderEnded(Exception):
 
 
 def ask(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-    """The answer to a request about an image's bytes; raises ``DecoderEnded``."""
+    """The answer to a request about an image's bytes, and the pixels; raises ``DecoderEnded``."""
     try:
         return _ask_once(request, data)
     except DecoderEnded as ended:
         if ended.too_slow:
             raise
-    return _ask_once(
-        request, data
-    )  # it may have ended because of something else, such as the memory of others
+    # it may have ended for another reason, such as memory that other programs took
+    return _ask_once(request, data)
 
 
 def _ask_once(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-    process = _take()
+    process = _idle_or_new()
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -55,7 +61,7 @@ def _ask_once(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], byt
             raise EOFError
     except (OSError, ValueError, EOFError):
         raise DecoderEnded(_end(process)) from None
-    except BaseException:  # Ctrl-C within a request: what is in the pipe belongs to nobody
+    except BaseException:  # Ctrl-C within a request: the rest of the answer must reach nobody
         process.kill()
         _end(process)
         raise
@@ -64,7 +70,7 @@ def _ask_once(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], byt
     return answer, pixels
 
 
-def _take() -> subprocess.Popen[bytes]:
+def _idle_or_new() -> subprocess.Popen[bytes]:
     global _owner  # noqa: PLW0603 - one set of processes for the program
     with _lock:
         if _owner != os.getpid():
@@ -82,7 +88,7 @@ def _take() -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Close a process's pipes and wait for it: its exit status."""
+    """Close a process's pipes and wait for it; returns its exit status."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(OSError):
@@ -96,3 +102,35 @@ def _end_all() -> None:
         while _idle:
             _idle[-1].kill()
             _end(_idle.pop())
+
+
+def main() -> None:
+    """The decoder's side: answer until the other side closes the pipe.
+
+    The kernel ends the process when an image takes more CPU time than it may, also within a decoder that never
+    returns to Python.
+    """
+    import resource  # Unix only, and only this side needs it
+
+    from capro.data.images import ImageProblem, decode_here
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    while line := sys.stdin.buffer.readline():
+        request = json.loads(line)
+        data = sys.stdin.buffer.read(request["bytes"])
+        limits = ScanSettings(**request["limits"])
+        memory = MEMORY + PIXEL_MEMORY * limits.max_pixels
+        resource.setrlimit(resource.RLIMIT_AS, (memory, resource.RLIM_INFINITY))
+        signal.setitimer(signal.ITIMER_PROF, limits.max_seconds)  # SIGPROF ends a process without a handler
+        try:
+            image, info = decode_here(data, limits, min_side=request["min_side"])
+            pixels, answer = image.tobytes(), {"size": image.size, "info": asdict(info)}
+        except ImageProblem as problem:
+            pixels, answer = b"", {"reason": problem.reason, "detail": problem.detail}
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.buffer.write(json.dumps(answer | {"bytes": len(pixels)}).encode() + b"\n" + pixels)
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
