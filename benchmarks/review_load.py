@@ -74,7 +74,7 @@ def make_run(folder: Path, n: int, classes: int, seed: int) -> Run:
         "status": ["ok"] * n, "title": titles, "description": [""] * n, "tags": [""] * n,
         "label": [names[c] for c in given], "width": [256] * n, "height": [256] * n, "source": [0] * n,
     }  # fmt: skip
-    form = schema("single", [])
+    form = schema(multi_label=False, sources=[])
     sources = json.dumps([{"kind": "files", "root": str(images), "image_column": None}]).encode()
     form = form.with_metadata({**(form.metadata or {}), b"capro.sources": sources})
     arrays = [pa.array(columns.get(field.name, [None] * n), field.type) for field in form]

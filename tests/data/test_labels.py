@@ -17,17 +17,17 @@ from capro.data.labels import (
     known_labels,
     labels_of,
 )
-from capro.data.manifest import Manifest, Task, schema
+from capro.data.manifest import Manifest, schema
 from capro.errors import DataError
 
 
-def manifest(task: Task, labels: list[list[str]]) -> Manifest:
+def manifest(task: str, labels: list[list[str]]) -> Manifest:
     rows = [
         {"id": str(number), "split": "train", "status": "ok"}
         | ({"label": names[0] if names else None} if task == "single" else {"labels": names})
         for number, names in enumerate(labels)
     ]
-    return Manifest(pa.Table.from_pylist(rows, schema=schema(task, [])))
+    return Manifest(pa.Table.from_pylist(rows, schema=schema(multi_label=task == "multi", sources=[])))
 
 
 def test_numbers_follow_the_order_of_the_classes() -> None:

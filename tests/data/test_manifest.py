@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro.data.manifest import Manifest, Source, write_manifest
+from capro.data.manifest import Manifest, Source, schema, write_manifest
 from capro.errors import DataError
 from tests.data.scanning import put
 
@@ -44,7 +44,7 @@ RECORD = st.fixed_dictionaries(
 def test_manifest_round_trip(tmp_path_factory: Any, records: list[dict[str, Any]]) -> None:
     path = tmp_path_factory.mktemp("manifest") / "manifest.parquet"
     sources = [Source("tars", "/data", None), Source("parquet", "/other", "image")]
-    write_manifest(path, iter(records), task="multi", sources=sources)
+    write_manifest(path, iter(records), schema(multi_label=True, sources=sources))
     manifest = Manifest.load(path)
     assert manifest.table.to_pylist() == records
     assert manifest.sources == sources

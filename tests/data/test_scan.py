@@ -131,7 +131,7 @@ def test_a_fault_of_the_program_is_named_in_the_row(tmp_path: Path, monkeypatch:
 
     source = table(tmp_path / "d", [{}, {}])
     monkeypatch.setattr("capro.data.readers.table.file_below", fails)
-    with pytest.raises(DataError, match=r"none of the 2 rows can be used: unexpected \(2\)"):
+    with pytest.raises(DataError, match=r"2 rows, none of which can be used: unexpected \(2\)"):
         scan_it(source, tmp_path / "out")
     found = pd.read_parquet(tmp_path / "out" / "quarantine.parquet")["detail"].tolist()
     assert found[0].startswith("ZeroDivisionError: in a reader (test_scan.py:")

@@ -106,8 +106,9 @@ def test_a_large_picture_is_a_request_of_its_own(
 def test_a_source_without_labels_does_not_fill_the_memory(flaky: type[Flaky], tmp_path: Path) -> None:
     write_tar(tmp_path / "s.tar", [(f"{key}.png", png(key)) for key in range(LABELS_AHEAD + 20)])
     put_tree(tmp_path / "s.tar", "flaky://bucket/s.tar")
-    _, rows = _peek(find(DataSettings(), source="flaky://bucket/s.tar"))
-    assert [row.data is None for _, row in rows] == [False] * (LABELS_AHEAD + 1) + [True] * 19
+    (reader,) = find(DataSettings(), source="flaky://bucket/s.tar")
+    _, rows = _peek(reader.rows())
+    assert [row.data is None for row in rows] == [False] * (LABELS_AHEAD + 1) + [True] * 19
 
 
 def test_one_picture_is_one_request_of_its_own_bytes(flaky: type[Flaky], tmp_path: Path) -> None:

@@ -280,11 +280,11 @@ def test_a_node_that_does_not_see_the_files_is_an_error(engine: RayEngine, tmp_p
     assert "a file system that all hosts share" in caught.value.hint
     source = Source("files", str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
-    checked = scan._check_elsewhere(  # images that are not seen are not missing
-        [(0, Row("a", "a.png"))], [source], Elsewhere(engine, tmp_path / "data"), ScanSettings(), threads=1
-    )
+    check = partial(
+        scan._check_block, [source], ScanSettings(), 1
+    )  # images that are not seen are not missing
     with pytest.raises(RunError, match=r"data: host .* does not see it"):
-        list(checked)
+        list(Elsewhere(engine, tmp_path / "data").map(check, [[Row("a", "a.png")]]))
 
 
 def test_a_task_that_ray_gives_up_is_submitted_again(

@@ -28,7 +28,6 @@ from capro.pipeline.artefacts import MANIFEST, atomic_path
 from capro.pipeline.run import Run
 
 T = TypeVar("T")
-Task = Literal["single", "multi"]
 SPLITS = ("train", "val", "test")
 ROWS_PER_BLOCK = 10_000  # rows at a time
 
@@ -60,25 +59,26 @@ ROW_REASONS = {
 
 @dataclass(frozen=True)
 class Source:
-    """Where images of some rows are read from; kept in the manifest's schema."""
+    """Where the images of some rows are; stored in the manifest's schema."""
 
     kind: Literal["files", "tars", "parquet", "hub"]
     root: str
     image_column: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
-    """One row of a source, as a reader gives it.
+    """One row of a source: a reader makes it, ``scan`` adds what it finds in the image.
 
-    ``path`` is relative to the source's root. ``offset`` and ``size`` place an image in a tar,
-    ``row`` in a Parquet file or hub data set. ``data`` are the image's bytes where the reader has
-    them at hand. ``problem`` is a reason why the row is no sample.
+    ``path`` is relative to the source's root. ``offset`` and ``size`` locate an image in a tar, ``row`` in a
+    Parquet file or hub dataset. ``data`` holds the image's bytes where the reader has them at hand. ``problem``
+    is the reason why the row was rejected.
     """
 
     id: str
     path: str
     split: str = "train"
+    source: int = 0  # number of the source
     offset: int | None = None
     size: int | None = None
     row: int | None = None
@@ -86,14 +86,19 @@ class Row:
     description: str = ""
     tags: str = ""
     labels: tuple[str, ...] = ()
-    listed: bool = False  # the labels were a list: multi-label
+    multi_label: bool = False  # the labels were a list
     problem: str | None = None
     detail: str = ""
     data: bytes | None = field(default=None, repr=False, compare=False)
+    # of the image
+    width: int | None = None
+    height: int | None = None
+    format: str | None = None
+    sha256: str | None = None
 
 
 class RowProblem(Exception):
-    """Why a row is no sample: one of ROW_REASONS."""
+    """Why a row was rejected: one of ROW_REASONS."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}")
@@ -101,26 +106,22 @@ class RowProblem(Exception):
         self.detail = detail
 
 
-def schema(task: Task, sources: Sequence[Source]) -> pa.Schema:
+def schema(*, multi_label: bool, sources: Sequence[Source]) -> pa.Schema:
     """The manifest's columns; the sources travel in the metadata."""
-    label = ("label", pa.string()) if task == "single" else ("labels", pa.list_(pa.string()))
-    texts = [(name, pa.string()) for name in ("title", "description", "tags")]
-    image = [("width", pa.int32()), ("height", pa.int32()), ("format", pa.string()), ("sha256", pa.string())]
+    labels = ("labels", pa.list_(pa.string())) if multi_label else ("label", pa.string())
     columns = [
         *[("id", pa.string()), ("split", pa.string()), ("source", pa.int16()), ("path", pa.string())],
         *[("offset", pa.int64()), ("size", pa.int64()), ("row", pa.int64())],
-        *[*texts, label, *image],
+        *[("title", pa.string()), ("description", pa.string()), ("tags", pa.string()), labels],
+        *[("width", pa.int32()), ("height", pa.int32()), ("format", pa.string()), ("sha256", pa.string())],
         *[("status", pa.string()), ("reason", pa.string()), ("detail", pa.string())],
     ]
     metadata = {"capro.sources": json.dumps([asdict(source) for source in sources])}
     return pa.schema(columns, metadata=metadata)
 
 
-def write_manifest(
-    path: Path, records: Iterable[dict[str, Any]], *, task: Task, sources: Sequence[Source]
-) -> None:
+def write_manifest(path: Path, records: Iterable[dict[str, Any]], columns: pa.Schema) -> None:
     """Stream records into a manifest, whole or not at all; memory is that of one block of rows."""
-    columns = schema(task, sources)
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, columns) as writer:
         for block in blocks(records, ROWS_PER_BLOCK):
             writer.write_table(pa.Table.from_pylist(block, schema=columns))
@@ -141,7 +142,7 @@ def blocks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 class Manifest:
     """A manifest in memory.
 
-    >>> table = pa.Table.from_pylist([], schema=schema("single", []))
+    >>> table = pa.Table.from_pylist([], schema=schema(multi_label=False, sources=[]))
     >>> Manifest(table).task
     'single'
     """
@@ -170,7 +171,7 @@ class Manifest:
         return self.kind.multi_label
 
     @property
-    def task(self) -> Task:
+    def task(self) -> Literal["single", "multi"]:
         """``single`` or ``multi``."""
         return self.kind.task
 

@@ -102,7 +102,7 @@ def write_hub_source(
     """Write a Hugging Face data set, or a dictionary of splits, to one Parquet table."""
     rows = _rows(data, DataSettings(image_column=image_column, label_column=label_column))
     first = next(rows)
-    kind = pa.list_(pa.string()) if first.listed else pa.string()
+    kind = pa.list_(pa.string()) if first.multi_label else pa.string()
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     texts = [("title", pa.string()), ("description", pa.string()), ("tags", pa.string())]
     schema = pa.schema([("image", image), ("label", kind), ("split", pa.string()), *texts])
@@ -121,7 +121,7 @@ def write_hub_source(
 def _record(row: Row) -> dict[str, Any]:
     return {
         "image": {"bytes": row.data, "path": None},
-        "label": list(row.labels) if row.listed else next(iter(row.labels), None),
+        "label": list(row.labels) if row.multi_label else next(iter(row.labels), None),
         **{name: getattr(row, name) for name in ("split", "title", "description", "tags")},
     }
 

@@ -8,7 +8,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from capro.config import ScanSettings
 from capro.data.image_bytes import REQUESTS, row_bytes
 from capro.data.images import ImageProblem, decode
 from capro.data.labels import joined_names
-from capro.data.manifest import SPLITS, Manifest, Row, Source, Task, blocks, write_manifest
+from capro.data.manifest import SPLITS, Manifest, Row, Source, blocks, schema, write_manifest
 from capro.data.readers.base import Reader
 from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise
@@ -31,10 +31,12 @@ from capro.pipeline.artefacts import MANIFEST, QUARANTINE, SUMMARY, atomic_path,
 from capro.pipeline.engine import THIS_PROCESS, Engine
 from capro.pipeline.shards import see_folder
 from capro.stores import is_address
+from capro.wording import many
 
 BLOCK = 256  # rows of a task of a remote engine
 IN_FLIGHT = 128  # rows being decoded at once: bounds memory whatever the source's size
 LABELS_AHEAD = 100  # labelled rows that say whether labels are lists: one strange row decides nothing
+COPIED = ("source", "offset", "size", "row", "width", "height", "format", "sha256")  # from a row as they are
 
 
 def scan_sources(
@@ -67,14 +69,17 @@ def scan_sources(
     sources = [reader.source for reader in readers]
     stored = any(is_address(source.root) for source in sources)
     threads = settings.workers or (REQUESTS if stored else engine.threads)
-    with ThreadPoolExecutor(threads) as pool:
-        task, rows = _without_labels(readers) if unlabelled else _peek(readers)
-        if engine.remote:
-            checked = _check_elsewhere(rows, sources, engine, settings, threads)
-        else:
-            checked = _check_all(rows, sources, pool, settings, threads)
-        ledger = _Ledger(task, settings, unlabelled)
-        write_manifest(path, ledger.records(checked, progress), task=task, sources=sources)
+    rows = _all_rows(readers, unlabelled)
+    multi_label = False
+    if not unlabelled:
+        multi_label, rows = _peek(rows)
+    checked = _check_in_threads(sources, settings, threads, rows)
+    if engine.remote:
+        work = partial(_check_block, sources, settings, threads)
+        checked = (row for block in engine.map(work, blocks(rows, BLOCK)) for row in block)
+    records = _Records(multi_label, settings, unlabelled)
+    columns = schema(multi_label=multi_label, sources=sources)
+    write_manifest(path, records.of(checked, progress), columns)
     manifest = Manifest.load(path)
     joined = _joined(manifest, classes) if join_labels else {}
     if joined:
@@ -86,14 +91,14 @@ def scan_sources(
         pq.write_table(bad, temporary)
     summary = summarise(
         manifest,
-        notes=[*(reader.notes for reader in readers), {"cut_texts": ledger.cut_texts}],
+        notes=[*(reader.notes for reader in readers), {"cut_texts": records.cut_texts}],
         intakes=[reader.intake() for reader in readers],
         joined=joined,
     )
     if not summary["samples"]:
         reasons = ", ".join(f"{name} ({n})" for name, n in summary["quarantined_by"].items())
         raise DataError(
-            f"none of the {summary['rows']} rows can be used: {reasons or 'the source is empty'}",
+            f"{many(summary['rows'], 'row')}, none of which can be used: {reasons or 'the source is empty'}",
             hint=f"{folder / QUARANTINE.file} has the reason for each row",
         )
     write_json(folder / SUMMARY.file, summary)
@@ -111,181 +116,145 @@ def _joined(manifest: Manifest, classes: Collection[str]) -> dict[str, str]:
 
 
 def _renamed(manifest: Manifest, names: Mapping[str, str]) -> pa.Table:
-    """The table with other labels; of several labels that became one, one stays."""
-    single = manifest.task == "single"
-    column = "label" if single else "labels"
+    """The table with other labels; labels of a sample that became the same one are one."""
+    column = "labels" if manifest.multi_label else "label"
     cells = manifest.table[column].to_pylist()
-    if single:
-        cells = [names.get(name, name) for name in cells]
-    else:
+    if manifest.multi_label:
         cells = [labels and [*dict.fromkeys(names.get(name, name) for name in labels)] for labels in cells]
-    place = manifest.table.schema.get_field_index(column)
-    kind = manifest.table.schema.field(place)
-    return manifest.table.set_column(place, kind, pa.array(cells, type=kind.type))
+    else:
+        cells = [names.get(name, name) for name in cells]
+    at = manifest.table.schema.get_field_index(column)
+    kind = manifest.table.schema.field(at)
+    return manifest.table.set_column(at, kind, pa.array(cells, type=kind.type))
 
 
-def _peek(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:
-    """The task by most of the first labelled rows, and all rows with the number of their source."""
-    rows = ((number, row) for number, reader in enumerate(readers) for row in reader.rows())
-    ahead: list[tuple[int, Row]] = []
+def _all_rows(readers: Sequence[Reader], unlabelled: bool) -> Iterator[Row]:
+    """The rows of all sources; without labels only rows to test on keep theirs."""
+    for number, reader in enumerate(readers):
+        for row in reader.rows():
+            row.source = number
+            if unlabelled and row.split == "train":
+                row.labels, row.multi_label = (), False
+            yield row
+
+
+def _peek(rows: Iterator[Row]) -> tuple[bool, Iterator[Row]]:
+    """Whether most of the first labelled rows are multi-label, and all rows."""
+    ahead: list[Row] = []
     lists = Counter[bool]()
-    for number, row in rows:
-        again = row.offset is not None and len(ahead) > LABELS_AHEAD  # of a source without labels: all rows
-        ahead.append((number, replace(row, data=None) if again else row))
-        if not row.problem and (row.labels or row.listed):
-            lists[row.listed] += 1
+    for row in rows:
+        if (
+            row.offset is not None and len(ahead) > LABELS_AHEAD
+        ):  # a source without labels: all rows wait here
+            row.data = None  # it is read again
+        ahead.append(row)
+        if not row.problem and (row.labels or row.multi_label):
+            lists[row.multi_label] += 1
             if lists.total() == LABELS_AHEAD:
                 break
-    several = any(listed for listed, _ in lists.most_common(1))  # of as many of both the first
-    return ("multi" if several else "single"), itertools.chain(ahead, rows)
+    return any(most for most, _ in lists.most_common(1)), itertools.chain(ahead, rows)  # of a tie the first
 
 
-def _without_labels(readers: Sequence[Reader]) -> tuple[Task, Iterator[tuple[int, Row]]]:
-    """Rows of which only those to test on have a label, one each."""
-    rows = ((number, row) for number, reader in enumerate(readers) for row in reader.rows())
-    return "single", (
-        (number, replace(row, labels=(), listed=False) if row.split == "train" else row)
-        for number, row in rows
-    )
-
-
-Checked = tuple[int, Row, dict[str, Any]]
-
-
-def _check_all(
-    rows: Iterable[tuple[int, Row]],
-    sources: Sequence[Source],
-    pool: ThreadPoolExecutor,
-    settings: ScanSettings,
-    threads: int,
-) -> Iterator[Checked]:
+def _check_in_threads(
+    sources: Sequence[Source], settings: ScanSettings, threads: int, rows: Iterable[Row]
+) -> Iterator[Row]:
     """Rows with what was found in their images, in order.
 
     A thread takes several rows: handing over each alone costs as much as decoding a small picture.
     """
     at_once = max(1, IN_FLIGHT // 2 // threads)
-
-    def check(some: Sequence[tuple[int, Row]]) -> list[Checked]:
-        return [_check(number, row, sources[number], settings) for number, row in some]
-
-    waiting: deque[Future[list[Checked]]] = deque()
-    try:
-        for some in blocks(rows, at_once):
-            waiting.append(pool.submit(check, some))
-            if len(waiting) * at_once >= IN_FLIGHT:
+    waiting: deque[Future[list[Row]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for some in blocks(rows, at_once):
+                waiting.append(
+                    pool.submit(lambda some: [_check(row, sources, settings) for row in some], some)
+                )
+                if len(waiting) * at_once >= IN_FLIGHT:
+                    yield from waiting.popleft().result()
+            while waiting:
                 yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-    finally:
-        for future in waiting:  # after Ctrl-C their results are not needed
-            future.cancel()
-
-
-def _check_elsewhere(
-    rows: Iterable[tuple[int, Row]],
-    sources: Sequence[Source],
-    engine: Engine,
-    settings: ScanSettings,
-    threads: int,
-) -> Iterator[Checked]:
-    """As `_check_all`, by the tasks of an engine."""
-    sent: deque[list[tuple[int, Row]]] = deque()
-
-    def taken() -> Iterator[list[tuple[int, Row]]]:
-        for block in blocks(rows, BLOCK):
-            sent.append(block)
-            yield block
-
-    for found in engine.map(partial(_check_block, sources, settings, threads), taken()):
-        for (number, row), image in zip(sent.popleft(), found, strict=True):
-            yield number, row, image
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C their results are not needed
 
 
 def _check_block(
-    sources: Sequence[Source], settings: ScanSettings, threads: int, rows: Sequence[tuple[int, Row]]
-) -> list[dict[str, Any]]:
-    """What was found in the images of some rows, on a host that may not see the data."""
-    for number in {number for number, _ in rows}:
-        if os.path.isabs(sources[number].root):  # not the name of a hub data set
+    sources: Sequence[Source], settings: ScanSettings, threads: int, rows: Sequence[Row]
+) -> list[Row]:
+    """`_check_in_threads` as a task of an engine, on a host that may not see the data."""
+    for number in {row.source for row in rows}:
+        if os.path.isabs(sources[number].root):  # not the name of a hub dataset
             see_folder(Path(sources[number].root))
-    with ThreadPoolExecutor(threads) as pool:
-        return [found for _, _, found in _check_all(rows, sources, pool, settings, threads)]
+    return [*_check_in_threads(sources, settings, threads, rows)]
 
 
-def _check(number: int, row: Row, source: Source, settings: ScanSettings) -> Checked:
-    """Hash and decode one image; what is wrong with it becomes status and reason."""
-    found: dict[str, Any] = {"status": "ok", "reason": None, "detail": None}
+def _check(row: Row, sources: Sequence[Source], settings: ScanSettings) -> Row:
+    """Hash and decode the image of one row; what is wrong with it becomes the row's problem."""
     try:
-        if row.problem:
-            raise ImageProblem(row.problem, row.detail)
-        data = row_bytes(row, source, most=settings.max_bytes + 1)
-        if len(data) <= settings.max_bytes:  # else only a part was read
-            found["sha256"] = hashlib.sha256(data).hexdigest()
-        _, info = decode(data, settings)
-        found |= asdict(info)
+        if not row.problem:
+            data = row_bytes(row, sources[row.source], most=settings.max_bytes + 1)
+            if len(data) <= settings.max_bytes:  # else only a part was read
+                row.sha256 = hashlib.sha256(data).hexdigest()
+            _, info = decode(data, settings)
+            row.width, row.height, row.format = info.width, info.height, info.format
     except ImageProblem as problem:
-        found = _problem(found, problem.reason, problem.detail)
+        row.problem, row.detail = problem.reason, problem.detail
     except FileNotFoundError:
-        found = _problem(found, "missing-file", row.path)
+        row.problem, row.detail = "missing-file", row.path
     except (NotAFileError, IsADirectoryError) as error:
-        found = _problem(found, "not-a-file", error.strerror or str(error))
+        row.problem, row.detail = "not-a-file", error.strerror or str(error)
     except OSError as error:
-        found = _problem(found, "unreadable", error.strerror or str(error))
+        row.problem, row.detail = "unreadable", error.strerror or str(error)
     except (CaproError, MemoryError):
         raise
     except Exception as error:  # one row stops no scan
-        found = _problem(found, "unexpected", described(error))
-    return number, row, found
-
-
-def _problem(found: dict[str, Any], reason: str, detail: str) -> dict[str, Any]:
-    return found | {"status": "quarantined", "reason": reason, "detail": valid_text(detail[:500]) or None}
+        row.problem, row.detail = "unexpected", described(error)
+    row.data = None
+    return row
 
 
 @dataclass
-class _Ledger:
-    """What needs the whole source: unique ids, one kind of label, the number of classes."""
+class _Records:
+    """Records of a manifest, and what needs the whole source: unique ids, one kind of label, the number of classes."""
 
-    task: Task
+    multi_label: bool
     settings: ScanSettings
     unlabelled: bool
     seen: dict[str, tuple[int, str]] = field(default_factory=dict)  # source and split of each id
     names: set[str] = field(default_factory=set)
     cut_texts: int = 0
 
-    def records(
-        self, checked: Iterable[Checked], progress: Callable[[int], None]
-    ) -> Iterator[dict[str, Any]]:
-        """Manifest records, one for each row."""
-        for number, row, image in checked:
-            yield self._record(number, row, image)
+    def of(self, rows: Iterable[Row], progress: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+        """One record for each row."""
+        for row in rows:
+            yield self._record(row)
             progress(1)
 
-    def _record(self, number: int, row: Row, image: dict[str, Any]) -> dict[str, Any]:
+    def _record(self, row: Row) -> dict[str, Any]:
         identity = valid_text(row.id)
-        reason, detail = self._problem(row, identity, number) if image["status"] == "ok" else (None, "")
-        found = _problem(image, reason, detail) if reason else image
+        if not row.problem:
+            row.problem, row.detail = self._problem(row, identity)
         identity = self._unique(identity)
-        self.seen[identity] = (number, row.split)
-        limit = self.settings.max_label
-        labels = [valid_text(name[:limit]) for name in row.labels]
+        self.seen[identity] = (row.source, row.split)
+        labels = [valid_text(name[: self.settings.max_label]) for name in row.labels]
         return {
             "id": identity,
             "split": row.split if row.split in SPLITS else None,
-            "source": number,
-            **{name: getattr(row, name) for name in ("offset", "size", "row")},
+            **{name: getattr(row, name) for name in COPIED},
             "path": valid_text(row.path),
             **{name: self._text(getattr(row, name)) for name in ("title", "description", "tags")},
-            **({"label": next(iter(labels), None)} if self.task == "single" else {"labels": labels}),
-            **found,
+            **({"labels": labels} if self.multi_label else {"label": next(iter(labels), None)}),
+            "status": "quarantined" if row.problem else "ok",
+            "reason": row.problem,
+            "detail": (valid_text(row.detail[:500]) or None) if row.problem else None,
         }
 
     def _unique(self, identity: str) -> str:
-        """Quarantined rows, and rows of a second test set, too have an id of their own."""
+        """An id that no other row has, also for quarantined rows and rows of a second test set."""
         if identity not in self.seen:
             return identity
         numbers = itertools.count(len(self.seen))
-        return next(found for number in numbers if (found := f"{identity}#{number}") not in self.seen)
+        return next(free for number in numbers if (free := f"{identity}#{number}") not in self.seen)
 
     def _text(self, text: str) -> str:
         if len(text) > self.settings.max_text:
@@ -293,22 +262,19 @@ class _Ledger:
             text = text[: self.settings.max_text]
         return valid_text(text)
 
-    def _problem(self, row: Row, identity: str, number: int) -> tuple[str | None, str]:
+    def _problem(self, row: Row, identity: str) -> tuple[str | None, str]:
         if row.split not in SPLITS:
             return "bad-split", row.split
-        if row.listed != (self.task == "multi") and (row.labels or row.listed):
+        if row.multi_label != self.multi_label and (row.labels or row.multi_label):
             return "label-kind", str(list(row.labels))
-        if not row.labels and self.task == "single" and not (self.unlabelled and row.split == "train"):
+        if not row.labels and not self.multi_label and not (self.unlabelled and row.split == "train"):
             return "no-label", ""
         source, split = self.seen.get(identity, (None, ""))
-        second = row.split == split == "test" and source != number  # data.test has names of its own
+        second = row.split == split == "test" and source != row.source  # data.test has names of its own
         if source is not None and not second:
             return "duplicate-id", identity
         if any(valid_text(text) != text for text in (row.path, *row.labels)):
             return "bad-name", ascii([row.path, *row.labels])
-        return self._label_problem(row)
-
-    def _label_problem(self, row: Row) -> tuple[str | None, str]:
         longest = max(row.labels, key=len, default="")
         if len(longest) > self.settings.max_label:
             return "long-label", f"{len(longest)} characters: {longest[:80]}"

@@ -87,7 +87,7 @@ def test_split_folders(tmp_path: Path) -> None:
         (lambda p: _file(p / "x.csv", b"a,b\n1,2\n"), "no column with images", "--image-column"),
         (lambda p: _file(p / "x.csv", b""), "no column with images", "--image-column"),
         (lambda p: _file(p / "d" / "notes.txt", b"hello").parent, "no image in this folder", "give"),
-        (lambda p: _file(p / "x.tar", b""), "none of the 1 rows", "quarantine"),
+        (lambda p: _file(p / "x.tar", b""), "1 row, none of which", "quarantine"),
     ],
 )
 def test_sources_that_cannot_be_read(tmp_path: Path, make: Any, message: str, hint: str) -> None:

@@ -61,18 +61,18 @@ class Columns:
             known: Further fields of the row. ``id`` and ``split`` are for a row whose cells do not have
                 them; all others win over the cells.
         """
-        labels, listed = label_names(cells.get(self.label), self.separator, self.nesting)
-        found = {
+        labels, multi_label = label_names(cells.get(self.label), self.separator, self.nesting)
+        values = {
             "title": text_of(cells.get(self.text), self.nesting),
             "description": text_of(cells.get(self.description), self.nesting),
             "tags": text_of(cells.get(self.tags), self.nesting),
             "labels": labels,
-            "listed": listed,
+            "multi_label": multi_label,
             **known,
         }
         for purpose, column in (("id", self.id), ("split", self.split)):
-            found[purpose] = text_of(cells.get(column)) or known[purpose]
-        return Row(**found)
+            values[purpose] = text_of(cells.get(column)) or known[purpose]
+        return Row(**values)
 
 
 def named_columns(settings: DataSettings) -> dict[str, str]:
@@ -199,7 +199,7 @@ def label_names(
     >>> label_names("cat", None), label_names(["cat", "dog"], None), label_names("cat; dog", ";")
     ((('cat',), False), (('cat', 'dog'), True), (('cat', 'dog'), True))
     """
-    listed = bool(separator)
+    multi_label = bool(separator)
     if isinstance(value, str):
         if separator:
             value = value.split(separator)
@@ -210,11 +210,11 @@ def label_names(
                 parsed = None
             value = parsed if isinstance(parsed, list) else value
     if isinstance(value, list | tuple):
-        listed = True
+        multi_label = True
     else:
         value = [value]
     names = (" ".join(text_of(part, nesting - 1).split()) for part in value)
-    return tuple(dict.fromkeys(name for name in names if name)), listed
+    return tuple(dict.fromkeys(name for name in names if name)), multi_label
 
 
 def class_name(value: Any, names: Sequence[Any]) -> Any:

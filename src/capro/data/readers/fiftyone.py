@@ -90,7 +90,7 @@ class FiftyOneReader(Reader):
             id=f"{self._split}/{key}",
             split=self._split,
             labels=labels,
-            listed=multi,
+            multi_label=multi,
             **self._place(key),
         )
 

@@ -156,7 +156,7 @@ class FolderReader(Reader):
         known: dict[str, Any] = {"id": f"{self._split}/{name}", "path": name, "split": self._split}
         if cells is None or columns is None or not columns.label:  # the class is the folder
             folder = name.rsplit("/", 2)[-2] if "/" in name else ""
-            known |= {"labels": (folder,) if folder else (), "listed": False}
+            known |= {"labels": (folder,) if folder else (), "multi_label": False}
         if not is_inside(self.root, self.root / name):
             known |= {"problem": "outside-folder", "detail": "a symbolic link out of the folder"}
         return (columns or Columns()).row(cells or {}, **known)

@@ -113,7 +113,7 @@ class NusWideReader(Reader):
             if place["path"] and not labels:
                 place["problem"], without = lacking, without + 1
             identity = f"{self.split}/{place['path'] or line.number}"
-            yield Row(identity, split=self.split, tags=text, labels=labels, listed=True, **place)
+            yield Row(identity, split=self.split, tags=text, labels=labels, multi_label=True, **place)
         self.notes |= {
             f"{self.split}_images_without_{what}": without,
             f"{self.split}_images_not_in_All_Tags": unlisted,
