@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from capro.config import DataSettings
-from capro.data import image_bytes
 from capro.data.image_bytes import ImageStore
 from capro.data.manifest import Manifest
 from capro.data.readers import find, find_to_evaluate
@@ -79,8 +78,8 @@ def test_shards_give_the_same_rows_as_on_a_disk(flaky: type[Flaky], tmp_path: Pa
 def test_a_scan_reads_each_byte_of_a_shard_once(
     flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(image_bytes.Stream.__init__, "__defaults__", (block,))
-    monkeypatch.setattr("capro.data.readers.tars.BLOCK", block)
+    for module in ("tars", "tar_members"):
+        monkeypatch.setattr(f"capro.data.readers.{module}.REQUEST", block)
     monkeypatch.setattr("capro.data.readers.tar_members.AT_ONCE", 1024)
     write_tar(tmp_path / "s.tar", [m for key in range(20) for m in sample(f"{key}", key)])
     put_tree(tmp_path / "s.tar", "flaky://bucket/s.tar")
@@ -95,7 +94,7 @@ def test_a_scan_reads_each_byte_of_a_shard_once(
 def test_a_large_picture_is_a_request_of_its_own(
     flaky: type[Flaky], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capro.data.readers.tars.BLOCK", 1000)
+    monkeypatch.setattr("capro.data.readers.tars.REQUEST", 1000)
     folder = shards(tmp_path / "d")
     address = put_tree(folder, "flaky://bucket/shards")
     rows = [row for reader in find(DataSettings(), source=address) for row in reader.rows()]

@@ -1,15 +1,13 @@
-"""Bytes of images: from a reader's row, or of any sample of a manifest; files, tar members and objects by range."""
+"""Encoded images: of a reader's row, or of any sample of a manifest."""
 
 from __future__ import annotations
 
 import bisect
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from functools import cache, lru_cache
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,96 +16,10 @@ import pyarrow.parquet as pq
 from capro.data.manifest import Manifest, Row, Source
 from capro.data.readers.parquet_rows import parquet_file
 from capro.errors import DataError
-from capro.files import open_descriptor, open_regular, read_regular
-from capro.stores import ObjectPath, Place, is_address, place
+from capro.files import open_regular, read_regular
+from capro.stores import ObjectPath, is_address, place
 
-BLOCK = 8 << 20
-NEAR, FAR = 16 << 10, 1 << 20  # bytes that a local file is asked for at least, and where members are small
-
-
-class Ranges:
-    """Bytes of a file by range.
-
-    Attributes:
-        length: Of the file in bytes.
-        streamed: Whether the bytes come from elsewhere: those that are at hand should be used now.
-    """
-
-    length: int
-    streamed = False
-
-    def read(self, size: int, at: int) -> bytes:
-        """Up to so many bytes from a place on; fewer only where the file ends."""
-        raise NotImplementedError
-
-
-class Descriptor(Ranges):
-    """An open file of this machine; headers and texts that lie near each other are one call of the system.
-
-    Where one piece is passed and the next one follows, twice as much is asked for: each call gives up Python's lock,
-    and may wait for threads that decode.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self.length = os.fstat(descriptor).st_size
-        self._begin, self._held, self._piece = 0, b"", NEAR
-
-    def read(self, size: int, at: int) -> bytes:
-        if size > NEAR // 2:
-            return os.pread(self._descriptor, size, at)
-        begin = at - self._begin
-        if begin < 0 or begin + size > len(self._held):
-            follows = 0 <= begin < len(self._held) + NEAR
-            self._piece = min(2 * self._piece, FAR) if follows else NEAR
-            self._begin, self._held, begin = at, os.pread(self._descriptor, self._piece, at), 0
-        return self._held[begin : begin + size]
-
-
-class Stream(Ranges):
-    """An object that is read from its begin to its end.
-
-    Args:
-        path: The object.
-        block: Bytes of a request.
-    """
-
-    streamed = True
-
-    def __init__(self, path: ObjectPath, block: int = BLOCK) -> None:
-        self._path, self._block = path, block
-        self.length = path.size
-        self._begin, self._held = 0, b""
-
-    def read(self, size: int, at: int) -> bytes:
-        end = min(at + size, self.length)
-        if end - at > self._block:  # one request of its own; the block stays as it is
-            return self._path.read_range(at, end - at)
-        held = self._begin + len(self._held)
-        if at < self._begin or end > held:
-            rest = self._held[at - self._begin :] if self._begin <= at < held else b""
-            begin = at + len(rest)
-            self._held = rest + self._path.read_range(begin, min(self._block, self.length - begin))
-            self._begin = at
-        return self._held[at - self._begin : max(0, end - self._begin)]
-
-
-@contextmanager
-def open_ranges(path: Place) -> Iterator[Ranges]:
-    """A regular file or an object, to read ranges from in ascending order."""
-    if isinstance(path, ObjectPath):
-        yield Stream(path)
-        return
-    descriptor = open_descriptor(path)
-    try:
-        yield Descriptor(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-T = TypeVar("T")
 PLACES = ("id", "path", "offset", "size", "row", "source")  # columns that say where a picture is
-OPEN_FILES = 64
 ROW_GROUPS = 4
 REQUESTS = 32  # threads where pictures are requests to an object store: they wait more than they work
 
@@ -152,7 +64,7 @@ def hub_bytes(cell: Any) -> bytes | None:
 
 
 class ImageStore:
-    """Reads images in place: a file, a range of a tar, a row of a Parquet file or hub data set.
+    """Reads images in place: a file, a range of a tar, a row of a Parquet file or hub dataset.
 
     Safe to use from threads.
     """
@@ -162,10 +74,10 @@ class ImageStore:
         samples = manifest.table.filter(pc.equal(manifest.table["status"], "ok"))
         # Arrow's own form: a million rows as Python objects would take half a gigabyte
         self._columns = [samples[name].combine_chunks() for name in PLACES]
-        self._lock = threading.Lock()
-        self._files = _Recent[int](OPEN_FILES, os.close)
-        self._groups = _Recent[Any](ROW_GROUPS)
-        self._tables: dict[str, Any] = {}
+        self._lock = threading.Lock()  # for the three below
+        self._table = cache(_open_table)
+        self._cells = lru_cache(ROW_GROUPS)(_image_cells)
+        self._hub = cache(_load_hub)
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -180,41 +92,27 @@ class ImageStore:
         identity, path, offset, size, row, number = (column[position].as_py() for column in self._columns)
         source = self._sources[number]
         try:
-            if source.kind == "files":
-                return row_bytes(Row(identity, path), source)
-            if source.kind == "tars" and is_address(source.root):  # no lock: a request takes its time
-                return row_bytes(Row(identity, path, offset=int(offset), size=int(size)), source)
+            if source.kind in ("files", "tars"):
+                return row_bytes(Row(identity, path, offset=offset, size=size), source)
             with self._lock:
-                if source.kind == "tars":
-                    file = os.path.join(source.root, path)
-                    descriptor = self._files.get(file, lambda: open_descriptor(file))
-                    return os.pread(descriptor, int(size), int(offset))
-                read = self._parquet if source.kind == "parquet" else self._hub
-                return read(source, path, int(row)) or b""
+                if source.kind == "hub":
+                    return hub_bytes(self._hub(source.root)[path][row][source.image_column]) or b""
+                table, begins = self._table(os.path.join(source.root, path))
+                group = bisect.bisect_right(begins, row) - 1
+                cells = self._cells(table, group, source.image_column)
+                return cells[row - begins[group]].as_py() or b""
         except OSError as error:
             raise DataError(
                 f"{source.root}: the image of sample {identity} cannot be read: {error.strerror}",
                 hint="put the data back, or run `capro scan` again",
             ) from None
 
-    def _parquet(self, source: Source, name: str, row: int) -> bytes | None:
-        file = os.path.join(source.root, name)
-        if file not in self._tables:
-            table = parquet_file(place(file))
-            groups = (table.metadata.row_group(at).num_rows for at in range(table.num_row_groups))
-            self._tables[file] = table, [*accumulate(groups, initial=0)]
-        table, begins = self._tables[file]
-        group = bisect.bisect_right(begins, row) - 1
-        cells = self._groups.get((file, group), lambda: _image_cells(table, group, source.image_column))
-        found: bytes | None = cells[row - begins[group]].as_py()
-        return found
 
-    def _hub(self, source: Source, split: str, row: int) -> bytes | None:
-        from capro.data.readers.hub import load_hub
-
-        if source.root not in self._tables:
-            self._tables[source.root] = load_hub(source.root)
-        return hub_bytes(self._tables[source.root][split][row][source.image_column])
+def _open_table(path: str) -> tuple[pq.ParquetFile, list[int]]:
+    """A Parquet file, and the first row of each of its row groups."""
+    table = parquet_file(place(path))
+    groups = (table.metadata.row_group(at).num_rows for at in range(table.num_row_groups))
+    return table, [*accumulate(groups, initial=0)]
 
 
 def _image_cells(table: pq.ParquetFile, group: int, column: str | None) -> Any:
@@ -223,21 +121,7 @@ def _image_cells(table: pq.ParquetFile, group: int, column: str | None) -> Any:
     return cells.field("bytes") if pa.types.is_struct(cells.type) else cells
 
 
-class _Recent(OrderedDict[Hashable, T]):
-    """The values that were asked for last, at most so many."""
+def _load_hub(name: str) -> Any:
+    from capro.data.readers.hub import load_hub
 
-    def __init__(self, most: int, close: Callable[[T], None] = lambda _: None) -> None:
-        super().__init__()
-        self._most, self._close = most, close
-
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:  # type: ignore[override]
-        """The value of a key, made if it is not there; the one that waited longest goes."""
-        value = self.pop(key) if key in self else make()
-        self[key] = value
-        if len(self) > self._most:
-            self._close(self.popitem(last=False)[1])
-        return value
-
-    def __del__(self) -> None:
-        for value in self.values():
-            self._close(value)
+    return load_hub(name)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import tarfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from capro.data.image_bytes import Descriptor
-from capro.data.readers.tar_members import Gap, Member, members
+from capro.data.readers.tar_members import READ_AHEAD, Gap, Member, members, open_ranges
 from tests.data.scanning import write_tar
+
+CONTENT = bytes(os.urandom(READ_AHEAD)) * 3
 
 
 def read(path: Path) -> list[Member | Gap]:
-    with path.open("rb") as file:
-        return [*members(Descriptor(file.fileno()))]
+    with open_ranges(path) as file:
+        return [*members(file)]
 
 
 def with_size(path: Path, size: bytes, name: bytes = b"b.txt") -> None:
@@ -113,3 +117,19 @@ def test_mutated_tars_end_and_stay_within_the_file(tmp_path: Path) -> None:
         found = read(tmp_path / "m.tar")
         assert len(found) <= 8
         assert all(each.offset + each.size <= length for each in found if isinstance(each, Member))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ranges") / "file"
+    path.write_bytes(CONTENT)
+    return path
+
+
+@given(st.lists(st.tuples(st.integers(0, len(CONTENT) + 10), st.integers(0, 2 * READ_AHEAD)), max_size=30))
+@settings(deadline=None)
+def test_bytes_are_those_of_the_file(file: Path, asked: list[tuple[int, int]]) -> None:
+    with open_ranges(file) as ranges:
+        assert ranges.length == len(CONTENT)
+        for at, size in asked:
+            assert ranges.read(size, at) == CONTENT[at : at + size]

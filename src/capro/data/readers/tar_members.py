@@ -7,11 +7,13 @@ goes on at the next block that is one. Formats: ustar, pax (path, size), GNU lon
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import BinaryIO, Literal
 
-from capro.data.image_bytes import Ranges
+from capro.stores import ObjectPath, Place, open_bytes
 
 BLOCK = 512
 AT_ONCE = 1 << 20  # bytes, where the next header is looked for
@@ -20,7 +22,37 @@ REGULAR = b"0\x007"
 WITHOUT_DATA = b"123456"  # links, devices, folders, pipes
 LONG_NAME, LONG_LINK, SPARSE = b"L", b"K", b"S"
 PAX = b"xX"
-EXTENSIONS = LONG_NAME + LONG_LINK + PAX + b"g"  # headers that say something of the next member
+EXTENSIONS = LONG_NAME + LONG_LINK + PAX + b"g"  # headers that describe the next member
+READ_AHEAD = 256 << 10  # bytes: headers and texts that lie near each other are one call of the system
+REQUEST = 8 << 20  # bytes that an object store is asked for at once
+
+
+@dataclass
+class Ranges:
+    """Bytes of a file by range.
+
+    Attributes:
+        file: The file.
+        length: Of the file in bytes.
+        streamed: Whether the bytes come from an object store: those that are at hand should be used now.
+    """
+
+    file: BinaryIO
+    length: int
+    streamed: bool
+
+    def read(self, size: int, at: int) -> bytes:
+        """Up to ``size`` bytes from an offset on; fewer only where the file ends."""
+        self.file.seek(at)
+        return self.file.read(size)
+
+
+@contextmanager
+def open_ranges(path: Place) -> Iterator[Ranges]:
+    """A regular file or an object, to read ranges from, mostly in ascending order."""
+    streamed = isinstance(path, ObjectPath)
+    with open_bytes(path, buffering=REQUEST if streamed else READ_AHEAD) as file:
+        yield Ranges(file, file.seek(0, os.SEEK_END), streamed)
 
 
 @dataclass(frozen=True)

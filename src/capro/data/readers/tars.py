@@ -20,7 +20,6 @@ from typing import Any
 import pandas as pd
 
 from capro.config import DataSettings
-from capro.data.image_bytes import BLOCK, Ranges, open_ranges
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import Format, Intake, Reader, guarded
 from capro.data.readers.columns import (
@@ -35,7 +34,7 @@ from capro.data.readers.columns import (
     text_of,
     valid_text,
 )
-from capro.data.readers.tar_members import Gap, Member, members
+from capro.data.readers.tar_members import REQUEST, Gap, Member, Ranges, members, open_ranges
 from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, written_texts
 from capro.errors import DataError, did_you_mean
 from capro.pipeline.artefacts import atomic_path
@@ -223,7 +222,7 @@ class _ShardRows:
         elif extension in IMAGE_ENDINGS:
             if sample.image is None:  # the first of several
                 sample.image = member.offset, member.size
-                if self.file.streamed and member.size <= BLOCK:  # a larger one is a request of its own
+                if self.file.streamed and member.size <= REQUEST:  # a larger one is a request of its own
                     sample.data = self.file.read(member.size, member.offset)
         elif extension not in TEXT_ENDINGS:
             self.reader.notes["other_members_ignored"] += 1
