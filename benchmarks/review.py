@@ -32,7 +32,8 @@ from capro.pipeline.run import Run
 from capro.results.comparison import test_split
 from capro.results.metrics import headline
 from capro.results.truth import label_accuracy, load_truth, membership
-from capro.review.log import Decision, log_file, open_log
+from capro.review.answers import Decision
+from capro.review.log import log_file, open_log
 from capro.review.queue import random_order
 from capro.review.table import ReviewTable, load_table
 from capro.stages import PLAN
@@ -70,16 +71,16 @@ def answer(table: ReviewTable, row: int, member: Member, rng: np.random.Generato
     """What the made-up person says of a sample."""
     names, true = table.names, set(np.flatnonzero(member[row]).tolist())
     if rng.random() >= RIGHT:
-        wrong = int(rng.choice([c for c in range(len(names)) if table.several or c not in true]))
-        true = true ^ {wrong} if table.several else {wrong}
+        wrong = int(rng.choice([c for c in range(len(names)) if table.multi_label or c not in true]))
+        true = true ^ {wrong} if table.multi_label else {wrong}
     yes = tuple(names[c] for c in sorted(true))
-    if not table.several:
+    if not table.multi_label:
         web = table.given[row]
         yes = (names[web],) if web >= 0 and int(web) in true else yes[:1]
     given, proposed = (table.labels(row, before=before) for before in (True, False))
     return Decision(
         table.sample_id(row),
-        "labels" if yes or table.several else "out",
+        "labels" if yes or table.multi_label else "out",
         yes=yes,
         given=given,
         proposed=proposed,
@@ -121,7 +122,7 @@ def measure(
         rows = _next(table, run, ORDERS[order](table, seed), count - asked)
         if rows:
             log = open_log(run)
-            log.decide([answer(table, row, member, rng) for row in rows], who="made up")
+            log.decide([answer(table, row, member, rng) for row in rows], person="made up")
             log.close()
             asked = count
             PLAN.run(run, watch=bench.watch)

@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from capro.data.manifest import manifest_of
 from capro.pipeline.run import Run
-from capro.review.log import Decision, Log
+from capro.review.answers import Decision
+from capro.review.log import Log
 from soak import child
 from soak.attack import Broken
 from soak.faults import Fault
@@ -158,7 +159,7 @@ def _decide(run: Path) -> None:
     """What a person might decide of the scanned samples."""
     log = Log(run / LOG)
     for number, sample in enumerate(manifest_of(Run.open(run)).samples["id"].head(3)):
-        log.decide([Decision(str(sample), "out" if number else "copy")], who="me")
+        log.decide([Decision(str(sample), "out" if number else "copy")], person="me")
     log.close()
 
 

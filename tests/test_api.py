@@ -208,7 +208,7 @@ def test_review_serves_in_the_background_and_a_fit_goes_on_with_it(source: Path,
     review = fitted.review()
     with urllib.request.urlopen(review.link) as answer:
         assert answer.status == 200
-    assert review.desk.decide([0], "out", None, who="me", view=View()) == [0]
+    assert review.session.decide([0], "out", None, person="me", view=View()) == [0]
     review.stop()
     fitted.fit(source, classes=source.parent / "classes.yaml")
     first = fitted.issues().iloc[0]

@@ -6,6 +6,10 @@ import difflib
 import traceback
 from collections.abc import Iterable
 from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class CaproError(Exception):
@@ -78,6 +82,15 @@ def shortened(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:120]}..."
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing that pydantic finds wrong: which part, why, and what was there instead."""
+    problem = error.errors()[0]
+    part = ".".join(str(key) for key in problem["loc"])[:120]
+    message = problem["msg"].removeprefix("Value error, ").partition(" or instance of ")[0]  # a class of ours
+    text = f"{message[0].lower()}{message[1:]}, got {shortened(problem['input'])}"
+    return f"{part}: {text}" if part else text
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

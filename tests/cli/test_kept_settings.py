@@ -13,7 +13,8 @@ import yaml
 
 from capro.pipeline.locks import alone_in
 from capro.pipeline.run import Run
-from capro.review.log import Decision, Log
+from capro.review.answers import Decision
+from capro.review.log import Log
 from capro.stages import run_all
 from tests import squares
 from tests.commands import capro
@@ -150,7 +151,7 @@ def test_what_a_person_has_decided_since_is_not_left_out_in_silence(
     samples = Run.open(run).issues()
     sample = str(samples.loc[samples["corrected_label"].notna(), "id"].iloc[0])
     log = Log(run / "review" / "decisions.sqlite")
-    log.decide([Decision(sample, "out")], who="me")
+    log.decide([Decision(sample, "out")], person="me")
     log.close()
     refused = [
         ["export", run, "--out", tmp_path / "a"],

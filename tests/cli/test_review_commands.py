@@ -15,7 +15,7 @@ import pytest
 from capro.cli import app
 from capro.errors import CaproError, ConfigError, RunError
 from capro.pipeline.run import Run
-from capro.review.serving import ApplyError, go_on
+from capro.review.serving import ApplyError, run_stages
 from capro.review.session import ReviewSession
 from capro.review.views import View
 from tests.review.made import make_run
@@ -31,9 +31,9 @@ def capro(*words: object) -> None:
 
 
 def test_export_and_import(run: Run, tmp_path: Path, capsys: Any) -> None:
-    desk = ReviewSession(run)
-    desk.decide([0, 1], "out", None, who="me", view=View())
-    desk.log.close()
+    session = ReviewSession(run)
+    session.decide([0, 1], "out", None, person="me", view=View())
+    session.log.close()
     file = tmp_path / "d.csv"
     capro("review", run.path, "--export", file)
     assert capsys.readouterr().out == f"2 decisions in {file}\n"
@@ -77,6 +77,6 @@ def test_it_serves_until_it_is_interrupted(run: Run) -> None:
     assert server.returncode in (0, 130)
 
 
-def test_apply_reports_why_a_run_cannot_go_on(tmp_path: Path) -> None:
+def test_apply_reports_why_a_run_cannot_run_stages(tmp_path: Path) -> None:
     with pytest.raises(ApplyError, match="error: "):
-        list(go_on(tmp_path / "no run"))
+        list(run_stages(tmp_path / "no run"))

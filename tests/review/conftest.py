@@ -36,7 +36,7 @@ def several(several_run: Run, tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def desk(run: Run) -> Iterator[ReviewSession]:
+def session(run: Run) -> Iterator[ReviewSession]:
     made = ReviewSession(run)
     yield made
     made.log.close()

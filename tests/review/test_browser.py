@@ -83,7 +83,7 @@ def watched(browser: Any, review: Review) -> Iterator[Watched]:
 
 
 def test_a_whole_review_by_keyboard(watched: Watched, review: Review) -> None:
-    page, total = watched.page, len(review.desk.table)
+    page, total = watched.page, len(review.session.table)
     keys = page.keyboard
     keys.press("a")
     keys.press("d")
@@ -95,7 +95,7 @@ def test_a_whole_review_by_keyboard(watched: Watched, review: Review) -> None:
     keys.press("p")
     watched.saved(5)
     rows = [int(tile.get_attribute("data-row")) for tile in page.locator("#grid > .tile").all()]
-    answers = [review.desk.said[row] for row in rows[:5]]
+    answers = [review.session.decisions()[row] for row in rows[:5]]
     assert [said.answer for said in answers][1:3] == ["out", "unsure"]
     assert answers[3].yes == ("nut",)
     assert answers[4].anchor
@@ -108,7 +108,7 @@ def test_a_whole_review_by_keyboard(watched: Watched, review: Review) -> None:
     assert "Selected on this page" in page.locator("#sure-text").inner_text()
     keys.press("Escape")
     page.wait_for_selector("#sure:not([open])", state="attached")  # a browser closes it a moment later
-    assert len(review.desk.said) == 5
+    assert len(review.session.decisions()) == 5
     keys.press("d")
     page.wait_for_selector("#sure[open]")
     keys.press("Enter")
@@ -198,7 +198,7 @@ def test_filters_live_in_the_address(watched: Watched, review: Review) -> None:
     page.locator("select[name=verdict]").select_option("relabel")
     page.wait_for_url("**verdict=relabel**")
     shown = page.locator("#grid > .tile").count()
-    assert shown == int((review.desk.table.verdict == 2).sum())
+    assert shown == int((review.session.table.verdict == 2).sum())
     page.reload()
     assert page.locator("#grid > .tile").count() == shown
     page.keyboard.press("/")
@@ -219,11 +219,11 @@ def test_one_after_the_other_by_keyboard(watched: Watched, review: Review) -> No
         watched.until(f"document.querySelector('.sheet').dataset.row !== '{seen[-1]}'")
         watched.until("location.pathname === '/sample/' + document.querySelector('.sheet').dataset.row")
     for _ in range(400):  # the next picture does not wait for the answer before it to be kept
-        if {int(row) for row in seen} <= set(review.desk.said):
+        if {int(row) for row in seen} <= set(review.session.decisions()):
             break
         page.wait_for_timeout(50)
-    assert {int(row) for row in seen} <= set(review.desk.said)
-    watched.saved(len(review.desk.said))
+    assert {int(row) for row in seen} <= set(review.session.decisions())
+    watched.saved(len(review.session.decisions()))
     assert len(set(seen)) == 5
     page.keyboard.press("z")
     watched.until(f"document.querySelector('.sheet').dataset.row === '{seen[-1]}'")
@@ -248,7 +248,7 @@ def test_at_phone_width(browser: Any, review: Review) -> None:
     page.locator("#sure-yes").tap()
     seen.saved(3)
     page.locator("[data-do=page]").tap()
-    assert page.locator("#scope").inner_text().startswith(f"{len(review.desk.table)} selected")
+    assert page.locator("#scope").inner_text().startswith(f"{len(review.session.table)} selected")
     box = page.locator("[data-verb=accept]").bounding_box()
     assert box["height"] >= 44
     assert seen.complaints == []
@@ -303,14 +303,14 @@ def test_labels_are_added_and_removed_where_there_are_several(browser: Any, tmp_
     seen = Watched(browser, review.link)
     page, keys = seen.page, seen.page.keyboard
     row = int(page.locator("#grid > .tile").first.get_attribute("data-row"))
-    new = next(name for name in CLASSES if name not in review.desk.table.labels(row, before=False))
+    new = next(name for name in CLASSES if name not in review.session.table.labels(row, before=False))
     keys.press("+")
     page.wait_for_selector("#labels[open]")
     assert "Add which label?" in page.locator("#labels").inner_text()
     keys.type(new)
     keys.press("Enter")
     seen.saved(1)
-    said = review.desk.said[row]
+    said = review.session.decisions()[row]
     assert (said.yes, said.no, said.whole) == ((new,), (), False)  # of one label; nothing of the others
     assert new in page.locator("#grid > .tile").first.inner_text()
     page.locator("#grid > .tile .title").first.click()
@@ -319,7 +319,7 @@ def test_labels_are_added_and_removed_where_there_are_several(browser: Any, tmp_
     keys.type(new)
     keys.press("Enter")
     seen.until(f"document.querySelector('#grid > .tile').innerText.includes('\u2212 {new}')")
-    assert (review.desk.said[row].yes, review.desk.said[row].no) == ((), (new,))
+    assert (review.session.decisions()[row].yes, review.session.decisions()[row].no) == ((), (new,))
     page = seen.go(f"/sample/{row}")
     page.locator("[data-verb=add]").click()
     page.wait_for_selector("#labels[open]")
@@ -340,7 +340,7 @@ def test_two_browsers_see_each_other(browser: Any, review: Review) -> None:
         two.page.keyboard.press("s")
     one.until("document.querySelectorAll('#grid > .tile[data-kind=unsure]').length === 5")
     two.until("document.querySelectorAll('#grid > .tile[data-kind]:not([data-kind=\"\"])').length >= 11")
-    assert len(review.desk.said) >= 11
+    assert len(review.session.decisions()) >= 11
     for each in (one, two):
         each.context.close()
 
@@ -360,14 +360,14 @@ def test_of_copies_the_best_is_kept_by_key_and_by_button(watched: Watched, revie
     page.locator("[data-best]").click()
     page.locator("#sure-yes").click()
     watched.saved(1)
-    assert [said.answer for said in review.desk.said.values()] == ["copy"]
+    assert [said.answer for said in review.session.decisions().values()] == ["copy"]
 
 
 def test_the_best_of_a_group_that_goes_over_the_page(watched: Watched, review: Review) -> None:
-    desk = review.desk
-    copies = np.where(np.arange(len(desk.table)) < 22, 7, -1)
-    desk.table = replace(desk.table, copies=copies)
-    desk.views = Views(desk.table)
+    session = review.session
+    copies = np.where(np.arange(len(session.table)) < 22, 7, -1)
+    session.table = replace(session.table, copies=copies)
+    session.views = Views(session.table)
     page = watched.go("/?copies=any&size=20")
     assert "20 of 22 near duplicates" in page.locator(".bundle h2").inner_text()
     page.keyboard.press("b")
@@ -381,9 +381,9 @@ def test_the_best_of_a_group_that_goes_over_the_page(watched: Watched, review: R
 
 
 def test_the_page_is_selected_and_left_by_buttons(watched: Watched, review: Review) -> None:
-    page, names = watched.page, review.desk.table.names
+    page, names = watched.page, review.session.table.names
     page.locator("[data-do=page]").click()
-    assert page.locator("#scope").inner_text().startswith(f"{len(review.desk.table)} selected")
+    assert page.locator("#scope").inner_text().startswith(f"{len(review.session.table)} selected")
     page.locator("[data-do=page]").click()
     assert page.locator(".selected").count() == 0
     page.keyboard.press("c")
@@ -400,7 +400,7 @@ def test_the_page_is_selected_and_left_by_buttons(watched: Watched, review: Revi
     watched.until("location.pathname === '/sample/3'")
     page.keyboard.press("c")
     page.wait_for_url(f"**/?label={quote_plus(names[2])}")
-    assert not review.desk.said
+    assert not review.session.decisions()
 
 
 @pytest.mark.parametrize("path", ["/?label=nut&size=20", "/sample/7?order=row"])
@@ -409,24 +409,26 @@ def test_a_page_of_before_apply_accepts_nothing_and_is_read_again(
 ) -> None:
     seen = Watched(browser, review.link)
     page = seen.go(path)
-    before = review.desk.version
-    for _ in _other_verdicts(review.desk.run.path):
+    before = review.session.version
+    for _ in _other_verdicts(review.session.run.path):
         pass
-    review.desk.reload()
+    review.session.reload()
     page.keyboard.press("a")
     page.wait_for_selector("#told[open]")
     assert "Your last action was not saved" in page.locator("#told-text").inner_text()
     assert page.url == seen.base + path
-    assert page.locator("meta[name=capro-version]").get_attribute("content") == review.desk.version != before
+    assert (
+        page.locator("meta[name=capro-version]").get_attribute("content") == review.session.version != before
+    )
     page.keyboard.press("a")  # no answer to what nobody has looked at
     page.wait_for_timeout(300)
-    assert not review.desk.said
+    assert not review.session.decisions()
     page.keyboard.press("Enter")
     page.keyboard.press("a")
     seen.saved(1)
-    (said,) = review.desk.said.values()
-    row = next(iter(review.desk.said))
-    assert said.proposed == review.desk.table.labels(row, before=False)
+    (said,) = review.session.decisions().values()
+    row = next(iter(review.session.decisions()))
+    assert said.proposed == review.session.table.labels(row, before=False)
     page.reload()
     page.wait_for_selector(READY, state="attached")
     assert page.locator("#told[open]").count() == 0

@@ -8,23 +8,24 @@ from capro.config import update
 from capro.models.classes import class_file, classes_of
 from capro.pipeline.plan import DECIDED, outdated
 from capro.pipeline.run import Run
+from capro.review.pages import change_class
 from capro.review.session import ReviewSession
 from capro.stages import PLAN
 
 
-def test_a_setting_that_another_process_changed_stays(desk: ReviewSession, run: Run) -> None:
+def test_a_setting_that_another_process_changed_stays(session: ReviewSession, run: Run) -> None:
     changed = run.with_settings(update(run.settings, ["seed=5"]))
     with changed.alone():
         changed.write_settings()
-    desk.change_class(2, "nut.n.01", "a hard fruit", who="me")
+    change_class(session, 2, "nut.n.01", "a hard fruit", person="me")
     now = Run.open(run.path).settings
     assert now.seed == 5
     assert now.data.classes == "run:review/classes.yaml"
 
 
-def test_a_run_with_another_meaning_can_be_moved(desk: ReviewSession, run: Run, tmp_path: Path) -> None:
-    desk.change_class(2, "", "a hard fruit", who="me")
-    desk.change_class(1, "", "another one", who="me")  # on top of the first
+def test_a_run_with_another_meaning_can_be_moved(session: ReviewSession, run: Run, tmp_path: Path) -> None:
+    change_class(session, 2, "", "a hard fruit", person="me")
+    change_class(session, 1, "", "another one", person="me")  # on top of the first
     moved = run.path.rename(tmp_path / "elsewhere")
     again = Run.open(moved)
     PLAN.do(again, "classes")
@@ -32,19 +33,19 @@ def test_a_run_with_another_meaning_can_be_moved(desk: ReviewSession, run: Run, 
 
 
 def test_a_meaning_that_was_changed_again_makes_the_classes_out_of_date(
-    desk: ReviewSession, run: Run
+    session: ReviewSession, run: Run
 ) -> None:
     """The file has the same name both times: export gave the results of the first meaning in silence."""
     for definition in ("a hard fruit", "a dry fruit"):
-        desk.change_class(2, "", definition, who="me")
+        change_class(session, 2, "", definition, person="me")
         again = Run.open(run.path)
         assert DECIDED in outdated(PLAN["classes"], again)
         PLAN.do(again, "classes")
         assert outdated(PLAN["classes"], again) == []
 
 
-def test_a_run_of_an_earlier_version_keeps_its_path(desk: ReviewSession, run: Run, tmp_path: Path) -> None:
-    desk.change_class(2, "", "a hard fruit", who="me")
+def test_a_run_of_an_earlier_version_keeps_its_path(session: ReviewSession, run: Run, tmp_path: Path) -> None:
+    change_class(session, 2, "", "a hard fruit", person="me")
     own = run.path / "review" / "classes.yaml"
     old = run.with_settings(update(run.settings, [f"data.classes={own}"]))
     with old.alone():

@@ -8,8 +8,9 @@ import pytest
 from capro.errors import DataError, RunError
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Stage, perform
-from capro.review.decisions import deciding_person, resolve
-from capro.review.log import Decision, log_file, open_log
+from capro.review.answers import Decision
+from capro.review.decisions import decisions_hash, resolve
+from capro.review.log import log_file, open_log
 
 IDS, CLASSES = ["a", "b", "c", "d"], ["cat", "dog", "cow"]
 
@@ -22,20 +23,20 @@ def test_one_label() -> None:
         "d": Decision("d", "unsure"),
         "gone": Decision("gone", "out"),
     }
-    fixed = resolve(said, IDS, CLASSES, several=False)
-    states = fixed.states()
+    arrays = resolve(said, IDS, CLASSES, multi_label=False)
+    states = arrays.states()
     assert states[0].tolist() == [0, 1, 0, 0]
     assert states[1].tolist() == [0, 0, 0, 1]
     assert np.isnan(states[2:]).all()  # a copy shows what it shows, not sure settles nothing
-    assert fixed.labels(np.array([0, 0, 0, 0])).tolist() == [1, -1, -1, 0]
-    assert fixed.rows.tolist() == [True, True, True, False]
-    assert fixed.picked.tolist() == [True, False, False, False]
+    assert arrays.labels(np.array([0, 0, 0, 0])).tolist() == [1, -1, -1, 0]
+    assert arrays.decided.tolist() == [True, True, True, False]
+    assert arrays.anchors.tolist() == [True, False, False, False]
 
 
 @pytest.mark.parametrize("said", [{"yes": ("birt",)}, {"yes": ("cat",), "no": ("birt",)}])
 def test_a_decision_with_an_unknown_class_is_refused(said: dict[str, tuple[str, ...]]) -> None:
     with pytest.raises(DataError, match="decided on 'a', and 'birt' is no class of this run") as found:
-        resolve({"a": Decision("a", "labels", **said)}, IDS, [*CLASSES, "bird"], several=True)  # type: ignore[arg-type]
+        resolve({"a": Decision("a", "labels", **said)}, IDS, [*CLASSES, "bird"], multi_label=True)  # type: ignore[arg-type]
     assert "decide on the sample again with `capro review`" in found.value.hint
     assert "did you mean 'bird'?" in found.value.hint
 
@@ -43,12 +44,12 @@ def test_a_decision_with_an_unknown_class_is_refused(said: dict[str, tuple[str, 
 def test_a_log_that_was_emptied_is_refused_where_results_have_decisions_in_them(run: Run) -> None:
     log_file(run).parent.mkdir(exist_ok=True)
     log_file(run).touch()
-    assert deciding_person(run) == ""  # killed while it was made
+    assert decisions_hash(run) == ""  # killed while it was made
     perform(run, Stage("clean", lambda _: None, decisions=lambda _: "a"))
     with pytest.raises(RunError, match="the log of decisions is empty, and there are results"):
-        deciding_person(run)
+        decisions_hash(run)
     log_file(run).unlink()
-    assert deciding_person(run) == ""
+    assert decisions_hash(run) == ""
 
 
 def test_several_labels() -> None:
@@ -57,24 +58,24 @@ def test_several_labels() -> None:
         "b": Decision("b", "labels", yes=()),
         "c": Decision("c", "out"),
     }
-    fixed = resolve(said, IDS, CLASSES, several=True)
-    assert np.isnan(fixed.known()[0]).tolist() == [False, False, True]
-    assert fixed.known([1])[0].tolist() == [0, 0, 0]
+    arrays = resolve(said, IDS, CLASSES, multi_label=True)
+    assert np.isnan(arrays.known()[0]).tolist() == [False, False, True]
+    assert arrays.known([1])[0].tolist() == [0, 0, 0]
     method = np.array([[1, 0, 1], [1, 1, 1], [1, 0, 0], [-1, -1, -1]])
-    assert fixed.labels(method).tolist() == [[0, 1, 1], [0, 0, 0], [-1, -1, -1], [-1, -1, -1]]
+    assert arrays.labels(method).tolist() == [[0, 1, 1], [0, 0, 0], [-1, -1, -1], [-1, -1, -1]]
     dropped = np.full((4, 3), -1)
-    assert fixed.labels(dropped)[0].tolist() == [0, 1, 0]  # it is back with what it shows
+    assert arrays.labels(dropped)[0].tolist() == [0, 1, 0]  # it is back with what it shows
 
 
 def test_the_hash_follows_what_is_settled(run: Run) -> None:
-    assert deciding_person(run) == ""
+    assert decisions_hash(run) == ""
     log = open_log(run)
-    log.decide([Decision("a", "unsure")], who="me")
-    assert deciding_person(run) == ""
-    log.decide([Decision("a", "out", proposed=("cat",))], who="me")
-    first = deciding_person(run)
-    log.decide([Decision("a", "out")], who="somebody else")
-    assert deciding_person(run) == first  # who said it, and what was shown, decide nothing
-    log.decide([Decision("b", "out")], who="me")
-    assert deciding_person(run) != first
+    log.decide([Decision("a", "unsure")], person="me")
+    assert decisions_hash(run) == ""
+    log.decide([Decision("a", "out", proposed=("cat",))], person="me")
+    first = decisions_hash(run)
+    log.decide([Decision("a", "out")], person="somebody else")
+    assert decisions_hash(run) == first  # who said it, and what was shown, decide nothing
+    log.decide([Decision("b", "out")], person="me")
+    assert decisions_hash(run) != first
     log.close()

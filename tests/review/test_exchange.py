@@ -21,14 +21,14 @@ from tests.made_up import CLASSES
 
 @pytest.fixture
 def decided(run: Run) -> Run:
-    desk = ReviewSession(run)
+    session = ReviewSession(run)
     view = View()
-    desk.decide([0], "label", CLASSES[1], who="me", view=view)
-    desk.decide([1, 2], "out", None, who="me", view=view)
-    desk.decide([3], "unsure", None, who="me", view=view)
-    desk.decide([4, 5], "best", None, who="me", view=view)
-    desk.decide([6], "anchor", None, who="me", view=view)
-    desk.log.close()
+    session.decide([0], "label", CLASSES[1], person="me", view=view)
+    session.decide([1, 2], "out", None, person="me", view=view)
+    session.decide([3], "unsure", None, person="me", view=view)
+    session.decide([4, 5], "best", None, person="me", view=view)
+    session.decide([6], "anchor", None, person="me", view=view)
+    session.log.close()
     return run
 
 
@@ -53,13 +53,13 @@ def test_label_studio_reads_choices(decided: Run, tmp_path: Path) -> None:
 
 
 def test_label_studio_of_others(run: Run, tmp_path: Path) -> None:
-    desk = ReviewSession(run)
-    sample = desk.table.sample_id(0)
-    desk.log.close()
+    session = ReviewSession(run)
+    sample = session.table.sample_id(0)
+    session.log.close()
     choice = {"type": "choices", "value": {"choices": [CLASSES[2]]}}
     tasks = [
         {"data": {"id": sample}, "annotations": [{"result": [choice]}]},
-        {"data": {"id": desk.table.sample_id(1)}, "annotations": []},
+        {"data": {"id": session.table.sample_id(1)}, "annotations": []},
     ]
     file = tmp_path / "x.json"
     file.write_text(json.dumps(tasks), "utf-8")
@@ -78,21 +78,39 @@ def _chosen(*names: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("task", "text"),
     [
-        (5, "task 2: the task is no mapping but 5"),
-        ({"annotations": {"a": 1}}, "task 2: annotations is no list but {'a': 1}"),
-        ({"annotations": ["x"]}, "task 2: an annotation is no mapping but 'x'"),
-        ({"annotations": [{"result": 5}]}, "task 2: the result is no list but 5"),
-        ({"annotations": [{"result": ["x"]}]}, "task 2: a result is no mapping but 'x'"),
+        (5, "task 2: input should be a valid dictionary, got 5"),
+        ({"annotations": {"a": 1}}, "task 2: annotations: input should be a valid list, got {'a': 1}"),
+        ({"annotations": ["x"]}, "task 2: annotations.0: input should be a valid dictionary, got 'x'"),
+        (
+            {"annotations": [{"result": 5}]},
+            "task 2: annotations.0.result: input should be a valid list, got 5",
+        ),
+        (
+            {"annotations": [{"result": ["x"]}]},
+            "task 2: annotations.0.result.0: input should be a valid dictionary, got 'x'",
+        ),
         (
             {"annotations": [{"result": [{"type": "choices", "value": "x"}]}]},
-            "task 2: the value of a result is no mapping but 'x'",
+            "task 2: annotations.0.result.0.value: input should be a valid dictionary, got 'x'",
         ),
-        (_task("x", {"result": [{"type": "choices", "value": {"choices": 5}}]}), "task 2: choices are 5"),
-        (_task("x", _chosen({"a": 1})), "task 2: choices are [{'a': 1}], not names"),
+        (
+            _task("x", {"result": [{"type": "choices", "value": {"choices": 5}}]}),
+            "task 2: annotations.0.result.0.value.choices: input should be a valid list, got 5",
+        ),
+        (
+            _task("x", _chosen({"a": 1})),
+            "task 2: annotations.0.result.0.value.choices.0: input should be a valid string, got {'a': 1}",
+        ),
         (_task("x", {"result": [{"type": "rectanglelabels"}]}), "task 2: its annotation has no choices"),
-        ({**_task("x", _chosen("cat")), "data": "x"}, "task 2: data is no mapping but 'x'"),
-        (_task("x", _chosen("cat"), meta=[1]), "task 2: meta is no mapping but [1]"),
-        (_task("x", _chosen("cat"), meta={"capro": "y"}), "task 2: meta.capro is no mapping but 'y'"),
+        (
+            {**_task("x", _chosen("cat")), "data": "x"},
+            "task 2: data: input should be a valid dictionary, got 'x'",
+        ),
+        (_task("x", _chosen("cat"), meta=[1]), "task 2: meta: input should be a valid dictionary, got [1]"),
+        (
+            _task("x", _chosen("cat"), meta={"capro": "y"}),
+            "task 2: meta.capro: input should be a valid dictionary, got 'y'",
+        ),
         (_task("x", _chosen(CLASSES[0]), meta={"capro": {"not_labels": 5}}), "task 2: not_labels are 5"),
     ],
 )
@@ -107,9 +125,9 @@ def test_tasks_of_another_form_are_refused_with_their_number(
 
 
 def test_a_cancelled_annotation_decides_nothing(several: Run, tmp_path: Path) -> None:
-    desk = ReviewSession(several)
-    samples = [desk.table.sample_id(row) for row in range(2)]
-    desk.log.close()
+    session = ReviewSession(several)
+    samples = [session.table.sample_id(row) for row in range(2)]
+    session.log.close()
     cancelled = {"was_cancelled": True, "result": []}
     file = tmp_path / "x.json"
     file.write_text(
@@ -129,10 +147,10 @@ def test_labels_that_are_no_names_are_refused(run: Run, tmp_path: Path, labels: 
 
 def test_several_labels_survive(several: Run, tmp_path: Path) -> None:
     shutil.copytree(several.path, tmp_path / "copy")
-    desk = ReviewSession(several)
-    desk.decide([0], "add", CLASSES[2], who="me", view=View())
-    desk.decide([1], "accept", None, who="me", view=View())
-    desk.log.close()
+    session = ReviewSession(several)
+    session.decide([0], "add", CLASSES[2], person="me", view=View())
+    session.decide([1], "accept", None, person="me", view=View())
+    session.log.close()
     other = Run.open(tmp_path / "copy")
     file = tmp_path / "d.csv"
     export_decisions(several, file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from capro.results.metrics import wilson
-from capro.review.log import Decision
+from capro.review.answers import Decision
 from capro.review.progress import agreement_by_class, estimate, random_part
 
 
@@ -28,19 +28,22 @@ def test_agreement_by_the_proposed_class() -> None:
             Decision("e", "labels", yes=("cat",), whole=False, proposed=("cat",)),  # not the whole picture
         ]
     )
-    assert {name: (share.hits, share.total) for name, share in found.items()} == {"": (1, 1), "cat": (1, 2)}
+    assert {name: (share["hits"], share["total"]) for name, share in found.items()} == {
+        "": (1, 1),
+        "cat": (1, 2),
+    }
 
 
 def test_the_estimate_counts_the_random_part_alone() -> None:
-    drawn = ["a", "b", "c", "d", "e"]
+    drawn = np.arange(5)
     decisions = {
-        "a": said("a", "cat", given="dog", proposed="cat", random=True),
-        "b": said("b", "dog", given="dog", proposed="cat"),  # asked for another reason, but drawn as well
-        "c": Decision("c", "unsure", random=True),
-        "e": said("e", "dog", given="dog", proposed="dog"),  # behind the last random question
+        0: said("a", "cat", given="dog", proposed="cat", random=True),
+        1: said("b", "dog", given="dog", proposed="cat"),  # asked for another reason, but drawn as well
+        2: Decision("c", "unsure", random=True),
+        4: said("e", "dog", given="dog", proposed="dog"),  # behind the last random question
     }
     part = random_part(drawn, decisions)
-    assert part == ["a", "b", "c"]
+    assert part == [0, 1, 2]
     found = estimate(part, decisions)
     assert found is not None
     assert (found["before"]["hits"], found["before"]["total"]) == (1, 2)

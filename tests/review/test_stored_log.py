@@ -10,7 +10,9 @@ from capro.errors import ConfigError, RunError, StoreError
 from capro.pipeline import working_copy
 from capro.pipeline.run import Run
 from capro.review import serving
-from capro.review.log import Decision, Log, log_file, replayed
+from capro.review.answers import Decision
+from capro.review.log import Log, log_file, replayed
+from capro.review.pages import change_class
 from capro.review.serving import kept_in_store
 from capro.review.session import ReviewSession
 from tests.stores import Fault, Flaky, Killed, Machine, flaky, on
@@ -20,7 +22,7 @@ __all__ = ["flaky", "on"]
 
 def decide(run: Run, sample: str) -> None:
     log = Log(log_file(run))
-    log.decide([Decision(sample, "out")], who="me")
+    log.decide([Decision(sample, "out")], person="me")
     log.close()
 
 
@@ -55,7 +57,7 @@ def test_decisions_are_uploaded_while_they_are_made(on: Machine, monkeypatch: py
     with kept_in_store(run):
         log = Log(log_file(run))  # open all the time, as the server has it
         for name in "ab":
-            log.decide([Decision(name, "out")], who="me")
+            log.decide([Decision(name, "out")], person="me")
             deadline = time.monotonic() + 5
             while decided(on("two")) != [*"ab"[: "ab".index(name) + 1]] and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -109,7 +111,7 @@ def test_decisions_on_both_sides_are_not_overwritten(on: Machine) -> None:
 
 
 def test_a_class_keeps_its_meaning(on: Machine) -> None:
-    desk = ReviewSession.__new__(ReviewSession)
-    desk.run = on("one")
+    session = ReviewSession.__new__(ReviewSession)
+    session.run = on("one")
     with pytest.raises(ConfigError, match="cannot be changed here"):
-        desk.change_class(0, "", "another", who="me")
+        change_class(session, 0, "", "another", person="me")

@@ -11,15 +11,15 @@ from capro.review.views import ORDERS, View
 from tests.made_up import CLASSES
 
 
-def pages(desk: ReviewSession, view: View, decide: bool = False) -> list[int]:
+def pages(session: ReviewSession, view: View, decide: bool = False) -> list[int]:
     """All rows page by page; decisions made meanwhile hide rows of earlier pages."""
     found: list[int] = []
     after: int | None = None
     while True:
-        page = desk.views.page(view, desk.decided, after)
+        page = session.views.page(view, session.decided, after)
         found += page.rows.tolist()
         if decide:
-            desk.decided[page.rows[: len(page.rows) // 2]] = True
+            session.decided[page.rows[: len(page.rows) // 2]] = True
         if page.last is None:
             return found
         after = page.last
@@ -27,14 +27,14 @@ def pages(desk: ReviewSession, view: View, decide: bool = False) -> list[int]:
 
 @pytest.mark.parametrize("order", [*ORDERS])
 @pytest.mark.parametrize("decide", [False, True])
-def test_pages_by_key_neither_skip_nor_repeat(desk: ReviewSession, order: str, decide: bool) -> None:
-    view = View.parse({"order": order, "size": "20", "like": "3"}, desk.table)
-    found = pages(desk, view, decide)
-    assert sorted(found) == [*range(len(desk.table))]
+def test_pages_by_key_neither_skip_nor_repeat(session: ReviewSession, order: str, decide: bool) -> None:
+    view = View.parse({"order": order, "size": "20", "like": "3"}, session.table)
+    found = pages(session, view, decide)
+    assert sorted(found) == [*range(len(session.table))]
 
 
-def test_filters_mean_what_they_say(desk: ReviewSession) -> None:
-    table = desk.table
+def test_filters_mean_what_they_say(session: ReviewSession) -> None:
+    table = session.table
     given, after = table.given, table.after
     names = table.names
     for query, expected in (
@@ -49,34 +49,36 @@ def test_filters_mean_what_they_say(desk: ReviewSession) -> None:
         ({"text": "TAG1 web"}, np.array([names[given[r]] == CLASSES[1] for r in range(len(table))])),
     ):
         view = View.parse({**query, "size": "200"}, table)
-        assert sorted(desk.views.ordered(view).tolist()) == np.flatnonzero(expected).tolist(), query
+        assert sorted(session.views.ordered(view).tolist()) == np.flatnonzero(expected).tolist(), query
 
 
-def test_the_state_hides_what_is_decided(desk: ReviewSession) -> None:
-    desk.decide([1, 2], "out", None, who="me", view=View())
-    page = desk.views.page(View(), desk.decided)
-    assert (page.left, page.total) == (len(desk.table) - 2, len(desk.table))
+def test_the_state_hides_what_is_decided(session: ReviewSession) -> None:
+    session.decide([1, 2], "out", None, person="me", view=View())
+    page = session.views.page(View(), session.decided)
+    assert (page.left, page.total) == (len(session.table) - 2, len(session.table))
     assert not {1, 2} & set(page.rows.tolist())
-    assert set(desk.views.page(View(state="decided"), desk.decided).rows.tolist()) == {1, 2}
+    assert set(session.views.page(View(state="decided"), session.decided).rows.tolist()) == {1, 2}
 
 
-def test_alike_begins_with_the_picture_itself(desk: ReviewSession) -> None:
-    view = View.parse({"like": "7"}, desk.table)
+def test_alike_begins_with_the_picture_itself(session: ReviewSession) -> None:
+    view = View.parse({"like": "7"}, session.table)
     assert view.order == "like"
-    assert desk.views.ordered(view)[0] == 7
+    assert session.views.ordered(view)[0] == 7
 
 
-def test_the_address_holds_the_view(desk: ReviewSession) -> None:
-    view = View.parse({"verdict": "drop", "size": "100", "label": CLASSES[0]}, desk.table)
+def test_the_address_holds_the_view(session: ReviewSession) -> None:
+    view = View.parse({"verdict": "drop", "size": "100", "label": CLASSES[0]}, session.table)
     assert (
-        View.parse(dict(pair.split("=") for pair in view.query().replace("%2F", "/").split("&")), desk.table)
+        View.parse(
+            dict(pair.split("=") for pair in view.query().replace("%2F", "/").split("&")), session.table
+        )
         == view
     )
     assert View().query() == ""
 
 
-def test_the_next_class_keeps_the_other_filters(desk: ReviewSession) -> None:
-    names = desk.table.names
+def test_the_next_class_keeps_the_other_filters(session: ReviewSession) -> None:
+    names = session.table.names
     for query, expected in (
         ({}, {"label": names[0]}),
         ({"label": names[0], "verdict": "drop"}, {"label": names[1], "verdict": "drop"}),
@@ -87,8 +89,8 @@ def test_the_next_class_keeps_the_other_filters(desk: ReviewSession) -> None:
         ({"like": "3"}, {"label": names[0]}),
         ({"copies": "any", "label": names[1]}, {"label": names[2]}),
     ):  # fmt: skip
-        found = View.parse(query, desk.table).of_next_class(names)
-        assert found == View.parse(expected, desk.table), query
+        found = View.parse(query, session.table).of_next_class(names)
+        assert found == View.parse(expected, session.table), query
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,6 @@ def test_the_next_class_keeps_the_other_filters(desk: ReviewSession) -> None:
         ({"state": "x"}, "state is 'x'"),
     ],
 )
-def test_a_wrong_filter_is_named(desk: ReviewSession, query: dict[str, str], text: str) -> None:
+def test_a_wrong_filter_is_named(session: ReviewSession, query: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        View.parse(query, desk.table)
+        View.parse(query, session.table)

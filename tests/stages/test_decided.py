@@ -12,7 +12,8 @@ from capro.core.kept_scores import KeptScores
 from capro.errors import DataError
 from capro.pipeline.artefacts import ANCHORS, CLEANED_LABELS, CLEANED_WORDS, FUSED_SCORES, POSTERIOR, VERDICTS
 from capro.pipeline.run import Run
-from capro.review.log import Decision, open_log
+from capro.review.answers import Decision
+from capro.review.log import open_log
 from capro.stages import PLAN, run_all
 from capro.stages.decided import settled_set
 from capro.train.setup import anchored_of, training_set
@@ -57,11 +58,11 @@ def test_decisions_are_fixed_and_only_what_depends_on_them_is_done_again(
     picked = next(row for row in range(3, len(ids)) if row not in chosen)
     dropped = next(row for row in sorted(chosen) if row not in (0, 2, picked))
     log = open_log(run)
-    log.decide([Decision(ids[0], "labels", yes=(other,))], who="me")
-    log.decide([Decision(ids[dropped], "out")], who="me")
-    log.decide([Decision(ids[2], "copy")], who="me")
+    log.decide([Decision(ids[0], "labels", yes=(other,))], person="me")
+    log.decide([Decision(ids[dropped], "out")], person="me")
+    log.decide([Decision(ids[2], "copy")], person="me")
     own = names[int(labels[picked])]
-    log.decide([Decision(ids[picked], "labels", yes=(own,), anchor=True)], who="me")
+    log.decide([Decision(ids[picked], "labels", yes=(own,), anchor=True)], person="me")
     log.close()
     assert everything - fresh(run) == {"match", "posterior", "clean"}
     before = run.stamp("pretrain"), run.stamp("embed")
@@ -87,11 +88,11 @@ def test_decisions_are_fixed_and_only_what_depends_on_them_is_done_again(
 def test_undoing_everything_brings_the_old_fingerprints_back(finished: Run, tmp_path: Path) -> None:
     run = copied(finished, tmp_path)
     log = open_log(run)
-    log.decide([Decision(training_set(run).row_ids[0], "out")], who="me")
+    log.decide([Decision(training_set(run).row_ids[0], "out")], person="me")
     assert "clean" not in fresh(run)
     log.undo("me")
     assert "clean" in fresh(run)
-    log.decide([Decision(training_set(run).row_ids[0], "unsure")], who="me")
+    log.decide([Decision(training_set(run).row_ids[0], "unsure")], person="me")
     assert "clean" in fresh(run)  # not sure decides nothing
     log.close()
 
@@ -103,9 +104,9 @@ def test_several_labels(tmp_path: Path) -> None:
     given = training.labels.numpy()
     add = names[int(np.flatnonzero(given[0] == 0)[0])]
     log = open_log(run)
-    log.decide([Decision(ids[0], "labels", yes=(add,), whole=False)], who="me")
-    log.decide([Decision(ids[1], "labels", yes=(names[0],))], who="me")
-    log.decide([Decision(ids[2], "out")], who="me")
+    log.decide([Decision(ids[0], "labels", yes=(add,), whole=False)], person="me")
+    log.decide([Decision(ids[1], "labels", yes=(names[0],))], person="me")
+    log.decide([Decision(ids[2], "out")], person="me")
     log.close()
     run_all(run)
     cleaned = np.array(run.read(CLEANED_LABELS))
@@ -125,7 +126,7 @@ def test_capro_as_published_keeps_decided_labels(tmp_path: Path) -> None:
     ids, names, labels = training.row_ids, training.classes, training.labels.numpy()
     other = (int(labels[0]) + 1) % len(names)
     log = open_log(run)
-    log.decide([Decision(ids[0], "labels", yes=(names[other],)), Decision(ids[1], "out")], who="me")
+    log.decide([Decision(ids[0], "labels", yes=(names[other],)), Decision(ids[1], "out")], person="me")
     log.close()
     run_all(run)
     assert np.array(run.read(CLEANED_LABELS))[:2].tolist() == [other, -1]
@@ -136,7 +137,7 @@ def test_capro_as_published_keeps_decided_labels(tmp_path: Path) -> None:
     assert int(settled.training.labels[0]) == other
     assert bool(settled.anchored[0])
     log = open_log(run)
-    log.decide([Decision(sample, "out") for sample in ids], who="me")
+    log.decide([Decision(sample, "out") for sample in ids], person="me")
     log.close()
     with pytest.raises(DataError, match="dropped every training sample"):
         settled_set(run, training, anchored_of(run, training))

@@ -16,9 +16,10 @@ from capro.pipeline.artefacts import DETAILS, read_array
 from capro.pipeline.run import Run
 from capro.results.comparison import compare, jsonable
 from capro.results.doctor import examine
-from capro.review.log import Decision, open_log
-from capro.review.queue import random_order
-from capro.review.reviewed import review_seed, reviewed
+from capro.review.answers import Decision
+from capro.review.log import open_log
+from capro.review.progress import reviewed
+from capro.review.queue import random_order, review_seed
 from capro.stages import run_all
 from capro.stages.evaluate import assess
 from tests import squares as tiny
@@ -46,7 +47,8 @@ def test_a_reviewed_random_part_is_printed_without_a_test_split(tmp_path: Path, 
         given = train.loc[train["id"] == sample, "labels"].iloc[0]
         shown = {"given": given, "proposed": given if number else (), "random": True}
         log.decide(
-            [Decision(sample, "labels" if number else "out", yes=given if number else (), **shown)], who="me"
+            [Decision(sample, "labels" if number else "out", yes=given if number else (), **shown)],
+            person="me",
         )
     log.close()
     found = reviewed(made)

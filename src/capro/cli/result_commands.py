@@ -360,10 +360,12 @@ def review(
 def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
     import webbrowser
 
-    from capro.review.serving import Review, only_here
+    from capro.review.serving import Review, is_loopback
 
-    app = Review(opened, host=host, port=port, used=lambda link: note(f"opened; for another browser: {link}"))
-    if not only_here(host):
+    app = Review(
+        opened, host=host, port=port, on_link_used=lambda link: note(f"opened; for another browser: {link}")
+    )
+    if not is_loopback(host):
         note(
             f"warning: {host} can be reached by other machines: everybody with a link sees pictures and can decide"
         )
@@ -375,5 +377,5 @@ def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
     with suppress(KeyboardInterrupt):  # how a person ends it
         app.serve()
     app.stop()
-    said = app.desk.progress()
+    said = app.session.progress()
     note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.place}` uses them")

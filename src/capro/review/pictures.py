@@ -1,4 +1,4 @@
-"""Thumbnails as WebP, kept on disk once made; and which pictures are most like one."""
+"""Thumbnails as WebP, kept on disk once made; and which pictures are most similar to one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pictures:
 
     Args:
         manifest: Where the pictures are.
-        limits: The same that ``scan`` used.
+        limits: Those that ``scan`` used.
         folder: Where thumbnails are kept; its name must change with the manifest.
     """
 
@@ -49,11 +49,11 @@ class Pictures:
         except FileNotFoundError:
             pass
         with self._decoding:
-            made = self._make(position, side)
-        if made is not None:
+            thumbnail = self._make(position, side)
+        if thumbnail is not None:
             with atomic_path(file, cache=True) as temporary:
-                temporary.write_bytes(made)
-        return made
+                temporary.write_bytes(thumbnail)
+        return thumbnail
 
     def _make(self, position: int, side: int) -> bytes | None:
         try:
@@ -69,26 +69,27 @@ class Pictures:
 BLOCK = 8192  # rows in memory at once
 
 
-def likeness(v: NDArray[np.floating[Any]], row: int) -> NDArray[np.float32]:
+def similarity(v: NDArray[np.floating[Any]], row: int) -> NDArray[np.float32]:
     """Cosine of every row with one, (n,); the row itself has 1.
 
-    >>> likeness(np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 1.0]]), 0).round(2).tolist()
+    >>> similarity(np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 1.0]]), 0).round(2).tolist()
     [1.0, 0.7099999785423279, 0.0]
     """
-    wanted = np.asarray(v[row], dtype=np.float32)
-    wanted = wanted / max(float(np.linalg.norm(wanted)), 1e-12)
-    found = np.empty(len(v), dtype=np.float32)
+    query = np.asarray(v[row], dtype=np.float32)
+    query = query / max(float(np.linalg.norm(query)), 1e-12)
+    cosines = np.empty(len(v), dtype=np.float32)
     for begin in range(0, len(v), BLOCK):
-        part = np.asarray(v[begin : begin + BLOCK], dtype=np.float32)
-        size = np.maximum(np.linalg.norm(part, axis=1), 1e-12)
-        found[begin : begin + BLOCK] = part @ wanted / size
+        block = np.asarray(v[begin : begin + BLOCK], dtype=np.float32)
+        norms = np.maximum(np.linalg.norm(block, axis=1), 1e-12)
+        cosines[begin : begin + BLOCK] = block @ query / norms
         release(v)
-    return found
+    return cosines
 
 
-def nearest_of(v: NDArray[np.floating[Any]], row: int, among: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """The k rows among some that are most like a row, without itself, the nearest first."""
+def nearest(v: NDArray[np.floating[Any]], row: int, among: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+    """The k rows among some that are most similar to a row, without itself, the nearest first."""
     among = among[among != row]
-    part = np.asarray(v[among], dtype=np.float32)
-    size = np.maximum(np.linalg.norm(part, axis=1), 1e-12)
-    return among[np.argsort(-(part @ np.asarray(v[row], dtype=np.float32) / size), kind="stable")[:k]]
+    block = np.asarray(v[among], dtype=np.float32)
+    norms = np.maximum(np.linalg.norm(block, axis=1), 1e-12)
+    cosines = block @ np.asarray(v[row], dtype=np.float32) / norms
+    return among[np.argsort(-cosines, kind="stable")[:k]]

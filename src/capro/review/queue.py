@@ -1,13 +1,13 @@
-"""Which question is worth most? The order of the queue, with a reason for each place. Pure.
+"""Which question is worth most? The order of the queue.
 
-The expected gain of asking about a sample is the number of wrong labels that the answer is expected to mend:
-the probability that the method's label is wrong (several labels: the expected number of wrong ones), summed
+The expected gain of asking about a sample is the number of wrong labels that the answer is expected to correct:
+the probability that the method's label is wrong (multi-label: the expected number of wrong ones), summed
 over near duplicates with the same labels, which are one question. A picture unlike all others counts
 less: little can be learnt from it for the rest. Classes take turns: each further question of the same class is
 worth `SPREAD` of its gain.
 
-Every `EVERY`-th question is drawn at random from all samples instead. Those alone can say how many labels are
-right, since the others were chosen for being doubtful.
+Every `EVERY`-th question is drawn at random from all samples instead. Only those can show how many labels are
+right, since the others were chosen because they are doubtful.
 
 Cost: O(n log n) for n samples.
 """
@@ -21,8 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.core.kept_scores import KeptScores
+from capro.data.labels import kind_of
+from capro.pipeline.checksums import seed_for
+from capro.pipeline.run import Run
 
-SPREAD = 0.98  # of the gain, for each question of the same class that comes before
+SPREAD = 0.98  # factor of the gain for each earlier question of the same class
 EVERY = 5  # each fifth question is drawn at random
 UNLIKE = 0.5  # weight of a picture that is unlike all others
 Floats = NDArray[np.floating[Any]]
@@ -36,8 +39,8 @@ def chance_of_error(
 
     Args:
         fused: probability of each class, (n, C).
-        labels: the method's labels, (n,) with -1 for out, or (n, C) with -1 for out.
-        none: one label: probability of none of these, (n,); None where the method has none.
+        labels: the method's labels, (n,) or (n, C), with -1 for dropped.
+        none: single-label: probability of none of these, (n,); None where the method has none.
 
     >>> fused = np.array([[0.9, 0.1], [0.2, 0.1]])
     >>> chance_of_error(fused, np.array([0, -1]), np.array([0.0, 0.7])).round(2).tolist()
@@ -45,12 +48,12 @@ def chance_of_error(
     >>> chance_of_error(np.array([[0.9, 0.4]]), np.array([[1, 0]])).round(2).tolist()
     [0.5]
     """
-    if labels.ndim == 2:
+    if kind_of(labels).multi_label:
         belief = np.where(labels > 0, fused, 1 - np.asarray(fused))
         return np.asarray((1 - belief).sum(axis=1))
     rows = np.arange(len(labels))
-    out = 1 - fused.max(axis=1) if none is None else none
-    belief = np.where(labels >= 0, fused[rows, np.maximum(labels, 0)], out)
+    dropped = 1 - fused.max(axis=1) if none is None else none
+    belief = np.where(labels >= 0, fused[rows, np.maximum(labels, 0)], dropped)
     return np.asarray(np.clip(1 - belief, 0, 1))
 
 
@@ -59,10 +62,10 @@ class Queue:
     """The questions in order.
 
     Attributes:
-        order: the sample that stands for each question, (m,).
-        random: whether it was drawn at random, (m,).
-        gain: expected number of labels mended, (n,) by sample; of a group at the one that stands for it.
-        leader: the sample that stands for each sample's group, (n,).
+        order: all samples in the order in which they are asked, (n,).
+        random: whether a sample was drawn at random, (n,).
+        gain: expected number of corrected labels, (n,); the sum of a group is at its leader.
+        leader: the most doubtful sample of each sample's group, (n,).
         drawn: the random order of all samples, (n,): random questions are taken from its beginning.
     """
 
@@ -83,7 +86,7 @@ def make_queue(
         concern: class that a question is about, (n,).
         group: number of the group of near-duplicate questions, (n,).
         typical: in [0, 1], low for a picture unlike all others, (n,).
-        seed: of the random part.
+        seed: seed of the random questions.
     """
     n = len(error)
     leader = leaders(error, group)
@@ -94,7 +97,12 @@ def make_queue(
     value = gain[heads] * SPREAD ** _rank_within(gain[heads], concern[heads])
     best = heads[np.lexsort((heads, -value))]
     drawn = random_order(n, seed)
-    return Queue(*_woven(best, drawn), gain, leader, drawn)
+    return Queue(*_interleaved(best, drawn), gain, leader, drawn)
+
+
+def review_seed(run: Run) -> int:
+    """The seed of the random questions: the same in every session of a run."""
+    return seed_for(run.settings.seed, "review")
 
 
 def random_order(n: int, seed: int) -> Rows:
@@ -110,9 +118,9 @@ def leaders(error: Floats, group: NDArray[np.int64]) -> Rows:
     """
     order = np.lexsort((np.arange(len(error)), -error, group))
     first = np.r_[True, group[order][1:] != group[order][:-1]] if len(order) else np.zeros(0, bool)
-    found = np.empty(len(error), dtype=np.int64)
-    found[order] = order[np.flatnonzero(first)][np.cumsum(first) - 1]
-    return found
+    leader = np.empty(len(error), dtype=np.int64)
+    leader[order] = order[np.flatnonzero(first)][np.cumsum(first) - 1]
+    return leader
 
 
 def _rank_within(gain: Floats, concern: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -124,8 +132,8 @@ def _rank_within(gain: Floats, concern: NDArray[np.int64]) -> NDArray[np.int64]:
     return rank
 
 
-def _woven(best: Rows, drawn: Rows) -> tuple[Rows, NDArray[np.bool_]]:
-    """The best questions with a random one at each `EVERY`-th place, each sample once.
+def _interleaved(best: Rows, drawn: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+    """The best questions with a random one at each `EVERY`-th place, each sample once; and which are random, (n,).
 
     A sample that the random part takes first is left out of the other, and the other way round.
     """
@@ -136,10 +144,8 @@ def _woven(best: Rows, drawn: Rows) -> tuple[Rows, NDArray[np.bool_]]:
     places = np.arange(n)
     by_gain[best] = places[: len(best)] + places[: len(best)] // (EVERY - 1)
     by_chance[drawn] = places * EVERY + EVERY - 1
-    random = by_chance <= by_gain
-    place = np.minimum(by_gain, by_chance)
-    asked = np.lexsort((np.arange(n), place))
-    return asked, random[asked]
+    order = np.lexsort((places, np.minimum(by_gain, by_chance)))
+    return order, by_chance <= by_gain
 
 
 def groups_of(group: NDArray[np.int64], *keys: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,25 +1,25 @@
-"""Who may talk to the server, and what a request may say: a wrong value is an error with one sentence."""
+"""Who may use the server, what a request may contain, and the headers of every response."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-import json
 import secrets
 import socket
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from capro.errors import ConfigError
-from capro.review.log import person
-from capro.review.serving import only_here
-from capro.review.session import ReviewSession
-from capro.review.views import View, whole_number
+from capro.errors import ConfigError, first_problem
+from capro.review.log import current_user
+from capro.review.serving import is_loopback
+from capro.review.views import whole_number
 from capro.wording import plain
 
 KEY_HEADER = "x-capro-key"
@@ -34,48 +34,50 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
 READING = ("GET", "HEAD")
+LARGEST = 2_000_000  # bytes of a request
+LONGEST_NAME = 60  # characters of a person's name
 
 
-class Access:
-    """Tokens and sessions of one server.
+class AccessControl:
+    """Which requests one server lets in.
 
     Args:
         host: What the server binds to.
         port: Its port.
-        used: Called when a link was used, with the next one.
+        on_link_used: Called when a link was used, with the next one.
     """
 
-    def __init__(self, host: str, port: int, used: Callable[[str], None] = lambda _: None) -> None:
-        self.host, self.port, self._used = host, port, used
+    def __init__(self, host: str, port: int, on_link_used: Callable[[str], None] = lambda _: None) -> None:
+        self.host, self.port, self._on_link_used = host, port, on_link_used
         self.cookie = f"capro_review_{port}"  # browsers keep one jar for all ports of a host
         self._tokens: set[str] = set()
-        self._sessions: dict[str, str] = {}
+        self._keys: dict[str, str] = {}  # by the value of the cookie
 
     def link(self) -> str:
         """A new link; it works once."""
         token = secrets.token_urlsafe(24)
         self._tokens.add(token)
         name = "127.0.0.1" if self.host in ("0.0.0.0", "localhost") else self.host
-        shown = f"[{name}]" if ":" in name else name
-        return f"http://{shown}:{self.port}/open?token={token}"
+        host = f"[{name}]" if ":" in name else name
+        return f"http://{host}:{self.port}/open?token={token}"
 
-    def enter(self, token: str) -> str | None:
-        """A new session for a token, which works no more; None for a wrong one."""
-        found = next((each for each in self._tokens if _same(each, token)), None)
-        if found is None:
+    def exchange_token(self, token: str) -> str | None:
+        """The value of a new cookie for a token, which then works no more; None for a wrong token."""
+        known = next((each for each in self._tokens if _same(each, token)), None)
+        if known is None:
             return None
-        self._tokens.discard(found)
-        session = secrets.token_urlsafe(32)
-        self._sessions[session] = secrets.token_urlsafe(32)
-        self._used(self.link())
-        return session
+        self._tokens.discard(known)
+        cookie = secrets.token_urlsafe(32)
+        self._keys[cookie] = secrets.token_urlsafe(32)
+        self._on_link_used(self.link())
+        return cookie
 
     def key(self, request: Request) -> str | None:
-        """The key of a request's session; None without a session."""
-        return self._sessions.get(request.cookies.get(self.cookie, ""))
+        """The key that this browser needs for writes; None without its cookie."""
+        return self._keys.get(request.cookies.get(self.cookie, ""))
 
-    def refused(self, request: Request) -> tuple[int, str] | None:
-        """Why a request is refused, with its status; None where it may pass."""
+    def refusal(self, request: Request) -> tuple[int, str] | None:
+        """Status and sentence for a request that is refused; None where it may pass."""
         headers = request.headers
         host = headers.get("host", "")
         if not self.known_host(host):
@@ -98,10 +100,10 @@ class Access:
     def known_host(self, host: str) -> bool:
         """Whether a Host header names this server.
 
-        >>> doors = Access("127.0.0.1", 80)
-        >>> [doors.known_host(h) for h in ("127.0.0.1:80", "localhost:80", "evil.example:80", "127.0.0.1:81")]
+        >>> access = AccessControl("127.0.0.1", 80)
+        >>> [access.known_host(h) for h in ("127.0.0.1:80", "localhost:80", "evil.example:80", "127.0.0.1:81")]
         [True, True, False, False]
-        >>> doors.known_host("127.0.0.1"), doors.known_host("[::1]")
+        >>> access.known_host("127.0.0.1"), access.known_host("[::1]")
         (True, True)
         """
         name, colon, port = host.rpartition(":")
@@ -110,28 +112,29 @@ class Access:
         if port != str(self.port):
             return False
         name = name.strip("[]").lower()
-        if only_here(name):
+        if is_loopback(name):
             return True
-        if only_here(self.host):
+        if is_loopback(self.host):
             return False
         if name in (self.host.lower(), socket.gethostname().lower()):
             return True
-        try:  # an address is no name that somebody could point elsewhere
+        try:  # nobody can point an address elsewhere, as a name could be
             ipaddress.ip_address(name)
         except ValueError:
             return False
         return True
 
 
-def _same(secret: str, given: str) -> bool:
-    return hmac.compare_digest(secret.encode(), given.encode("utf-8", "replace"))
+def _same(secret: str, text: str) -> bool:
+    """Whether a text is the secret; takes the same time for every text."""
+    return hmac.compare_digest(secret.encode(), text.encode("utf-8", "replace"))
 
 
 class Guard:
-    """Checks every request, and adds the headers to every answer."""
+    """Checks every request, and adds the headers to every response."""
 
-    def __init__(self, app: ASGIApp, doors: Access) -> None:
-        self.app, self.doors = app, doors
+    def __init__(self, app: ASGIApp, access: AccessControl) -> None:
+        self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -140,7 +143,7 @@ class Guard:
                 await self.app(scope, receive, send)
             return  # no websockets
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -148,80 +151,68 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        refused = self.doors.refused(Request(scope))
-        if refused is None:
-            await self.app(scope, receive, guarded)
-            return
-        status, text = refused
-        answer = PlainTextResponse(text, status_code=status)
-        await answer(scope, receive, guarded)
+        app, refusal = self.app, self.access.refusal(Request(scope))
+        if refusal is not None:
+            status, text = refusal
+            app = PlainTextResponse(text, status_code=status)
+        await app(scope, receive, send_with_headers)
 
 
-LARGEST = 2_000_000  # bytes of a request
-WHO = 60  # characters of a name
+class RequestBody(BaseModel):
+    """What a page sends with a write; each kind of write reads its part of it.
+
+    Attributes:
+        version: Version of the verdicts that the page shows.
+        sent: The page's name for this request: sent again, it is the same one.
+        who: Who decides; the user that runs the server where it is empty.
+        rows: Samples that are decided.
+        verb: Key of `COMMANDS`.
+        label: A class.
+        view: The filters of the page.
+        reason: Why the sample was asked, as the page said.
+        sense: A class's sense.
+        definition: A class's definition.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    version: Any = None
+    sent: str = ""
+    who: str = ""
+    rows: list[int] = []
+    verb: str = ""
+    label: str | None = None
+    view: dict[str, str] = {}
+    reason: str = ""
+    sense: str = ""
+    definition: str = ""
+
+    @property
+    def person(self) -> str:
+        """Who decides."""
+        return plain(self.who, LONGEST_NAME) or current_user()
 
 
-class TooLarge(ValueError):
-    """A request of more than `LARGEST` bytes."""
-
-
-async def json_object(request: Request) -> dict[str, Any] | None:
-    """The body of a request; None where it is no JSON object."""
+async def read_body(request: Request) -> RequestBody:
+    """The checked body of a request."""
     data = b""
     async for part in request.stream():
         data += part
         if len(data) > LARGEST:
-            raise TooLarge
+            raise HTTPException(413, "The request is too large.")
     try:
-        found = json.loads(data or b"{}")
-        json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate could be neither kept nor sent back
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+        return RequestBody.model_validate_json(data or b"{}")
+    except ValidationError as error:
+        raise ConfigError(f"the request is wrong: {first_problem(error)}", hint="reload the page") from None
 
 
-def row_in(text: str, name: str, desk: ReviewSession) -> int:
-    """A row of the run."""
-    row = whole_number(text, name)
-    if row >= len(desk.table):
-        raise ConfigError(f"no sample {row}", hint=f"rows go from 0 to {len(desk.table) - 1}")
-    return row
+def number_below(text: str, name: str, count: int) -> int:
+    """A number of an address that is one of ``count`` samples or classes.
 
-
-def row_of(request: Request, desk: ReviewSession) -> int:
-    """The row that the path names."""
-    return row_in(request.path_params["row"], "the row", desk)
-
-
-def class_of(request: Request, desk: ReviewSession) -> int:
-    """The number of the class that the path names."""
-    number = whole_number(request.path_params["number"], "the class")
-    if number >= len(desk.table.names):
-        raise ConfigError(f"no class {number}", hint=f"classes go from 0 to {len(desk.table.names) - 1}")
+    >>> number_below("3", "sample", 5)
+    3
+    """
+    number = whole_number(text, f"the {name}")
+    if number >= count:
+        raise ConfigError(f"no {name} {number}", hint=f"the numbers go from 0 to {count - 1}")
     return number
-
-
-def rows_of(body: dict[str, Any]) -> list[int]:
-    """The rows that a decision is for."""
-    rows = body.get("rows")
-    if not isinstance(rows, list) or not all(type(row) is int for row in rows):
-        raise ConfigError("rows is not a list of numbers", hint="reload the page")
-    return rows
-
-
-def view_of(body: dict[str, Any], desk: ReviewSession) -> View:
-    """The view in which something was decided."""
-    view = body.get("view") or {}
-    if not isinstance(view, dict) or not all(isinstance(value, str) for value in view.values()):
-        raise ConfigError("view is no object of texts", hint="reload the page")
-    return View.parse(view, desk.table)
-
-
-def sent_of(body: dict[str, Any]) -> str:
-    """What the page calls this action: sent again, it is the same one."""
-    return str(body.get("sent") or "")[:80]
-
-
-def who_of(body: dict[str, Any]) -> str:
-    """Who decides."""
-    return plain(body.get("who"), WHO) or person()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,257 +17,251 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from capro.errors import CaproError, ConfigError
-from capro.review import class_pages, items
+from capro.review import pages
+from capro.review.answers import toolbar
 from capro.review.pictures import KIND, SIDES
-from capro.review.security import (
-    Access,
-    Guard,
-    TooLarge,
-    class_of,
-    json_object,
-    row_in,
-    row_of,
-    rows_of,
-    sent_of,
-    view_of,
-    who_of,
-)
-from capro.review.serving import Apply, Work, go_on
+from capro.review.security import AccessControl, Guard, RequestBody, number_below, read_body
+from capro.review.serving import Apply, Work, run_stages
 from capro.review.session import OutOfDate, ReviewSession
 from capro.review.table import VERDICT_NAMES
 from capro.review.views import ORDERS, SIZES, STATES, View, whole_number
 from capro.wording import many, plain, share
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 FOR_SCRIPTS = ("/changes", "/copies/")  # reads that answer with JSON
-Handler = Callable[[Request], Awaitable[Response]]
 
-_pages = Environment(
-    loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
+_templates = Environment(
+    loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined,
     trim_blocks=True, lstrip_blocks=True,
 )  # fmt: skip
-_pages.filters |= {"plain": plain, "share": lambda value: share(value, 1), "many": many}
+_templates.filters |= {"plain": plain, "share": lambda value: share(value, 1), "many": many}
 
 
-class App:
-    """The handlers, over one desk."""
+class Routes:
+    """What the server answers, from one session."""
 
-    def __init__(self, desk: ReviewSession, doors: Access, work: Work) -> None:
-        self.desk, self.doors = desk, doors
-        self.apply = Apply(desk.run.path, desk.reload, work)
+    def __init__(self, session: ReviewSession, access: AccessControl, work: Work) -> None:
+        self.session, self.access = session, access
+        self.apply = Apply(session.run.path, session.reload, work)
 
-    def routes(self) -> list[Route | Mount]:
+    def all(self) -> list[Route | Mount]:
         """Every address of the app."""
-        reading = {
-            "/": self.grid, "/sample/{row}": self.sample, "/likes/{row}": self.likes,
-            "/classes": self.classes, "/class/{number}": self.one_class, "/progress": self.progress,
-            "/changes": self.changes, "/picture/{scan}/{size}/{row}": self.picture, "/open": self.enter,
-            "/key": self.key, "/copies/{row}": self.copies,
+        reads = {
+            "/": self.grid, "/sample/{row}": self.sample, "/likes/{row}": self.similar,
+            "/classes": self.class_list, "/class/{number}": self.class_page, "/progress": self.progress,
+            "/changes": self.changes, "/picture/{scan}/{size}/{row}": self.picture, "/open": self.open,
+            "/key": self.key, "/copies/{row}": self.duplicates,
         }  # fmt: skip
-        writing = {
+        writes = {
             "/decide": self.decide, "/undo": self.undo, "/redo": self.redo, "/apply": self.start_apply,
-            "/class/{number}/meaning": self.meaning, "/link": self.link,
+            "/class/{number}/meaning": self.change_class, "/link": self.link,
         }  # fmt: skip
         return [
-            *(Route(path, _threaded(work), methods=["GET"]) for path, work in reading.items()),
-            *(Route(path, _threaded(work, body=True), methods=["POST"]) for path, work in writing.items()),
-            Mount("/static", StaticFiles(directory=HERE / "static")),
+            *(Route(path, _in_thread(work), methods=["GET"]) for path, work in reads.items()),
+            *(Route(path, _in_thread(work, body=True), methods=["POST"]) for path, work in writes.items()),
+            Mount("/static", StaticFiles(directory=FOLDER / "static")),
         ]
+
+    def _row(self, request: Request) -> int:
+        return number_below(request.path_params["row"], "sample", len(self.session.table))
+
+    def _class(self, request: Request) -> int:
+        return number_below(request.path_params["number"], "class", len(self.session.table.names))
 
     # --- pages ------------------------------------------------------------------------------------
 
-    def page(self, request: Request, name: str, **values: Any) -> Response:
+    def _page(self, request: Request, template: str, **values: Any) -> Response:
         """A page from a template, with what every page needs."""
-        desk = self.desk
+        session = self.session
+        multi_label = session.table.multi_label
         common = {
-            "key": self.doors.key(request) or "",
-            "run": desk.run.path.name,
-            "classes": desk.table.names,
-            "several": desk.table.several,
-            "pictures": f"/picture/{desk.scan}",
-            **self._now(),
-            "decided": int(desk.decided.sum()),
-            "total": len(desk.table),
+            "key": self.access.key(request) or "",
+            "run": session.run.path.name,
+            "classes": session.table.names,
+            "multi_label": multi_label,
+            "commands": toolbar(multi_label=multi_label),
+            "pictures": f"/picture/{session.scan}",
+            **self._state(),
+            "decided": int(session.decided.sum()),
+            "total": len(session.table),
             "here": request.url.path,
         }
-        return HTMLResponse(_pages.get_template(name).render(common | values))
+        return HTMLResponse(_templates.get_template(template).render(common | values))
 
-    def _now(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         """How new a page is; taken before its rows are read: a page may be newer than it says, never older."""
-        return {"last": self.desk.log.replay.last, "version": self.desk.version}
+        return {"last": self.session.log.replay.last, "version": self.session.version}
 
-    def enter(self, request: Request) -> Response:
+    def open(self, request: Request) -> Response:
         """Exchange a token for a cookie."""
-        session = self.doors.enter(request.query_params.get("token", ""))
-        if session is None:
+        cookie = self.access.exchange_token(request.query_params.get("token", ""))
+        if cookie is None:
             text = "This link was used already, or the server was restarted since. The terminal shows the next link."
             return PlainTextResponse(text, status_code=401)
         # a page that goes on by itself: a redirect from another site's link would come without the cookie
-        answer = HTMLResponse(_pages.get_template("open.html.j2").render())
-        answer.set_cookie(self.doors.cookie, session, httponly=True, samesite="strict", path="/")
-        return answer
+        response = HTMLResponse(_templates.get_template("open.html.j2").render())
+        response.set_cookie(self.access.cookie, cookie, httponly=True, samesite="strict", path="/")
+        return response
 
     def grid(self, request: Request) -> Response:
         """The pictures of a view."""
-        desk = self.desk
-        desk.follow()
-        now = self._now()
-        view = View.parse(request.query_params, desk.table)
+        session = self.session
+        session.follow()
+        state = self._state()
+        view = View.parse(request.query_params, session.table)
         begin = request.query_params.get("from")
-        after = row_in(begin, "from", desk) if begin else None
-        found = desk.views.page(view, desk.decided, after)
-        tiles = [items.tile(desk, int(row), view) for row in found.rows]
-        return self.page(
-            request, "grid.html.j2", view=view, page=found, tiles=_once(tiles), orders=ORDERS, sizes=SIZES,
+        after = number_below(begin, "sample", len(session.table)) if begin else None
+        page = session.views.page(view, session.decided, after)
+        tiles = [pages.tile(session, int(row), view) for row in page.rows]
+        return self._page(
+            request, "grid.html.j2", view=view, page=page, tiles=_once(tiles), orders=ORDERS, sizes=SIZES,
             states=STATES, verdicts=VERDICT_NAMES, first=after is None, here="copies" if view.copies else "/",
-            next_class=view.of_next_class(desk.table.names), group_of=desk.table.group_of, **now,
+            next_class=view.of_next_class(session.table.names), group_of=session.table.group_of, **state,
         )  # fmt: skip
 
     def sample(self, request: Request) -> Response:
         """One sample with its evidence; ``part=1`` gives the middle of the page alone."""
-        desk = self.desk
-        desk.follow()
-        now = self._now()
-        view = View.parse(request.query_params, desk.table)
-        row = row_of(request, desk)
-        found = items.sheet(desk, row, view)
-        following = desk.views.page(View(**vars(view) | {"size": SIZES[0]}), desk.decided, row).rows
-        rest = [int(other) for other in following if int(other) not in found["members"]][:4]
+        session = self.session
+        session.follow()
+        state = self._state()
+        view = View.parse(request.query_params, session.table)
+        row = self._row(request)
+        item = pages.sheet(session, row, view)
+        following = session.views.page(replace(view, size=SIZES[0]), session.decided, row).rows.tolist()
         part = request.query_params.get("part") == "1"
-        name = "sheet.html.j2" if part else "sample.html.j2"
-        following_class = view.of_next_class(desk.table.names)
-        return self.page(
-            request, name, view=view, item=found, following=rest, next_class=following_class, **now
+        return self._page(
+            request, "sheet.html.j2" if part else "sample.html.j2", view=view, item=item,
+            following=[other for other in following if other not in item["members"]][:4],
+            next_class=view.of_next_class(session.table.names), **state,
+        )  # fmt: skip
+
+    def similar(self, request: Request) -> Response:
+        """The pictures most similar to one, for the view of one sample."""
+        view = View.parse(request.query_params, self.session.table)
+        return self._page(
+            request, "likes.html.j2", view=view, **pages.similar(self.session, self._row(request))
         )
 
-    def likes(self, request: Request) -> Response:
-        """The pictures most like one, for the view of one sample."""
-        row = row_of(request, self.desk)
-        view = View.parse(request.query_params, self.desk.table)
-        return self.page(request, "likes.html.j2", view=view, row=row, **items.likes(self.desk, row))
-
-    def classes(self, request: Request) -> Response:
+    def class_list(self, request: Request) -> Response:
         """All classes."""
-        return self.page(request, "classes.html.j2", rows=class_pages.overview(self.desk))
+        return self._page(request, "classes.html.j2", rows=pages.class_list(self.session))
 
-    def one_class(self, request: Request) -> Response:
+    def class_page(self, request: Request) -> Response:
         """One class."""
-        now = self._now()
-        number = class_of(request, self.desk)
-        found = class_pages.class_page(self.desk, number)
-        return self.page(request, "class.html.j2", view=View(), item=found, **now)
+        state = self._state()
+        item = pages.class_page(self.session, self._class(request))
+        return self._page(request, "class.html.j2", view=View(), item=item, **state)
 
     def progress(self, request: Request) -> Response:
         """How far the review is."""
-        self.desk.follow()
-        return self.page(request, "progress.html.j2", found=self.desk.progress())
+        self.session.follow()
+        return self._page(request, "progress.html.j2", progress=self.session.progress())
 
     def picture(self, request: Request) -> Response:
         """A thumbnail by scan and row: browsers keep it, and a row of another scan is another picture."""
-        scan, size = request.path_params["scan"], request.path_params["size"]
+        size = request.path_params["size"]
         if size not in SIDES:
             raise ConfigError(f"no size {plain(size, 20)!r}", hint=", ".join(SIDES))
-        found = self.desk.picture(scan, row_of(request, self.desk), size)
-        if found is None:
+        thumbnail = self.session.picture(request.path_params["scan"], self._row(request), size)
+        if thumbnail is None:
             return PlainTextResponse("The picture is no longer there.", status_code=404)
         headers = {"cache-control": "private, max-age=86400"}
-        return Response(found, media_type=f"image/{KIND}", headers=headers)
+        return Response(thumbnail, media_type=f"image/{KIND}", headers=headers)
 
-    # --- changes ----------------------------------------------------------------------------------
+    # --- for scripts ------------------------------------------------------------------------------
 
     def key(self, request: Request) -> Response:
-        """The key of this session, for a page that was open before the server was started anew."""
-        return JSONResponse({"key": self.doors.key(request)})
+        """The key of this browser, for a page that was open before the server was restarted."""
+        return JSONResponse({"key": self.access.key(request)})
 
     def changes(self, request: Request) -> Response:
-        """What others decided since, and how the refit goes."""
+        """What others decided since, and how far Apply is."""
         since = whole_number(request.query_params.get("since") or "0", "since")
-        return JSONResponse(self.desk.changes(since) | {"apply": self.apply.state})
+        return JSONResponse(self.session.changes(since) | {"apply": self.apply.state})
 
-    def copies(self, request: Request) -> Response:
+    def duplicates(self, request: Request) -> Response:
         """What "keep the best" would do with a group of near duplicates."""
-        self.desk.follow()
-        found = self.desk.best_copy(row_of(request, self.desk))
-        decided = int(self.desk.decided[found.out].sum())
+        self.session.follow()
+        group = self.session.duplicates(self._row(request))
+        decided = int(self.session.decided[group.dropped].sum())
         return JSONResponse(
-            {"size": len(found.rows), "kept": found.kept, "out": found.out, "decided": decided}
+            {"size": len(group.rows), "kept": group.kept, "out": group.dropped, "decided": decided}
         )
 
-    def decide(self, _request: Request, body: Any) -> Response:
+    def decide(self, _request: Request, body: RequestBody) -> Response:
         """Append a decision for some rows."""
-        label, sent = body.get("label"), sent_of(body)
-        with self.desk.at(body.get("version"), sent):
-            changed = self.desk.decide(
-                rows_of(body), str(body.get("verb")), None if label is None else str(label),
-                who=who_of(body), view=view_of(body, self.desk), reason=str(body.get("reason") or "")[:400],
+        sent = body.sent[:80]
+        with self.session.writing_at(body.version, sent):
+            view = View.parse(body.view, self.session.table)
+            rows = self.session.decide(
+                body.rows,
+                body.verb,
+                body.label,
+                person=body.person,
+                view=view,
+                reason=body.reason[:400],
                 sent=sent,
-            )  # fmt: skip
-            return self._states(changed)
+            )
+            return self._changed(rows)
 
-    def undo(self, _request: Request, body: Any) -> Response:
+    def undo(self, _request: Request, body: RequestBody) -> Response:
         """Take the last action back."""
-        return self._turned(self.desk.undo, body)
+        return self._undo_or_redo("undo", body)
 
-    def redo(self, _request: Request, body: Any) -> Response:
+    def redo(self, _request: Request, body: RequestBody) -> Response:
         """Bring it back."""
-        return self._turned(self.desk.redo, body)
+        return self._undo_or_redo("redo", body)
 
-    def _turned(self, turn: Callable[[str, str], tuple[str, list[int]]], body: Any) -> Response:
-        with self.desk.at(body.get("version"), sent_of(body)):
-            text, rows = turn(who_of(body), sent_of(body))
-            return self._states(rows, text)
+    def _undo_or_redo(self, kind: str, body: RequestBody) -> Response:
+        sent = body.sent[:80]
+        with self.session.writing_at(body.version, sent):
+            text, rows = self.session.undo_or_redo(kind, body.person, sent)
+            return self._changed(rows, text)
 
-    def _states(self, rows: list[int], text: str = "") -> Response:
-        desk = self.desk
+    def _changed(self, rows: list[int], text: str = "") -> Response:
+        session = self.session
         return JSONResponse(
             {
-                "rows": [desk.state(row) for row in rows],
+                "rows": [session.state(row) for row in rows],
                 "text": text,
-                "decided": int(desk.decided.sum()),
-                "last": desk.log.replay.last,
+                "decided": int(session.decided.sum()),
+                "last": session.log.replay.last,
             }
         )
 
-    def start_apply(self, _request: Request, _body: Any) -> Response:
-        """Let the run go on with the decisions."""
+    def start_apply(self, _request: Request, _body: RequestBody) -> Response:
+        """Do the stages again that depend on decisions."""
         return JSONResponse({"started": self.apply.start()})
 
-    def meaning(self, request: Request, body: Any) -> Response:
+    def change_class(self, request: Request, body: RequestBody) -> Response:
         """Change what a class means."""
-        sense, definition = (plain(body.get(name), 1000) for name in ("sense", "definition"))
-        with self.desk.at(body.get("version")):
-            number = class_of(request, self.desk)
-            self.desk.change_class(number, sense, definition, who=who_of(body))
+        sense, definition = plain(body.sense, 1000), plain(body.definition, 1000)
+        with self.session.writing_at(body.version):
+            pages.change_class(self.session, self._class(request), sense, definition, person=body.person)
         return JSONResponse({"text": "Saved. It is used from the next Apply on."})
 
-    def link(self, _request: Request, _body: Any) -> Response:
+    def link(self, _request: Request, _body: RequestBody) -> Response:
         """A link for another browser."""
-        return JSONResponse({"link": self.doors.link()})
+        return JSONResponse({"link": self.access.link()})
 
 
-def make_app(desk: ReviewSession, doors: Access, work: Work = go_on) -> Starlette:
-    """The app for a desk behind its doors."""
-    app = App(desk, doors, work)
+def make_app(session: ReviewSession, access: AccessControl, work: Work = run_stages) -> Starlette:
+    """The app of a session; ``work`` is what Apply does."""
     return Starlette(
-        routes=app.routes(),
-        middleware=[Middleware(Guard, doors=doors)],
+        routes=Routes(session, access, work).all(),
+        middleware=[Middleware(Guard, access=access)],
         exception_handlers={CaproError: _mistake},
     )
 
 
-def _threaded(work: Callable[..., Response], *, body: bool = False) -> Handler:
+def _in_thread(
+    work: Callable[..., Response], *, body: bool = False
+) -> Callable[[Request], Awaitable[Response]]:
     """A handler in a thread of its own: reading pictures and writing the log wait for the disk."""
 
     async def handle(request: Request) -> Response:
-        if not body:
-            return await run_in_threadpool(work, request)
-        try:
-            found = await json_object(request)
-        except TooLarge:
-            return PlainTextResponse("The request is too large.", status_code=413)
-        if found is None:
-            return PlainTextResponse("The request is not a JSON object.", status_code=400)
-        return await run_in_threadpool(work, request, found)
+        arguments = [await read_body(request)] if body else []
+        return await run_in_threadpool(work, request, *arguments)
 
     return handle
 
@@ -277,16 +272,16 @@ async def _mistake(request: Request, error: Exception) -> Response:
     if request.method == "POST" or request.url.path.startswith(FOR_SCRIPTS):
         status = 409 if isinstance(error, OutOfDate) else 400
         return JSONResponse({"error": str(error), "hint": hint}, status_code=status)
-    page = _pages.get_template("mistake.html.j2").render(error=str(error), hint=hint)
+    page = _templates.get_template("mistake.html.j2").render(error=str(error), hint=hint)
     return HTMLResponse(page, status_code=400)
 
 
 def _once(tiles: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each sample on one tile: one that another tile decides together with its own is left out."""
     seen: set[int] = set()
-    found = []
-    for each in tiles:
-        if each["row"] not in seen:
-            found.append(each)
-            seen.update(each["members"])
-    return found
+    shown = []
+    for tile in tiles:
+        if tile["row"] not in seen:
+            shown.append(tile)
+            seen.update(tile["members"])
+    return shown

@@ -29,8 +29,8 @@ class ApplyError(Exception):
     """The run could not go on; the text says why."""
 
 
-def go_on(path: Path) -> Iterator[str]:
-    """Do the stages that are no longer fresh; yields lines of progress."""
+def run_stages(path: Path) -> Iterator[str]:
+    """`capro run`: do the stages that are out of date; yields lines of progress."""
     command = [sys.executable, "-m", "capro", "run", "--run", str(path)]
     last = ""
     with subprocess.Popen(
@@ -39,22 +39,26 @@ def go_on(path: Path) -> Iterator[str]:
         for line in process.stderr or ():
             if line.strip():
                 last = line.strip() if not line.startswith("hint:") else last
-                if not line.startswith("capro "):  # what one may do next, in a terminal
+                if not line.startswith("capro "):  # commands to try next, of use in a terminal alone
                     yield line.strip()
     if process.returncode:
         raise ApplyError(last or f"capro run ended with {process.returncode}")
 
 
 class Apply:
-    """At most one run at a time.
+    """Uses the decisions in the background, at most once at a time.
 
     Args:
+        path: The run.
+        on_done: Called after it.
         work: Does the stages, yields lines.
-        done: Called after it.
+
+    Attributes:
+        state: Whether it is running, its last line, and the error that ended it.
     """
 
-    def __init__(self, path: Path, done: Callable[[], None], work: Work = go_on) -> None:
-        self._path, self._done, self._work = path, done, work
+    def __init__(self, path: Path, on_done: Callable[[], None], work: Work) -> None:
+        self._path, self._on_done, self._work = path, on_done, work
         self._lock = threading.Lock()
         self.state: dict[str, Any] = {"running": False, "line": "", "error": ""}
 
@@ -64,28 +68,25 @@ class Apply:
             if self.state["running"]:
                 return False
             self.state = {"running": True, "line": "starting", "error": ""}
-        threading.Thread(target=self._go, daemon=True).start()
+        threading.Thread(target=self._run, daemon=True).start()
         return True
 
-    def _go(self) -> None:
+    def _run(self) -> None:
         error = ""
         try:
             for line in self._work(self._path):
                 self.state = {"running": True, "line": line, "error": ""}
             self.state = {"running": True, "line": "reading the new verdicts", "error": ""}
-            self._done()
+            self._on_done()
         except Exception as problem:  # shown on the page: a thread has nobody else to report to
             error = str(problem) or type(problem).__name__
         self.state = {"running": False, "line": "" if error else "done", "error": error}
 
 
-HINT = "install it: pip install 'capro[review]'"
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that binds to this name or address.
 
-
-def only_here(host: str) -> bool:
-    """Whether only this machine reaches a server that binds to this name or address.
-
-    >>> only_here("127.0.0.1"), only_here("::1"), only_here("localhost"), only_here("0.0.0.0")
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
     """
     if host == "localhost":
@@ -103,7 +104,7 @@ class Review:
         run: A run that has been cleaned.
         host: What to bind to.
         port: 0: any that is free.
-        used: Called with the next link when one was used.
+        on_link_used: Called with the next link when one was used.
         work: What Apply does.
     """
 
@@ -113,24 +114,26 @@ class Review:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        used: Callable[[str], None] = lambda _: None,
-        work: Work = go_on,
+        on_link_used: Callable[[str], None] = lambda _: None,
+        work: Work = run_stages,
     ) -> None:
         try:
             import uvicorn
 
-            from capro.review.security import Access
+            from capro.review.security import AccessControl
             from capro.review.server import make_app
         except ModuleNotFoundError as error:
-            raise ConfigError(f"the review needs {error.name}", hint=HINT) from None
+            raise ConfigError(
+                f"the review needs {error.name}", hint="install it: pip install 'capro[review]'"
+            ) from None
         from capro.review.session import ReviewSession
 
-        self.desk = ReviewSession(run)
-        self._socket = _bound(host, port)
+        self.session = ReviewSession(run)
+        self._socket = _listening(host, port)
         self.port = int(self._socket.getsockname()[1])
-        self.doors = Access(host, self.port, used)
+        self.access = AccessControl(host, self.port, on_link_used)
         settings = uvicorn.Config(
-            make_app(self.desk, self.doors, work), log_level="warning", access_log=False, lifespan="off",
+            make_app(self.session, self.access, work), log_level="warning", access_log=False, lifespan="off",
             server_header=False, ws="none", timeout_graceful_shutdown=2,
         )  # fmt: skip
         self._server = uvicorn.Server(settings)
@@ -139,7 +142,7 @@ class Review:
     @property
     def link(self) -> str:
         """A new link; each works once."""
-        return self.doors.link()
+        return self.access.link()
 
     def serve(self) -> None:
         """Serve until interrupted."""
@@ -159,32 +162,32 @@ class Review:
         if self._thread is not None:
             self._thread.join()
         self._socket.close()
-        self.desk.log.close()
+        self.session.log.close()
 
     def __repr__(self) -> str:
-        return f"Review of {self.desk.run.place}: {self.link}"
+        return f"Review of {self.session.run.place}: {self.link}"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         link = html.escape(self.link)
-        name = html.escape(self.desk.run.place)
+        name = html.escape(self.session.run.place)
         return f'Review of {name}: <a href="{link}" target="_blank" rel="noreferrer">{link}</a>'
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _listening(host: str, port: int) -> socket.socket:
     """A socket that listens, so that port and link work before the server starts."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # by which asyncio sets TCP_NODELAY
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio then sets TCP_NODELAY
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
-        made.listen()  # whoever follows the link before the server runs waits
+        listener.bind((host, port))
+        listener.listen()  # whoever follows the link before the server runs waits
     except OSError as error:
-        made.close()
+        listener.close()
         raise RunError(
             f"{host}:{port}: {error.strerror or error}", hint="--port 0 takes any free port"
         ) from None
-    return made
+    return listener
 
 
 EVERY = 10.0  # seconds

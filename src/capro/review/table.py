@@ -19,6 +19,7 @@ from scipy.sparse.csgraph import connected_components
 
 from capro.core.kept_scores import KeptScores
 from capro.data.image_bytes import PLACES
+from capro.data.labels import LabelKind, kind_of
 from capro.data.manifest import Manifest
 from capro.errors import RunError
 from capro.models.classes import ClassSpec, classes_of
@@ -34,8 +35,7 @@ from capro.pipeline.artefacts import (
     Artefact,
 )
 from capro.pipeline.run import Run
-from capro.review.queue import Queue, chance_of_error, groups_of, make_queue
-from capro.review.reviewed import review_seed
+from capro.review.queue import Queue, chance_of_error, groups_of, make_queue, review_seed
 
 TEXTS = ("title", "description", "tags")
 SIZES = ("width", "height")
@@ -83,9 +83,14 @@ class ReviewTable:
         return len(self.positions)
 
     @property
-    def several(self) -> bool:
+    def kind(self) -> LabelKind:
+        """Single-label or multi-label."""
+        return kind_of(self.given)
+
+    @property
+    def multi_label(self) -> bool:
         """Whether samples carry any number of labels."""
-        return self.given.ndim == 2
+        return self.kind.multi_label
 
     @cached_property
     def names(self) -> list[str]:
@@ -103,10 +108,7 @@ class ReviewTable:
 
     def labels(self, row: int, *, before: bool) -> tuple[str, ...]:
         """Names of the web labels of a row, or of the method's."""
-        values = (self.given if before else self.after)[row]
-        if not self.several:
-            return (self.names[int(values)],) if values >= 0 else ()
-        return tuple(self.names[c] for c in np.flatnonzero(values > 0))
+        return self.kind.decode((self.given if before else self.after)[row], self.names)
 
     @cached_property
     def _grouped(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -135,7 +137,7 @@ class ReviewTable:
     @cached_property
     def parts(self) -> tuple[KeptScores, KeptScores] | None:
         """Method plus: evidence of words and picture, (n, C + 1) or (n, C) each."""
-        found, states = _of_rows(self.run, POSTERIOR, len(self)), len(self.classes) + (not self.several)
+        found, states = _of_rows(self.run, POSTERIOR, len(self)), len(self.classes) + (not self.multi_label)
         if found is None:
             return None
         return KeptScores(found, "words", states, -np.inf), KeptScores(found, "picture", states, -np.inf)
@@ -166,7 +168,9 @@ class ReviewTable:
     def _details(self) -> pa.Table:
         """Columns of the verdicts that only the view of one sample shows."""
         return _columns_of(
-            self.run, _verdicts(several=self.several), _detail_columns(self.run, several=self.several)
+            self.run,
+            _verdicts(multi_label=self.multi_label),
+            _detail_columns(self.run, multi_label=self.multi_label),
         )
 
     def detail(self, row: int) -> dict[str, Any]:
@@ -186,18 +190,20 @@ def load_table(run: Run) -> ReviewTable:
         raise RunError(
             f"{run.place}: the verdicts belong to another scan", hint=f"`capro run --run {run.place}`"
         )
-    several = after.ndim == 2
+    multi_label = after.ndim == 2
     wanted = [
         "decision", "label_score", "outlier_score", "near_duplicate_sets",
-        *_present(run, several, ["none_score", "given_label"]), *(["given_labels"] if several else []),
+        *_present(run, multi_label, ["none_score", "given_label"]), *(["given_labels"] if multi_label else []),
     ]  # fmt: skip
-    verdicts = _columns_of(run, _verdicts(several=several), wanted)
-    given = _member(verdicts["given_labels"], names) if several else _codes(verdicts["given_label"], names)
+    verdicts = _columns_of(run, _verdicts(multi_label=multi_label), wanted)
+    given = (
+        _member(verdicts["given_labels"], names) if multi_label else _codes(verdicts["given_label"], names)
+    )
     fused = KeptScores(run.read(FUSED_SCORES), "fused", len(names))
     none = _numbers(verdicts, "none_score") if "none_score" in verdicts.column_names else None
     error = chance_of_error(fused, after, none).astype(np.float32)
     copies = _copies(verdicts["near_duplicate_sets"], ids)
-    concern, key = _concern(fused, given, after, several=several)
+    concern, key = _concern(fused, given, after, multi_label=multi_label)
     group = groups_of(copies, *key)
     queue = make_queue(error, concern, group, _numbers(verdicts, "outlier_score"), seed=review_seed(run))
     anchors = run.read(ANCHORS)[["row", "class_index"]].to_numpy(np.int64).T
@@ -232,21 +238,21 @@ def _columns_of(run: Run, artefact: Artefact[Any], columns: list[str]) -> pa.Tab
     return run.read_with(artefact, lambda file: pq.read_table(file, columns=columns))
 
 
-def _verdicts(*, several: bool) -> Artefact[Any]:
-    return SAMPLE_VERDICTS if several else VERDICTS
+def _verdicts(*, multi_label: bool) -> Artefact[Any]:
+    return SAMPLE_VERDICTS if multi_label else VERDICTS
 
 
-def _present(run: Run, several: bool, columns: list[str]) -> list[str]:
-    names = run.read_with(_verdicts(several=several), pq.read_schema).names
+def _present(run: Run, multi_label: bool, columns: list[str]) -> list[str]:
+    names = run.read_with(_verdicts(multi_label=multi_label), pq.read_schema).names
     return [name for name in columns if name in names]
 
 
-def _detail_columns(run: Run, *, several: bool) -> list[str]:
+def _detail_columns(run: Run, *, multi_label: bool) -> list[str]:
     wanted = [
         "evidence", "fused_score", "classifier_probability", "prototype_similarity", "text_probability",
         "text_distance", "none_score", "outlier_score", "near_duplicate_score", "decided_by",
     ]  # fmt: skip
-    return _present(run, several, wanted)
+    return _present(run, multi_label, wanted)
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[np.float32]:
@@ -285,10 +291,10 @@ def _copies(column: pa.ChunkedArray, ids: pa.Array) -> NDArray[np.int64]:
 
 
 def _concern(
-    fused: KeptScores, given: NDArray[np.int64], after: NDArray[np.int64], *, several: bool
+    fused: KeptScores, given: NDArray[np.int64], after: NDArray[np.int64], *, multi_label: bool
 ) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
     """The class that each question is about, and what near-duplicate questions have in common."""
-    if not several:
+    if not multi_label:
         best = np.asarray(fused.argmax(axis=1), dtype=np.int64)
         return np.where(after >= 0, after, np.where(given >= 0, given, best)), (given, after)
     doubt = np.abs(fused[:] - 0.5).argmin(axis=1).astype(np.int64)

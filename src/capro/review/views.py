@@ -1,4 +1,4 @@
-"""What is shown, and in which order: a view is the address's filters, and its pages go by key.
+"""What is shown, and in which order: a view is the filters of an address, and its pages go by key.
 
 A page begins after a given sample in the order of the view, so that decisions made meanwhile, here or in
 another browser, neither skip nor repeat a sample.
@@ -10,14 +10,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import ConfigError, did_you_mean
-from capro.review.pictures import likeness
+from capro.review.pictures import similarity
 from capro.review.table import VERDICT_NAMES, ReviewTable
 from capro.wording import plain
 
@@ -31,9 +31,8 @@ ORDERS = {
 }
 STATES = {"open": "not decided", "decided": "decided", "all": "all"}
 DIGITS = 12  # of a number in an address
-RECENT = 8  # views whose order is kept
+RECENT = 8  # views whose order is remembered
 Rows = NDArray[np.int64]
-State = Literal["open", "decided", "all"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class View:
         high: Highest score.
         copies: Only near duplicates: "any", or the number of a group.
         text: Words that the texts contain.
-        like: A row: pictures like it.
+        like: A row: pictures similar to it.
         state: Key of `STATES`.
         size: Pictures on a page.
     """
@@ -70,25 +69,23 @@ class View:
 
     @staticmethod
     def parse(query: Mapping[str, str], table: ReviewTable) -> View:
-        """The view of an address; a value that cannot be is an error."""
-        given = {key: query[key].strip() for key in asdict(View()) if query.get(key, "").strip()}
-        found: dict[str, Any] = dict(given)
-        for name in ("like", "size"):
-            if name in given:
-                found[name] = whole_number(given[name], name)
-        for name in ("low", "high"):
-            if name in given:
-                try:
-                    found[name] = float(given[name])
-                except ValueError:
-                    raise ConfigError(
-                        f"{name} is not a number: {plain(given[name], 40)!r}", hint="correct the address"
-                    ) from None
-        if "like" in found:
-            found.setdefault("order", "like")
-        if found.get("copies"):
-            found.setdefault("order", "group")
-        view = View(**found)
+        """The view of an address; a wrong value is an error."""
+        texts = {key: query[key].strip() for key in asdict(View()) if query.get(key, "").strip()}
+        values: dict[str, Any] = dict(texts)
+        for name in {"like", "size"} & texts.keys():
+            values[name] = whole_number(texts[name], name)
+        for name in {"low", "high"} & texts.keys():
+            try:
+                values[name] = float(texts[name])
+            except ValueError:
+                raise ConfigError(
+                    f"{name} is not a number: {plain(texts[name], 40)!r}", hint="correct the address"
+                ) from None
+        if "like" in texts:
+            values.setdefault("order", "like")
+        if "copies" in texts:
+            values.setdefault("order", "group")
+        view = View(**values)
         view._check(table)
         return view
 
@@ -116,7 +113,7 @@ class View:
     @property
     def is_queue(self) -> bool:
         """Whether this is the whole queue: only there a random question is a random sample."""
-        return View(**asdict(self) | {"state": "open", "size": View.size}) == View()
+        return replace(self, state=View.state, size=View.size) == View()
 
     def of_next_class(self, names: list[str]) -> View:
         """The same filters for the class after the one that is shown; the first where none is."""
@@ -129,9 +126,9 @@ class View:
         )  # fmt: skip
 
     def query(self, **changed: Any) -> str:
-        """The address's query string, with something changed; what is as always is left out."""
-        plain, own = asdict(View()), asdict(self) | changed
-        return urlencode({key: value for key, value in own.items() if value != plain.get(key)})
+        """The address's query string, with something changed; defaults are left out."""
+        defaults, own = asdict(View()), asdict(self) | changed
+        return urlencode({key: value for key, value in own.items() if value != defaults.get(key)})
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,7 @@ class Page:
 
 
 class Views:
-    """The pages of a table; orders of the last views are kept."""
+    """The pages of a table; orders of the last views are remembered."""
 
     def __init__(self, table: ReviewTable) -> None:
         self.table = table
@@ -173,35 +170,28 @@ class Views:
         """
         rows, place = self._ordered(view)
         begin = 0 if after is None else int(place[after]) + 1
-        found: list[Rows] = []
-        count, at = 0, begin
-        while count <= view.size and at < len(rows):
-            part = rows[at : at + 4 * view.size]
-            at += len(part)
-            keep = part[_wanted(view, decided[part])]
-            found.append(keep)
-            count += len(keep)
-        shown = np.concatenate([np.zeros(0, np.int64), *found])
-        left = int((~decided[rows]).sum())
-        more = len(shown) > view.size
-        page = shown[: view.size]
-        return Page(page, len(rows), left, int(page[-1]) if more else None)
+        open_ = ~decided[rows]
+        rest = rows[begin:]
+        if view.state != "all":
+            rest = rest[open_[begin:] == (view.state == "open")]
+        page = rest[: view.size]
+        return Page(page, len(rows), int(open_.sum()), int(page[-1]) if len(rest) > view.size else None)
 
     def _ordered(self, view: View) -> tuple[Rows, Rows]:
         """Rows of a view in order, and the place of every row in the order, (n,)."""
-        key = View(**asdict(view) | {"state": "all", "size": SIZES[0]})
+        key = replace(view, state="all", size=SIZES[0])
         with self._lock:
-            found = self._recent.pop(key, None)
-            if found is None:
-                full = self._order(view)
-                shown = self._mask(view)[full]
-                place = np.empty(len(full), dtype=np.int64)
-                place[full] = np.cumsum(shown) - 1  # also of a key that the filters do not show
-                found = full[shown], place
-            self._recent[key] = found
+            ordered = self._recent.pop(key, None)
+            if ordered is None:
+                order = self._order(view)
+                shown = self._mask(view)[order]
+                place = np.empty(len(order), dtype=np.int64)
+                place[order] = np.cumsum(shown) - 1  # also of a key that the filters do not show
+                ordered = order[shown], place
+            self._recent[key] = ordered
             while len(self._recent) > RECENT:
                 self._recent.popitem(last=False)
-        return found
+        return ordered
 
     def _order(self, view: View) -> Rows:
         table, rows = self.table, np.arange(len(self.table))
@@ -210,23 +200,25 @@ class Views:
         if view.order == "score":
             return np.lexsort((rows, table.score))
         if view.order == "like" and view.like is not None and table.visual is not None:
-            return np.argsort(-likeness(table.visual, view.like), kind="stable")
+            return np.argsort(-similarity(table.visual, view.like), kind="stable")
         if view.order == "group":
             return np.lexsort((rows, -table.pixels, table.copies))
         return rows
 
     def _mask(self, view: View) -> NDArray[np.bool_]:
         """Rows that pass the filters, (n,)."""
-        table = self.table
+        table, kind = self.table, self.table.kind
+        number = table.names.index
         keep = np.ones(len(table), dtype=bool)
         if view.label is not None:
-            keep &= self._has(table.given, view.label) | self._has(table.after, view.label)
+            label = number(view.label)
+            keep &= kind.has_class(table.given, label) | kind.has_class(table.after, label)
         if view.given is not None:
-            keep &= self._has(table.given, view.given)
+            keep &= kind.has_class(table.given, number(view.given))
         if view.after == "-":
-            keep &= table.after < 0 if not table.several else (table.after < 0).any(axis=1)
+            keep &= kind.dropped(table.after)
         elif view.after is not None:
-            keep &= self._has(table.after, view.after)
+            keep &= kind.has_class(table.after, number(view.after))
         if view.verdict is not None:
             keep &= table.verdict == VERDICT_NAMES.index(view.verdict)
         if view.low is not None:
@@ -239,10 +231,6 @@ class Views:
             keep &= table.containing(view.text)
         return keep
 
-    def _has(self, labels: NDArray[np.int64], name: str) -> NDArray[np.bool_]:
-        number = self.table.names.index(name)
-        return np.asarray(labels[:, number] > 0 if labels.ndim == 2 else labels == number)
-
 
 def whole_number(text: str, name: str, *, hint: str = "correct the address") -> int:
     """A number of an address.
@@ -253,9 +241,3 @@ def whole_number(text: str, name: str, *, hint: str = "correct the address") -> 
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
         raise ConfigError(f"{name} is no number of up to {DIGITS} digits: {plain(text, 40)!r}", hint=hint)
     return int(text)
-
-
-def _wanted(view: View, decided: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    if view.state == "all":
-        return np.ones(len(decided), dtype=bool)
-    return decided if view.state == "decided" else ~decided

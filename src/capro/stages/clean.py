@@ -42,7 +42,7 @@ from capro.pipeline.stage import Job
 from capro.results import verdicts
 from capro.results.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
 from capro.results.verdicts import VerdictRows
-from capro.review.decisions import Fixed
+from capro.review.decisions import DecisionArrays
 from capro.stages.decided import decided_of, with_decisions
 from capro.stages.graph import SharedSearch, search_options
 from capro.stages.plan import has_step2
@@ -167,8 +167,8 @@ def work(job: Job) -> dict[str, Any]:
     anchored = anchored_of(job.run, training)
     by_posterior = job.settings.method == "plus"
     judged = _by_posterior(job, rule.parts, anchored) if by_posterior else _by_rule(job, rule)
-    fixed = decided_of(job.run, training)
-    judged = with_decisions(judged, fixed, training.labels.cpu().numpy(), anchored.cpu().numpy())
+    person = decided_of(job.run, training)
+    judged = with_decisions(judged, person, training.labels.cpu().numpy(), anchored.cpu().numpy())
     job.write(CLEANED_LABELS, judged.labels)
     job.write(FUSED_SCORES, judged.scores[[CLASS, "fused"]])
     if training.multi_label and job.settings.method == "plus":
@@ -177,7 +177,7 @@ def work(job: Job) -> dict[str, Any]:
         blocks = (texts[part] for part in row_blocks(len(judged.labels), count))
         write_rows(job.file(CLEANED_WORDS), (len(judged.labels), count), blocks)
     with job.bar("neighbours of pictures", None):
-        rows_of = _verdict_rows(job, training, anchored, judged, fixed)
+        rows_of = _verdict_rows(job, training, anchored, judged, person)
     counts = Counter[str]()
     n, classes = len(training.positions), len(training.classes)
     with job.bar("verdicts", n * (2 if training.multi_label else 1)) as step:
@@ -203,7 +203,7 @@ def work(job: Job) -> dict[str, Any]:
 
 
 def _verdict_rows(
-    job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, fixed: Fixed | None
+    job: Job, training: TrainingSet, anchored: Tensor, judged: Judged, decisions: DecisionArrays | None
 ) -> Callable[[slice], VerdictRows]:
     """From some training rows to what their verdicts are written from; a block holds nothing of other rows."""
     texts = job.read(TEXTS)
@@ -219,7 +219,9 @@ def _verdict_rows(
     lenders = text_lenders(job.run.find(ADJACENCY), has_text)
     ids, given = np.array(training.row_ids, dtype=object), training.labels.cpu().numpy()
     distances = _text_distances(job.read(DISTANCES), ids, training.classes, given)
-    person = None if fixed is None else fixed.pairs if training.multi_label else fixed.rows
+    person = None
+    if decisions is not None:
+        person = decisions.decided_pairs if training.multi_label else decisions.decided
 
     def agreeing(row: int) -> int:
         return int((judged.labels[lenders[row]] == judged.labels[row]).sum())

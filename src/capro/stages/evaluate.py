@@ -20,7 +20,7 @@ from capro.results import metrics, open_set
 from capro.results.comparison import Evaluated, jsonable, test_split
 from capro.results.scoring import scores_of
 from capro.results.truth import on_truth
-from capro.review.reviewed import reviewed
+from capro.review.progress import reviewed
 from capro.stages import PLAN
 from capro.stages.other_data import details_of, score_other
 from capro.stages.threshold import threshold

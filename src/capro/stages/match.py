@@ -32,7 +32,7 @@ from capro.pipeline.stage import Job
 from capro.report.thumbnails import contact_sheet
 from capro.results.neighbourhood import lenders_of
 from capro.results.truth import load_truth, membership, purity
-from capro.review.decisions import Fixed
+from capro.review.decisions import DecisionArrays
 from capro.stages.decided import decided_of
 from capro.train.setup import TrainingSet, training_set
 from capro.wording import many, some
@@ -54,9 +54,9 @@ def _match(run: Run, training: TrainingSet, texts: NDArray[Any], **changed: Any)
         "exact_below": chosen.exact_below,
     }
     labels = training.labels.numpy()
-    fixed = decided_of(run, training)
-    if fixed is not None:  # a sample that is out is nobody's anchor, a relabelled one its new class's
-        labels = np.maximum(fixed.labels(labels), -1 if labels.ndim == 1 else 0)
+    person = decided_of(run, training)
+    if person is not None:  # a dropped sample is no anchor; a relabelled one may be one of its new class
+        labels = np.maximum(person.labels(labels), -1 if labels.ndim == 1 else 0)
     prototypes, pictures = run.read(CLASS_TEXTS), run.read(VISUAL)
     return match(texts, prototypes, labels, ids=training.row_ids, pictures=pictures, **(options | changed))
 
@@ -103,16 +103,16 @@ def work(job: Job) -> dict[str, Any]:
 def _with_picked(
     found: pd.DataFrame,
     anchors: Anchors,
-    fixed: Fixed | None,
+    person: DecisionArrays | None,
     ids: NDArray[np.object_],
     classes: NDArray[np.object_],
 ) -> pd.DataFrame:
     """Anchors with those that a person picked, after the others of their class; they are random in no sense."""
-    if fixed is None or not fixed.picked.any():
+    if person is None or not person.anchors.any():
         return found
     gallery = anchors.gallery
-    picked = np.flatnonzero(fixed.picked[gallery.sample])
-    known = fixed.known(gallery.sample[picked])
+    picked = np.flatnonzero(person.anchors[gallery.sample])
+    known = person.known(gallery.sample[picked])
     picked = picked[known[np.arange(len(picked)), gallery.label[picked]] > 0.5]
     there = set(zip(found["row"], found["class_index"], strict=True))
     rank = found["class_index"].value_counts().to_dict()

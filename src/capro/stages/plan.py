@@ -84,7 +84,7 @@ def _person(run: Run) -> str:
     """What a person has decided."""
     from capro.review import decisions  # brings pandas, which `capro --help` need not wait for
 
-    return decisions.deciding_person(run)
+    return decisions.decisions_hash(run)
 
 
 def _classes(run: Run) -> dict[str, Any]:

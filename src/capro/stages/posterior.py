@@ -34,7 +34,7 @@ from capro.pipeline.run import Run
 from capro.pipeline.shards import write_rows
 from capro.pipeline.stage import Job
 from capro.results.label_changes import class_findings, finding_text
-from capro.review.decisions import Fixed
+from capro.review.decisions import DecisionArrays
 from capro.stages.decided import decided_of
 from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
 
@@ -76,7 +76,7 @@ class Evidence:
         return [self.run.read(FIELD_TEXTS[name]) for name in self.run.result("embed")["fields"]]
 
     @cached_property
-    def decided(self) -> Fixed | None:
+    def decided(self) -> DecisionArrays | None:
         """What a person has decided; None without any decision."""
         return decided_of(self.run, self.training)
 
@@ -305,7 +305,7 @@ def _part(evidence: Evidence, seed: int) -> NDArray[np.int64]:
         return np.arange(n)
     order = np.random.default_rng(seed_for(seed, "posterior")).permutation(n)
     if evidence.decided is not None:  # a person's answers count wherever they are
-        order = order[np.argsort(~evidence.decided.settled[order], kind="stable")]
+        order = order[np.argsort(~evidence.decided.about_content[order], kind="stable")]
     return np.sort(order[:most])
 
 

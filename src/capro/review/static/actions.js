@@ -1,24 +1,20 @@
 // Keys and buttons become decisions; a page says for which tiles, and what happens next.
-import { $, $$, busy, chosenLabel, confirmed, help, read, send, several, toast, view } from "./common.js";
+import { $, $$, busy, chosenLabel, confirmed, help, read, send, toast, view } from "./common.js";
 
-const WORDS = { accept: "Accept", label: "Relabel", out: "Drop", unsure: "Not sure", anchor: "Make anchors of", add: "Add a label to", remove: "Remove a label of" };
-const KEYS = { a: "accept", r: "label", d: "out", s: "unsure", p: "anchor", "+": "add", "=": "add", "-": "remove", "\u2212": "remove" };
+const buttons = $$("[data-verb]"); // each says its verb, keys, word, and the question for a class if it needs one
+const buttonOf = (key) => buttons.find((button) => button.dataset.keys.includes(key));
 
 const pictures = (count) => `${count.toLocaleString("en")} ${count === 1 ? "picture" : "pictures"}`;
 export const members = (tile) => tile.dataset.members.split(",").map(Number);
 
 export function actions(page) {
-  async function decide(verb, tiles = page.chosen()) {
-    if (!tiles.length || ((verb === "add" || verb === "remove") && !several)) return;
-    let label = null;
-    if (verb === "label" || verb === "add" || verb === "remove") {
-      const titles = { label: "Which label is right?", add: "Add which label?", remove: "Remove which label?" };
-      label = await chosenLabel(titles[verb]);
-      if (label === null) return;
-    }
+  async function decide({ verb, word, asks }, tiles = page.chosen()) {
+    if (!tiles.length) return;
+    const label = asks ? await chosenLabel(asks) : null;
+    if (asks && label === null) return;
     const rows = [...new Set(tiles.flatMap(members))];
     if (tiles.length > 1) {
-      const what = label ? `${WORDS[verb]}: ${label}` : WORDS[verb];
+      const what = label ? `${word}: ${label}` : word;
       const tail = rows.length > tiles.length ? `, with their near duplicates ${pictures(rows.length)}` : "";
       if (!(await confirmed(`${what}: ${pictures(tiles.length)}?`, `${page.scope(tiles)}${tail}. Nothing else is changed; Z undoes it.`))) return;
     }
@@ -52,7 +48,7 @@ export function actions(page) {
   const turn = async (path) => { const found = await send(path); page.turned?.(found.rows ?? []); };
   const doing = { undo: () => turn("/undo"), redo: () => turn("/redo"), help, ...page.doing };
 
-  for (const button of $$("[data-verb]")) button.onclick = () => decide(button.dataset.verb);
+  for (const button of buttons) button.onclick = () => decide(button.dataset);
   for (const button of $$("[data-do]")) button.onclick = () => doing[button.dataset.do]?.();
 
   addEventListener("keydown", (event) => {
@@ -66,7 +62,7 @@ export function actions(page) {
     else if (turning) return;
     else if (key === "?") act = help;
     else if (key === "/" && $("input[type=search]")) act = () => $("input[type=search]").focus();
-    else if (KEYS[key]) act = () => decide(KEYS[key]);
+    else if (key.length === 1 && buttonOf(key)) act = () => decide(buttonOf(key).dataset);
     else act = page.keys[key] && (() => page.keys[key](event));
     if (!act) return;
     event.preventDefault();

@@ -3,7 +3,6 @@
 const meta = (name) => document.querySelector(`meta[name="capro-${name}"]`)?.content ?? "";
 export const $ = (selector, root = document) => root.querySelector(selector);
 export const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
-export const several = meta("several") === "1";
 let last = Number(meta("last"));
 export const version = meta("version"); // of the verdicts that this page shows
 export const pictures = meta("pictures");
