@@ -37,8 +37,8 @@ def machine(run_path: Path) -> dict[str, float]:
     import torch
     from PIL import Image
 
-    from capro.data.image_bytes import ImageStore
     from capro.data.manifest import manifest_of
+    from capro.data.pixels import ImageStore
     from capro.models.inference import for_inference
     from capro.pipeline.run import Run
     from capro.stages.features import CPU_BATCH

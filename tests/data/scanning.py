@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capro.config import DataSettings, ScanSettings
-from capro.data.image_bytes import ImageStore
 from capro.data.images import REASONS
 from capro.data.manifest import ROW_REASONS, Manifest
+from capro.data.pixels import ImageStore
 from capro.data.scan import scan_sources
 from capro.stages.scan import find_sources
 from tests.data.corpus import png

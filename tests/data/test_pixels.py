@@ -13,11 +13,13 @@ import torch
 from capro.config import DataSettings, ScanSettings, ViewSettings
 from capro.data import readers
 from capro.data.manifest import Manifest
-from capro.data.pixels import Pixels
+from capro.data.pixels import ImageStore, Pixels
 from capro.data.scan import scan_sources
 from capro.data.views import KEY, QUERY
+from capro.errors import DataError
 from capro.train.batches import PLAIN, BatchPlan, ImageInputs, load_batches
-from tests.data.corpus import jpeg
+from tests.data.corpus import jpeg, png
+from tests.data.scanning import put, scan_it
 
 
 @pytest.fixture
@@ -106,3 +108,11 @@ def test_reused_buffers_change_no_batch(pixels: Pixels) -> None:
         assert torch.equal(batch.query, query)
         assert batch.key is not None
         assert torch.equal(batch.key, key)
+
+
+def test_a_vanished_image_is_reported_with_its_sample(tmp_path: Path) -> None:
+    put(tmp_path / "d" / "a" / "1.png", png())
+    manifest, _ = scan_it(tmp_path / "d", tmp_path / "out")
+    (tmp_path / "d" / "a" / "1.png").unlink()
+    with pytest.raises(DataError, match=r"train/a/1\.png"):
+        ImageStore(manifest).read(0)

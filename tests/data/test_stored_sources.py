@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from capro.config import DataSettings
-from capro.data.image_bytes import ImageStore
 from capro.data.manifest import Manifest
+from capro.data.pixels import ImageStore
 from capro.data.readers import find, find_to_evaluate
 from capro.data.scan import LABELS_AHEAD, _peek
 from capro.errors import ConfigError, DataError, StoreError

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 import capro
-from capro.data.image_bytes import ImageStore
 from capro.data.manifest import manifest_of
+from capro.data.pixels import ImageStore
 from capro.errors import CaproError
 from capro.export.model import export_model
 from capro.export.predictor import Predictor

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from capro import __version__
-from capro.data.readers.parquet_rows import open_parquet
+from capro.data.readers.table_files import open_parquet
 from capro.errors import ConfigError, RunError
 from capro.export.model_config import parse_model_config
 from capro.pipeline.artefacts import (

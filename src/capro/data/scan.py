@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capro.config import ScanSettings
-from capro.data.image_bytes import REQUESTS, row_bytes
 from capro.data.images import ImageProblem, decode
 from capro.data.labels import joined_names
 from capro.data.manifest import SPLITS, Manifest, Row, Source, blocks, schema, write_manifest
+from capro.data.pixels import REQUESTS, row_bytes
 from capro.data.readers.base import Reader
 from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise

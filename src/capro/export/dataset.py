@@ -18,7 +18,7 @@ import pandas as pd
 from capro import __version__
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers import load_writer
-from capro.data.readers.writing import FORMULA_MODES, IMAGE_MODES, Writer, write_csv
+from capro.data.readers.base import FORMULA_MODES, IMAGE_MODES, Writer, write_csv
 from capro.errors import ConfigError, DataError, did_you_mean
 from capro.export.card import check_license, data_card
 from capro.export.folders import new_place

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from capro import __version__
-from capro.data.readers.parquet_rows import class_labels, open_parquet
-from capro.data.readers.table_files import whole_records
+from capro.data.readers.table_files import class_labels, open_parquet, whole_records
 from capro.errors import CaproError, ConfigError, DataError, StoreError, first_line
 from capro.export.model_config import own_file, parse_model_config, read_model_config
 from capro.files import read_regular

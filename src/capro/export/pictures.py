@@ -20,10 +20,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capro.data.image_bytes import ImageStore
 from capro.data.manifest import Manifest
+from capro.data.pixels import ImageStore
+from capro.data.readers.base import SHARD_SIZE, OutputShard, Writer
 from capro.data.readers.columns import is_inside
-from capro.data.readers.writing import SHARD_SIZE, OutputShard, Writer
 from capro.errors import CaproError, ConfigError, DataError
 from capro.export.folders import safe_name, safe_names
 from capro.pipeline.checksums import sha256_of

@@ -24,10 +24,10 @@ from safetensors import SafetensorError
 from capro.config import DataSettings, ScanSettings
 from capro.core.kept_scores import numbers_only
 from capro.data import readers
-from capro.data.image_bytes import file_bytes, row_bytes
 from capro.data.images import REASONS, ImageProblem, decode
 from capro.data.manifest import ROW_REASONS
-from capro.data.readers.writing import csv_writer, is_formula
+from capro.data.pixels import file_bytes, row_bytes
+from capro.data.readers.base import csv_writer, is_formula
 from capro.data.views import center
 from capro.errors import ConfigError, RunError, first_line
 from capro.export.folders import new_folder

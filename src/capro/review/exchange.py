@@ -14,8 +14,8 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from capro.data.manifest import manifest_of
+from capro.data.readers.base import write_csv
 from capro.data.readers.table_files import header, whole_records
-from capro.data.readers.writing import write_csv
 from capro.errors import DataError, did_you_mean, first_line, first_problem, shortened
 from capro.files import read_regular
 from capro.models.classes import classes_of

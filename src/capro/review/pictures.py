@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image, features
 
 from capro.config import ScanSettings
-from capro.data.image_bytes import ImageStore
 from capro.data.images import ImageProblem, decode
 from capro.data.manifest import Manifest
+from capro.data.pixels import ImageStore
 from capro.errors import DataError
 from capro.graph.ondisk import release
 from capro.pipeline.artefacts import atomic_path

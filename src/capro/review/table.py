@@ -18,9 +18,9 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from capro.core.kept_scores import KeptScores
-from capro.data.image_bytes import PLACES
 from capro.data.labels import LabelKind, kind_of
 from capro.data.manifest import Manifest
+from capro.data.pixels import PLACES
 from capro.errors import RunError
 from capro.models.classes import ClassSpec, classes_of
 from capro.pipeline.artefacts import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capro.data.image_bytes import ImageStore
+from capro.data.pixels import ImageStore
 from capro.errors import DataError
 from tests.data.corpus import png
 from tests.data.scanning import scan_it, write_parquet

@@ -11,7 +11,7 @@ import pytest
 
 from capro.config import DataSettings
 from capro.data import readers
-from capro.data.readers.writing import IMAGE_MODES
+from capro.data.readers.base import IMAGE_MODES
 from capro.errors import ConfigError, DataError
 from tests.data.corpus import png
 from tests.data.readers.cases import fiftyone_folder

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capro.data.image_bytes import ImageStore
+from capro.data.pixels import ImageStore
 from tests.data.corpus import png
 from tests.data.scanning import put, scan_it, write_parquet
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from capro.data.image_bytes import ImageStore
+from capro.data.pixels import ImageStore
 from capro.data.readers.tars import _split_name
 from capro.errors import DataError
 from tests.data.corpus import jpeg

@@ -16,8 +16,7 @@ from capro.errors import ConfigError, DataError, did_you_mean
 from capro.stores import ObjectPath, Place, place
 
 if TYPE_CHECKING:
-    from capro.data.readers.base import Format, Reader
-    from capro.data.readers.writing import Writer
+    from capro.data.readers.base import Format, Reader, Writer
 
 # The module of each format, and the names under which an export writes it. The first one that recognises a
 # source reads it.

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from capro.config import MAX_NESTING, DataSettings
 from capro.data.manifest import Row, RowProblem
-from capro.data.readers.writing import IDENTITY, WrittenText, looks_listed
+from capro.data.readers.base import IDENTITY, WrittenText, looks_listed
 from capro.errors import DataError, did_you_mean, first_line
 from capro.stores import ObjectPath, Place
 

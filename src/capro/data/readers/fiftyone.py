@@ -16,7 +16,7 @@ import pandas as pd
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Reader, guarded
+from capro.data.readers.base import Format, Pictures, Reader, Writer, guarded, plain_records
 from capro.data.readers.columns import (
     choose_columns,
     class_name,
@@ -26,7 +26,6 @@ from capro.data.readers.columns import (
     label_names,
     text_of,
 )
-from capro.data.readers.writing import Pictures, Writer, plain_records
 from capro.errors import ConfigError, DataError
 from capro.files import read_regular
 from capro.pipeline.artefacts import write_json

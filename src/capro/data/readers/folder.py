@@ -18,7 +18,7 @@ import pandas as pd
 from capro.config import DataSettings
 from capro.data.images import has_known_header
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Intake, Reader, Record, guarded
+from capro.data.readers.base import Format, Intake, Pictures, Reader, Record, Writer, guarded, write_csv
 from capro.data.readers.columns import (
     Columns,
     choose_columns,
@@ -29,7 +29,6 @@ from capro.data.readers.columns import (
     text_of,
 )
 from capro.data.readers.table_files import TABLES, file_intake, header, noting_doubts, records
-from capro.data.readers.writing import Pictures, Writer, write_csv
 from capro.errors import DataError
 from capro.files import open_regular
 

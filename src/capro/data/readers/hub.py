@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from capro.config import DataSettings
-from capro.data.image_bytes import hub_bytes
 from capro.data.manifest import Row, Source
+from capro.data.pixels import hub_bytes
 from capro.data.readers.base import Format, Intake, Reader, guarded
 from capro.data.readers.columns import choose_columns, class_name, if_missing, image_column
 from capro.errors import DataError, first_line

@@ -15,13 +15,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capro.config import DataSettings
-from capro.data.image_bytes import cell_bytes
 from capro.data.manifest import SPLITS, Row, Source, blocks
-from capro.data.readers.base import Format, Intake, Reader, Record, guarded
+from capro.data.pixels import cell_bytes
+from capro.data.readers.base import (
+    Format,
+    Intake,
+    OutputShard,
+    Pictures,
+    Reader,
+    Record,
+    Writer,
+    guarded,
+    plain_records,
+    write_csv,
+)
 from capro.data.readers.columns import Columns, choose_columns, file_below, if_missing, image_column, text_of
-from capro.data.readers.parquet_rows import holds_bytes, open_parquet
-from capro.data.readers.table_files import TABLES, file_intake, header, noting_doubts, records
-from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, write_csv
+from capro.data.readers.table_files import (
+    TABLES,
+    file_intake,
+    header,
+    holds_bytes,
+    noting_doubts,
+    open_parquet,
+    records,
+)
 from capro.errors import DataError
 from capro.pipeline.artefacts import atomic_path, table_metadata
 from capro.stores import Place, place

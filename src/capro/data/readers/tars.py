@@ -21,7 +21,17 @@ import pandas as pd
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Intake, Reader, guarded
+from capro.data.readers.base import (
+    Format,
+    Intake,
+    OutputShard,
+    Pictures,
+    Reader,
+    Writer,
+    guarded,
+    plain_records,
+    written_texts,
+)
 from capro.data.readers.columns import (
     REPLACED,
     Columns,
@@ -35,7 +45,6 @@ from capro.data.readers.columns import (
     valid_text,
 )
 from capro.data.readers.tar_members import REQUEST, Gap, Member, Ranges, members, open_ranges
-from capro.data.readers.writing import OutputShard, Pictures, Writer, plain_records, written_texts
 from capro.errors import DataError, did_you_mean
 from capro.pipeline.artefacts import atomic_path
 from capro.stores import Place

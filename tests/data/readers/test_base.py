@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from capro.data.readers.base import ESCAPED, write_csv
 from capro.data.readers.columns import label_names
 from capro.data.readers.table_files import csv_records, records
-from capro.data.readers.writing import ESCAPED, write_csv
 
 
 @pytest.mark.parametrize("formulas", ["escape", "keep"])
