@@ -90,7 +90,7 @@ def test_undoing_everything_brings_the_old_fingerprints_back(finished: Run, tmp_
     log = open_log(run)
     log.decide([Decision(training_set(run).row_ids[0], "out")], person="me")
     assert "clean" not in fresh(run)
-    log.undo("me")
+    log.append("undo", "me", {})
     assert "clean" in fresh(run)
     log.decide([Decision(training_set(run).row_ids[0], "unsure")], person="me")
     assert "clean" in fresh(run)  # not sure decides nothing
