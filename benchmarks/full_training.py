@@ -6,7 +6,7 @@
     python benchmarks/full_training.py --rows Vanilla MoPro   some rows
 
 On queryweb32 (a frozen encoder cannot show what the paper claims for bootstrapping and enhancement). Every row is the
-paper's method (`capro.bench.pinned`) under one schedule, all weights learn, the last epoch counts. Step 1 is done once
+paper's method (`capro.bench.grids`) under one schedule, all weights learn, the last epoch counts. Step 1 is done once
 a seed, and is the row Vanilla; MoPro and "Vanilla, epochs of both steps" are one training each, as long as steps 1 and
 2 of CAPro together, so that nobody gains by learning for longer. It takes hours on two cores: stopped at any time, the
 same command goes on at its last checkpoint, and the table of what is there is printed at the end of each row, with the
@@ -22,8 +22,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from capro.bench import Bench
-from capro.bench.grids import GridRow
-from capro.bench.pinned import PAPER
+from capro.bench.grids import PAPER, GridRow
 from capro.bench.runner import METRICS
 from capro.bench.store import only_one
 from capro.bench.summary import Measured, TableResult, markdown_table, results_markdown

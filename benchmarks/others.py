@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from capro.bench.baselines.selection import cross_validated
+from capro.bench.baselines.work import cross_validated
 from capro.core.kept_scores import keep
 from capro.pipeline.artefacts import CLEANED_LABELS, FUSED_SCORES, PLAIN_FEATURES
 from capro.pipeline.plan import Plan

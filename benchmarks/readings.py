@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 
 from capro.bench import Bench
-from capro.bench.grids import GridRow
-from capro.bench.pinned import PAPER
+from capro.bench.grids import PAPER, GridRow
 from capro.bench.runner import METRICS
 from capro.bench.store import only_one
 from capro.bench.summary import Measured, TableResult, results_markdown

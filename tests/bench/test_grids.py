@@ -8,9 +8,8 @@ import pytest
 
 from capro import config
 from capro.bench import published
-from capro.bench.baselines import BASELINES
-from capro.bench.grids import TABLES, GridRow, Table, table_of
-from capro.bench.pinned import PRESETS_DECIDE, pinned, row_settings
+from capro.bench.baselines.registry import BASELINES
+from capro.bench.grids import PRESETS_DECIDE, TABLES, GridRow, Table, pinned, row_settings, table_of
 from capro.config import Settings
 from capro.errors import ConfigError
 

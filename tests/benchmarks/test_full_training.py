@@ -9,7 +9,7 @@ import pytest
 import full_training
 from capro import config
 from capro.bench import Bench
-from capro.bench.pinned import PAPER
+from capro.bench.grids import PAPER
 from capro.pipeline.artefacts import HISTORIES
 from tests import squares
 

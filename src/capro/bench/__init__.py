@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from capro.bench.grids import TABLES
-from capro.bench.novelty import NotForThisData
-from capro.bench.pinned import pinned
+from capro.bench.derived import NotForThisData
+from capro.bench.grids import TABLES, pinned
 from capro.bench.runner import Bench, bench
 
 __all__ = ["TABLES", "Bench", "NotForThisData", "bench", "pinned"]

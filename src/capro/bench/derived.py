@@ -1,9 +1,10 @@
-"""A run on some rows of a data set, or with other labels: its manifest is derived from a run on all rows."""
+"""Runs on some rows, classes or labels of a dataset: their manifest is derived from that of a run on all rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from capro.bench.baselines.work import folds
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.summary import summarise
+from capro.errors import DataError
+from capro.models.classes import classes_of, load_classes, save_classes, wordnet_ids
 from capro.pipeline.artefacts import (
     KEY_FEATURES,
     MANIFEST,
@@ -20,11 +24,16 @@ from capro.pipeline.artefacts import (
     QUERY_FEATURES,
     SUMMARY,
     atomic_path,
+    write_text,
 )
 from capro.pipeline.plan import Plan
+from capro.pipeline.progress import Watch
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
+from capro.results import open_set
 from capro.stages import PLAN
+
+VAL_SHARE = 10  # one in ten training samples of each known class chooses the threshold
 
 
 def derived_rows(
@@ -100,3 +109,70 @@ def derived_plan(base: Run, rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
     return plan_of_rows(rows, decides).replacing(
         replace(PLAN["features"], work=features, settings=lambda _: {"from": base.need("features")}, uses=())
     )
+
+
+# --- known and novel classes ----------------------------------------------------------------------
+
+
+class NotForThisData(DataError):
+    """A table that has no form for a data set; `capro bench all` leaves it out."""
+
+
+def known_names(base: Run, listed: Path | None, folder: Path, *, seed: int, watch: Watch) -> list[str]:
+    """Known classes of a run on all classes; they and the novel ones are written down in ``folder/openset``.
+
+    Args:
+        base: A run that was scanned.
+        listed: Class list of the novel classes; half of them by the seed if unset.
+        folder: Of the bench.
+        seed: Of the draw.
+        watch: Where progress is shown.
+    """
+    names = manifest_of(base).label_names("train")
+    if listed is not None:
+        PLAN.do(base, "classes", watch=watch)  # for their WordNet ids
+        novel = open_set.read_class_list(listed, names, wordnet_ids(classes_of(base)))
+        known = [name for name in names if name not in novel]
+        if len(known) < 2:
+            raise DataError(f"{listed}: leaves {len(known)} known classes", hint="leave 2 or more")
+    else:
+        try:
+            known, novel = open_set.split_classes(names, seed=seed)
+        except DataError as error:
+            raise NotForThisData(str(error), hint=error.hint) from None
+    for word, found in (("known", known), ("novel", novel)):
+        write_text(folder / "openset" / f"{word}.txt", "\n".join(found) + "\n")
+    return known
+
+
+def known_classes(path: Path, target: Path, known: Sequence[str]) -> Path:
+    """A classes.yaml with the known classes alone."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    save_classes(target, [spec for spec in load_classes(path) if spec.name in set(known)])
+    return target
+
+
+def known_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
+    """The plan on the known classes, out of a run on all classes.
+
+    Training samples of known classes stay, one in ten becomes the val split, and all test samples
+    stay: those of other classes are the open class.
+    """
+    source = manifest_of(base)
+    if source.task != "single":
+        raise NotForThisData("open-set recognition needs one label per sample", hint="use another table")
+    decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": VAL_SHARE}
+    return derived_plan(base, _known_rows(source, known, seed), decides)
+
+
+def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
+    """Rows of the derived manifest."""
+    samples = source.samples
+    labels = [row[0] if row else "" for row in samples["labels"]]
+    wanted = np.array([label in set(known) for label in labels])
+    split = samples["split"].to_numpy(dtype=object).copy()
+    train = np.flatnonzero((split == "train") & wanted)
+    index = {name: number for number, name in enumerate(known)}
+    own = np.array([index[labels[row]] for row in train], dtype=np.int64)
+    split[train[folds(own, VAL_SHARE, seed=seed) == 0]] = "val"
+    return derived_rows(source, wanted | (split == "test"), split=split.tolist())

@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from capro.bench import figure
-from capro.bench.baselines import BASELINES, baseline
-from capro.bench.by_test_set import figures_by_test_set
-from capro.bench.cost import Part, cost_markdown, costs_of
-from capro.bench.grids import GridRow, Table, table_of
-from capro.bench.novelty import (
+from capro.bench.baselines.registry import BASELINES, baseline
+from capro.bench.derived import known_classes, known_names, known_plan
+from capro.bench.grids import PAPER, GridRow, Table, row_settings, table_of
+from capro.bench.measure import (
     Curves,
+    Part,
+    cost_markdown,
+    costs_of,
     curves_csv,
-    known_classes,
-    known_names,
-    known_plan,
+    figures_by_test_set,
     mean_curves,
     open_figures,
     points,
 )
-from capro.bench.pinned import PAPER, row_settings
 from capro.bench.store import SharedRun, only_one
 from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown, suffixes
 from capro.config import Settings, TrainSettings

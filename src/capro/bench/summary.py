@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,14 +30,10 @@ def spread(values: Sequence[float]) -> Spread:
     >>> spread([1.0, 3.0])
     Spread(mean=2.0, std=1.4142135623730951, size=2)
     """
-    size = len(values)
-    if not size:
-        return Spread(float("nan"), float("nan"), 0)
-    mean = math.fsum(values) / size
-    if size == 1:
-        return Spread(mean, float("nan"), 1)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (size - 1)
-    return Spread(mean, math.sqrt(variance), size)
+    if not values:
+        return Spread(math.nan, math.nan, 0)
+    std = statistics.stdev(values) if len(values) > 1 else math.nan
+    return Spread(statistics.fmean(values), std, len(values))
 
 
 class Paired(NamedTuple):

@@ -114,6 +114,44 @@ class Outputs:
         return kl(logits, target, weight=weight, count=count)
 
 
+def self_contained_target(s: Tensor, labels: Tensor, *, power: float = 1) -> tuple[Tensor, Tensor]:
+    """SCC's target c y + (1 - c) s, (n, C), and its confidence c = s_y^power, (n, 1), or by class (n, C).
+
+    Args:
+        s: Self-labels, (n, C).
+        labels: y, (n,), or multi-label (n, C): each class then has its own confidence.
+        power: 1 for the reference provider, 2 in the authors' scripts (bench/baselines/losses.py).
+
+    >>> target, _ = self_contained_target(torch.tensor([[0.5, 0.5], [0.1, 0.9]]), torch.tensor([0, 0]), power=2)
+    >>> [[round(share, 3) for share in row] for row in target.tolist()]
+    [[0.625, 0.375], [0.109, 0.891]]
+    """
+    if labels.ndim == 1:
+        y = functional.one_hot(labels, s.shape[1]).to(s)
+        c = (y * s).sum(dim=1, keepdim=True) ** power
+    else:
+        y = labels.to(s)
+        c = (y * s + (1 - y) * (1 - s)) ** power
+    return c * y + (1 - c) * s, c
+
+
+def neighbour_mean(p: Tensor, v: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
+    """NCR's mean prediction of the k nearest others of a batch, (b, C), and who has a similar other, (b,).
+
+    Args:
+        p: Predictions, (b, C).
+        v: Features, (b, d): neighbours weigh by their cosine, negative ones nothing.
+        k: Neighbours.
+    """
+    unit = functional.normalize(v, dim=1)
+    own = torch.eye(len(v), dtype=torch.bool, device=v.device)
+    cosine = (unit @ unit.T).clamp(min=0).masked_fill(own, 0)
+    best, where = cosine.topk(min(k, len(v)), dim=1)
+    w = torch.zeros_like(cosine).scatter(1, where, best)  # (b, b)
+    mass = w.sum(dim=1, keepdim=True)
+    return w @ p / torch.where(mass > 0, mass, 1.0), mass[:, 0] > 0
+
+
 @dataclass(frozen=True)
 class Provider:
     """`none`: the reference is the label itself, so that the total is L_cls for any lambda."""
@@ -186,11 +224,8 @@ class SelfContainedConfidence(Provider):
         return {"bts": self.scc_weight}
 
     def target(self, out: Outputs) -> Tensor:
-        s, y = out.probabilities(out.q_logits.detach()), out.label_rows
-        c = y * s + (1 - y) * (1 - s)  # (b, C), each class by itself
-        if not out.multi_label:
-            c = (y * s).sum(dim=1, keepdim=True)  # (b, 1)
-        return c * y + (1 - c) * s
+        s = out.probabilities(out.q_logits.detach())
+        return self_contained_target(s, out.labels.clamp(min=0))[0]
 
 
 @dataclass(frozen=True)
@@ -219,13 +254,8 @@ class NeighbourConsistency(Provider):
 
     def _mean(self, out: Outputs) -> tuple[Tensor, Tensor]:
         """Mean prediction of the neighbours, (b, C), and who has a neighbour, (b,)."""
-        unit = functional.normalize(out.v.detach(), dim=1)
-        cosine = (unit @ unit.T).clamp(min=0).fill_diagonal_(0)
-        best, where = cosine.topk(min(self.neighbours, len(unit)), dim=1)
-        w = torch.zeros_like(cosine).scatter(1, where, best)  # (b, b)
-        mass = w.sum(dim=1, keepdim=True)
         predictions = out.probabilities(out.p_logits.detach() / self.ncr_temperature)
-        return w @ predictions / torch.where(mass > 0, mass, 1.0), mass[:, 0] > 0
+        return neighbour_mean(predictions, out.v.detach(), k=self.neighbours)
 
 
 @dataclass(frozen=True)

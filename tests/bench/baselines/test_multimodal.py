@@ -53,10 +53,10 @@ def accuracy(net: Siamese | None) -> float:
 @pytest.mark.parametrize("several", [False, True])
 def test_context_that_texts_have_taught_helps_where_a_class_looks_in_several_ways(several: bool) -> None:
     work = with_texts(right=True, several=several)
-    made = accuracy(multimodal.learn(work)[0])
+    made = accuracy(multimodal.multimodal(work)[0])
     assert made > accuracy(work.step1()) + 0.2
     nothing = with_texts(right=False, several=several)
-    assert made > accuracy(multimodal.learn(nothing)[0]) + 0.2
+    assert made > accuracy(multimodal.multimodal(nothing)[0]) + 0.2
 
 
 def generator() -> PhraseGenerator:
@@ -115,7 +115,7 @@ def test_no_generator_has_seen_the_text_of_a_sample_whose_context_it_gives(
         return forward(self, v, half)
 
     monkeypatch.setattr(Joined, "forward", watch)
-    multimodal.learn(work)
+    multimodal.multimodal(work)
     assert {own for own, _ in asked} == {0, 1}
     assert not any(seen for _, seen in asked)
 

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from capro.bench.baselines import baseline, mentornet, multimodal
+from capro.bench.baselines import mentors, multimodal
+from capro.bench.baselines.registry import baseline
 from capro.pipeline.run import Run
 from capro.train import loop
 from tests.bench.cases import prepare
@@ -34,7 +35,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mentornet, "STEPS", 20)
+    monkeypatch.setattr(mentors, "MENTOR_STEPS", 20)
     monkeypatch.setattr(multimodal, "FEWEST_STEPS", 10)
 
 

@@ -1,20 +1,21 @@
-"""Baselines that choose samples."""
+"""Baselines that choose samples: small parts by hand, and data where the noise is known."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from capro.bench.baselines import selection
-from capro.bench.baselines.coteaching import smallest
 from capro.bench.baselines.objectives import sample_losses
+from capro.bench.baselines.selection import SmallLoss, coteaching, smallest, smallloss
+from capro.bench.baselines.work import Learned, Work, estimate_noise
 from capro.errors import ConfigError
 from capro.train.tasks import MultiLabelTask, SingleLabelTask
+from tests.bench.baselines.toy_work import ToyWork, batch
 
 
 def test_without_cleanlab_the_hint_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,32 +33,7 @@ def test_cleanlab_finds_swapped_labels() -> None:
     given = y.copy()
     given[[0, 25, 45]] = [1, 2, 0]
     np.testing.assert_array_equal(np.flatnonzero(selection.label_issues(beliefs, given)), [0, 25, 45])
-    assert selection.estimate_noise(beliefs, given) == pytest.approx(3 / 60)
-
-
-@given(st.integers(1, 60), st.integers(1, 5), st.integers(2, 5), st.integers(0, 9))
-def test_folds_deal_out_every_class_evenly(n: int, c: int, count: int, seed: int) -> None:
-    labels = np.random.default_rng(seed).integers(0, c, n)
-    found = selection.folds(labels, count, seed=seed)
-    sizes = np.bincount(found, minlength=count)
-    assert sizes.max() - sizes.min() <= 1
-    for label in range(c):
-        own = np.bincount(found[labels == label], minlength=count)
-        assert own.max() - own.min() <= 1
-
-
-def test_cross_validation_never_judges_what_it_has_seen() -> None:
-    labels = np.arange(10) % 2
-    seen_by: list[set[int]] = []
-
-    def learn(seen: np.ndarray, held: np.ndarray) -> np.ndarray:
-        assert not set(seen) & set(held)
-        seen_by.append(set(held.tolist()))
-        return np.tile(held[:, None], (1, 2)).astype(np.float32)
-
-    found = selection.cross_validated(labels, learn, count=3, seed=0)
-    np.testing.assert_array_equal(found[:, 0], np.arange(10))
-    assert sum(map(len, seen_by)) == 10
+    assert estimate_noise(beliefs, given) == pytest.approx(3 / 60)
 
 
 def test_vote_by_hand() -> None:
@@ -78,3 +54,36 @@ def test_small_losses() -> None:
     members = torch.tensor([[1, 0], [1, 0], [1, 0]])
     task = MultiLabelTask(2, 0.1, torch.ones(2))
     assert smallest(sample_losses(task, logits, members), 0.34).tolist() == [0, 2]
+
+
+NOISE = 0.4
+
+
+@pytest.mark.parametrize("learn", [smallloss, coteaching])
+def test_choosing_small_losses_beats_vanilla_where_two_fifths_are_wrong(
+    learn: Callable[[Work], Learned],
+) -> None:
+    work = ToyWork(noise=NOISE, overrides=("pretrain.epochs=30",))
+    made = learn(work)
+    assert work.accuracy(made) > work.accuracy(work.step1()) + 0.1
+    assert made[1] == {"noise": NOISE}
+
+
+@pytest.mark.parametrize("epoch", [0, 3, 5, 9])
+def test_each_network_learns_from_what_the_other_finds_easy(epoch: int) -> None:
+    work = ToyWork(30, NOISE)
+    v, y, nets = work.v, work.training.labels, (work.net(), work.net("second"))
+    made = SmallLoss(work, *nets, lambda_prj=0.0, noise=NOISE, ramp=5)
+    made.begin_epoch(epoch, resumed=False)
+    kept = round(30 * (1 - NOISE * min(epoch / 5, 1)))  # R(t) = 1 - tau min(t / T_k, 1)
+    made.terms(batch(v, epoch))["cls"].backward()
+    found = [net.heads.classifier.weight.grad.clone() for net in nets]
+    for net, other, grad in zip(nets, reversed(nets), found, strict=True):
+        net.zero_grad()
+        with torch.no_grad():
+            losses = sample_losses(work.task, other(torch.from_numpy(v)).query.p, y)
+        rows = smallest(losses, NOISE * min(epoch / 5, 1))
+        assert len(rows) == kept
+        logits = net(torch.from_numpy(v[rows.numpy()])).query.p
+        torch.nn.functional.cross_entropy(logits, y[rows]).backward()
+        torch.testing.assert_close(grad, net.heads.classifier.weight.grad)

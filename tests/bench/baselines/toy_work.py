@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from capro import config
-from capro.bench.baselines.work import Made, Verified, Work
+from capro.bench.baselines.work import Learned, Verified, Work
 from capro.models.backbones import FeatureBackbone
 from capro.models.heads import Heads
 from capro.models.siamese import Siamese
@@ -113,7 +113,7 @@ class ToyWork(Work):
     def noise(self) -> float:
         return self._noise
 
-    def accuracy(self, made: Made | Siamese) -> float:
+    def accuracy(self, made: Learned | Siamese) -> float:
         """On clean test samples; several labels: of the most probable class."""
         net = made if isinstance(made, Siamese) else made[0]
         assert net is not None

@@ -1,15 +1,7 @@
-"""Other ways to learn from web labels, under the same backbone and schedule as step 1.
+"""Other ways to learn from web labels, under the same backbone and schedule as step 1, by kind.
 
-`vanilla` is step 1 itself, `linear` its classifier alone. `smoothing`, `mixup`, `bootstrap`, `scc` and
-`ncr` change the loss (references.py), `smallloss` and `coteaching` choose samples by their loss,
-`cleanlab` filters by confident learning before training, `knn` votes. Systems of other papers have a
-module each, which says what it follows, what it leaves out and why: `mentornet`, `curriculumnet`,
-`cleannet`, `somnet`, `mopro`, `vsgraph`, `sinet`, `mile`, `mcpl`, `multimodal`.
+`losses` change the loss (`vanilla` is step 1 itself, `linear` its classifier alone), `selection` chooses samples,
+`weighting` weighs them, `mentors` let a small network judge them, `graphs` join pictures and texts, `multi_label`
+look for missing labels, `multimodal` infers texts from pictures. The docstring of a system says what it follows, what
+it leaves out and why. `registry` names them all.
 """
-
-from __future__ import annotations
-
-from capro.bench.baselines.registry import BASELINES
-from capro.bench.baselines.stages import baseline
-
-__all__ = ["BASELINES", "baseline"]

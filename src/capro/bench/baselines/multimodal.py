@@ -1,22 +1,4 @@
-"""Multimodal: context inferred from pixels (Shah et al., "Inferring Context from Pixels for Multimodal Image
-Classification", CIKM 2019).
-
-Of the paper only the abstract could be found here: a phrase generator maps pixels to a contextual phrase, trained on
-pictures with their queries and with a large output space; a multimodal model joins textual features of the phrase with
-visual features of the pixels. At test time there are pixels alone. The formulas are ours:
-
-- Phrases: up to 4,096 different texts of the training samples, as the run's text encoder has them.
-- Generator: two layers on step 1's features give a direction in the space of texts; phrases are scored by its cosine
-  over tau. It learns, by cross-entropy, how near each phrase is to a sample's own text (a softmax of the same form).
-  Its context is the mean of the ten best phrases, weighted by their scores' softmax, of unit norm.
-- A generator knows the texts of the pictures that it has learnt from better than those of new ones. So there are two,
-  each taught by half of the samples: in training a sample's context is the other half's, at test time the mean of both.
-- Classifier: linear on [v; context], the context scaled to the mean norm of v; trained on web labels.
-
-Left out: training the image encoder together with the rest; it is step 1's and stays as it is, also where the encoder
-learns. Their phrase generator was trained on far more queries than a data set has.
-One label (WebVision in the paper) and several (OpenImages).
-"""
+"""Multimodal: a classifier on pictures and on the text that they would have."""
 
 from __future__ import annotations
 
@@ -26,19 +8,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from capro.bench.baselines.selection import folds
-from capro.bench.baselines.small_nets import minimise
-from capro.bench.baselines.work import Made, Work
+from capro.bench.baselines.work import Learned, Work, folds, minimise
 from capro.errors import DataError
 from capro.graph.neighbors import unit_rows
 from capro.models.heads import unit_norm
 from capro.models.siamese import Siamese
 from capro.pipeline.artefacts import TEXTS
 from capro.pipeline.checksums import seed_for
-from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch, BatchPlan
 from capro.train.objectives import ClassifierOnly, rows_of
-from capro.train.tasks import Task
 
 Floats = NDArray[np.float32]
 
@@ -132,10 +110,8 @@ class Joined(nn.Module):
 class JoinedOnly(ClassifierOnly):
     """Web labels for the joined classifier; the encoder stays."""
 
-    def __init__(
-        self, net: Siamese, joined: Joined, task: Task, labels: Tensor, half: Tensor, ranks: Ranks
-    ) -> None:
-        super().__init__(net, task, labels, ranks)
+    def __init__(self, work: Work, net: Siamese, joined: Joined, half: Tensor) -> None:
+        super().__init__(net, work.task, work.training.labels, work.ranks)
         self._joined, self._half = joined, half
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
@@ -169,8 +145,29 @@ def _trained_generator(work: Work, v: Tensor, texts: Floats, phrases: Tensor, ha
     return generator
 
 
-def learn(work: Work) -> Made:
-    """The generators, then the joined classifier on web labels; the encoder is step 1's."""
+def multimodal(work: Work) -> Learned:
+    """Multimodal: context inferred from pixels (Shah et al., "Inferring Context from Pixels for Multimodal Image
+    Classification", CIKM 2019).
+
+    Of the paper only the abstract could be found here: a phrase generator maps pixels to a contextual phrase,
+    trained on pictures with their queries and with a large output space; a multimodal model joins textual
+    features of the phrase with visual features of the pixels. At test time there are pixels alone. The formulas
+    are ours:
+
+    - Phrases: up to 4,096 different texts of the training samples, as the run's text encoder has them.
+    - Generator: two layers on step 1's features give a direction in the space of texts; phrases are scored by
+      its cosine over tau. It learns, by cross-entropy, how near each phrase is to a sample's own text (a
+      softmax of the same form). Its context is the mean of the ten best phrases, weighted by their scores'
+      softmax, of unit norm.
+    - A generator knows the texts of the pictures that it has learnt from better than those of new ones. So
+      there are two, each taught by half of the samples: in training a sample's context is the other half's, at
+      test time the mean of both.
+    - Classifier: linear on [v; context], the context scaled to the mean norm of v; trained on web labels.
+
+    Left out: training the image encoder together with the rest; it is step 1's and stays as it is, also where
+    the encoder learns. Their phrase generator was trained on far more queries than a data set has. One label
+    (WebVision in the paper) and several (OpenImages).
+    """
     settings, training, net = work.run.settings, work.training, work.step1()
     v = torch.from_numpy(work.features(training.positions, net)).to(work.device)
     texts = np.asarray(work.run.read(TEXTS), dtype=np.float32)
@@ -185,5 +182,5 @@ def learn(work: Work) -> Made:
     joined = Joined(generators, scale=scale, width=v.shape[1], classes=len(training.classes)).to(work.device)
     net.heads.classifier = joined  # type: ignore[assignment]
     half = torch.from_numpy(halves).to(work.device)
-    work.fit(JoinedOnly(net, joined, work.task, training.labels, half, work.ranks), "Multimodal")
+    work.fit(JoinedOnly(work, net, joined, half), "Multimodal")
     return net, {"phrases": len(phrases)}

@@ -1,4 +1,4 @@
-"""Objectives that several baselines share: web labels with a reference, weighted, and soft labels."""
+"""Objectives that baselines share: web labels with a reference, weighted web labels, soft labels."""
 
 from __future__ import annotations
 
@@ -9,51 +9,68 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from capro.bench.baselines.work import Work
 from capro.core.losses import classification_loss, classification_loss_binary
 from capro.core.references import Mixup, Outputs, Provider
 from capro.models.siamese import Siamese
 from capro.pipeline.checksums import seed_for
-from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch
 from capro.train.objectives import WebLabels, mixture_of, rows_of
 from capro.train.tasks import Task
 
 
-class Referenced(WebLabels):
-    """Step 1 with a reference provider: (1 - weight) L_cls + weight L_ref + lambda_prj L_prj.
+class BaselineObjective(WebLabels):
+    """Web labels in the hands of a baseline: its terms are the subclass's.
 
     Args:
+        work: What the baseline works with: task, ranks, and the labels where no others are given.
         net: Networks.
-        task: One label or several.
-        labels: Web labels.
-        ranks: The ranks.
+        labels: What is learnt, a row for each training row.
         lambda_prj: Weight of L_prj.
-        reference: Who provides references; it must not need the dictionary.
-        weight: Of the reference; 1 is the objective of the providers' own papers.
-        seed: Of the run.
     """
 
     def __init__(
-        self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, *, lambda_prj: float,
-        reference: Provider, weight: float, seed: int,
-    ) -> None:  # fmt: skip
-        super().__init__(net, task, labels, ranks, lambda_prj=lambda_prj)
-        self.weights = {"prj": lambda_prj, "bts": weight}
-        self._reference, self._seed = reference, seed_for(seed, "baseline mixup")
+        self, work: Work, net: Siamese, labels: Tensor | None = None, *, lambda_prj: float = 0.0
+    ) -> None:
+        chosen = work.training.labels if labels is None else labels
+        super().__init__(net, work.task, chosen, work.ranks, lambda_prj=lambda_prj)
+        self._mixup_seed = seed_for(work.run.settings.seed, "baseline mixup")
+
+    def share(self, batch: Batch) -> float:
+        """Samples of a batch per rank: the divisor of loss terms."""
+        return len(batch.everyone) / self._ranks.count
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Of the classifier, (b, ...) -> (b, C)."""
+        logits: Tensor = self.net.heads.classifier(self.net.encoder(x))
+        return logits
+
+
+class Referenced(BaselineObjective):
+    """Step 1 with a reference provider: (1 - weight) L_cls + weight L_ref + lambda_prj L_prj.
+
+    Args:
+        work: What the baseline works with.
+        net: Networks.
+        reference: Who provides references; it must not need the dictionary.
+        weight: Of the reference; 1 is the objective of the providers' own papers.
+    """
+
+    def __init__(self, work: Work, net: Siamese, *, reference: Provider, weight: float) -> None:
+        super().__init__(work, net)
+        self.weights = {"prj": work.run.settings.pretrain.lambda_prj, "bts": weight}
+        self._reference = reference
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        y = rows_of(self._labels, batch.samples)
+        y, share = rows_of(self._labels, batch.samples), self.share(batch)
         out = self.net(batch.query).query
-        share = len(batch.everyone) / self._ranks.count
-        extra: dict[str, Any] = {}
-        if self._reference.mixes:
-            mixture = mixture_of(self._reference, batch, self._ranks, self._seed)
-            if mixture is not None:
-                mixed = self.net.encoder(mixture.inputs(batch.query))
-                extra |= {"mixture": mixture, "p_mixed_logits": self.net.heads.classifier(mixed)}
+        mixed: dict[str, Any] = {}
+        mixture = mixture_of(self._reference, batch, self._ranks, self._mixup_seed)
+        if mixture is not None:
+            mixed = {"mixture": mixture, "p_mixed_logits": self.logits(mixture.inputs(batch.query))}
         outputs = Outputs(
             p_logits=out.p, q_logits=out.q, v=out.v, z=out.z, labels=y,
-            pos_weight=getattr(self._task, "pos_weight", None), **extra,
+            pos_weight=getattr(self._task, "pos_weight", None), **mixed,
         )  # fmt: skip
         return {
             "cls": self._task.cls(out.p, y, share),
@@ -62,61 +79,55 @@ class Referenced(WebLabels):
         }
 
 
-class WeightedLabels(WebLabels):
-    """Cross-entropy on web labels in which samples count more or less, one label: mean of w_i L_cls,i.
+class WeightedLabels(BaselineObjective):
+    """Cross-entropy on web labels in which samples count more or less, single-label: mean of w_i L_cls,i.
 
     Args:
+        work: What the baseline works with.
         net: Networks.
-        task: One label.
-        labels: Web labels.
-        ranks: The ranks.
         weigh: From a batch and its samples' losses, (b,), to their weights, (b,).
     """
 
-    def __init__(
-        self, net: Siamese, task: Task, labels: Tensor, ranks: Ranks, *,
-        weigh: Callable[[Batch, Tensor], Tensor],
-    ) -> None:  # fmt: skip
-        super().__init__(net, task, labels, ranks, lambda_prj=0.0)
+    def __init__(self, work: Work, net: Siamese, *, weigh: Callable[[Batch, Tensor], Tensor]) -> None:
+        super().__init__(work, net)
         self._weigh = weigh
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        y = rows_of(self._labels, batch.samples)
-        logits = self.net.heads.classifier(self.net.encoder(batch.query))
+        y, logits = rows_of(self._labels, batch.samples), self.logits(batch.query)
         weights = self._weigh(batch, sample_losses(self._task, logits, y))
-        share = len(batch.everyone) / self._ranks.count
-        return {"cls": classification_loss(logits, y, weight=weights, count=share)}
+        return {"cls": classification_loss(logits, y, weight=weights, count=self.share(batch))}
 
 
-class SoftLabels(WebLabels):
+def fixed_weights(weights: Tensor) -> Callable[[Batch, Tensor], Tensor]:
+    """Weights of the training rows, (n,), that stay the same in every batch."""
+    return lambda batch, _: rows_of(weights, batch.samples)
+
+
+class SoftLabels(BaselineObjective):
     """Cross-entropy with soft labels in which samples count more or less: mean of w_i CE(t_i, p_i).
 
     Args:
+        work: What the baseline works with.
         net: Networks.
-        task: One label or several.
-        targets: t, one label: distributions; several: probabilities. (n, C).
+        targets: t, single-label: distributions; multi-label: probabilities. (n, C).
         weights: w, (n,).
-        ranks: The ranks.
         alpha: Inputs and targets of a batch are mixed by Beta(alpha, alpha); None: they are not.
-        seed: Of the run.
     """
 
     def __init__(
-        self, net: Siamese, task: Task, targets: Tensor, weights: Tensor, ranks: Ranks, *,
-        seed: int, alpha: float | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(net, task, targets, ranks, lambda_prj=0.0)
-        self._weights, self._seed = weights, seed_for(seed, "baseline mixup")
+        self, work: Work, net: Siamese, targets: Tensor, weights: Tensor, *, alpha: float | None = None
+    ) -> None:
+        super().__init__(work, net, targets)
+        self._weights = weights
         self._mixing = Provider() if alpha is None else Mixup(mixup_alpha=alpha)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         x, target = batch.query, rows_of(self._labels, batch.samples)
         weight = rows_of(self._weights, batch.samples)
-        mixture = mixture_of(self._mixing, batch, self._ranks, self._seed)
+        mixture = mixture_of(self._mixing, batch, self._ranks, self._mixup_seed)
         if mixture is not None:
             x, target = mixture.inputs(x), mixture.inputs(target)
-        logits = self.net.heads.classifier(self.net.encoder(x))
-        share = len(batch.everyone) / self._ranks.count
+        logits, share = self.logits(x), self.share(batch)
         pos_weight = getattr(self._task, "pos_weight", None)
         if pos_weight is None:
             return {"cls": classification_loss(logits, target, weight=weight, count=share)}
@@ -125,7 +136,7 @@ class SoftLabels(WebLabels):
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:
-    """Weights by which every class counts alike, of mean 1, (n,) -> (n,); with several labels, (n, C), all are 1.
+    """Weights by which every class counts alike, of mean 1, (n,) -> (n,); multi-label, (n, C): all are 1.
 
     >>> balanced_weights(torch.tensor([0, 0, 0, 1]), 3).tolist()
     [0.6666666865348816, 0.6666666865348816, 0.6666666865348816, 2.0]

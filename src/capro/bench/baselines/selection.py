@@ -1,79 +1,25 @@
-"""Looking at labels before training: cross-validated beliefs, confident learning, and votes."""
+"""Systems that choose the samples they learn from, and the vote of neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from capro.bench.baselines.objectives import BaselineObjective, sample_losses
+from capro.bench.baselines.work import Learned, Work
+from capro.core.losses import reconstruction_loss
 from capro.errors import ConfigError
-from capro.pipeline.checksums import seed_for
+from capro.models.siamese import Siamese
+from capro.train.batches import Batch
+from capro.train.objectives import WebLabels, rows_of
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
-
-def folds(labels: Labels, count: int, *, seed: int) -> NDArray[np.int64]:
-    """Fold of each sample, (n,): every class is dealt out evenly; several labels: every sample.
-
-    >>> sorted(np.bincount(folds(np.array([0, 0, 1, 1]), 2, seed=0)).tolist())
-    [2, 2]
-    """
-    rng = np.random.default_rng(seed_for(seed, "folds"))
-    order = rng.permutation(len(labels))
-    if labels.ndim == 1:
-        order = order[np.argsort(labels[order], kind="stable")]
-    found = np.empty(len(labels), dtype=np.int64)
-    found[order] = np.arange(len(labels)) % count
-    return found
-
-
-def cross_validated(
-    labels: Labels, learn: Callable[[NDArray[np.int64], NDArray[np.int64]], Floats], *, count: int, seed: int
-) -> Floats:
-    """Out-of-fold probabilities, (n, C): every sample is judged by a model that has not seen it.
-
-    Args:
-        labels: Web labels, (n,) or (n, C).
-        learn: From training rows and rows to judge to their probabilities.
-        count: Number of folds.
-        seed: Of the folds.
-    """
-    which = folds(labels, count, seed=seed)
-    whole: Floats | None = None
-    for fold in range(count):
-        held = np.flatnonzero(which == fold)
-        if not len(held):
-            continue
-        part = learn(np.flatnonzero(which != fold), held)
-        if whole is None:
-            whole = np.zeros((len(labels), part.shape[1]), dtype=np.float32)
-        whole[held] = part
-    return whole if whole is not None else np.zeros((0, 0), dtype=np.float32)
-
-
-def estimate_noise(probabilities: Floats, labels: Labels) -> float:
-    """Share of wrong labels by confident learning's counting (Northcutt et al. 2021), one label.
-
-    A sample counts as wrong when another class reaches that class's mean self-confidence and is the
-    most probable one of those that do; a sample of which nobody is sure counts as right. Too high
-    where the classes are hard to tell apart.
-
-    Args:
-        probabilities: out of fold, (n, C).
-        labels: web labels, (n,).
-    """
-    n_classes = probabilities.shape[1]
-    bars = np.full(n_classes, np.inf)
-    for c in range(n_classes):
-        own = probabilities[labels == c, c]
-        if len(own):
-            bars[c] = own.mean()
-    confident = np.where(probabilities >= bars, probabilities, -1.0)
-    sure = confident.max(axis=1) >= 0
-    wrong = sure & (confident.argmax(axis=1) != labels)
-    return float(wrong.mean()) if len(labels) else 0.0
+VOTERS = 20  # neighbours of the k-NN vote
+RAMP = 10 / 200  # part of the epochs until Co-teaching leaves out its whole share
 
 
 def label_issues(probabilities: Floats, labels: Labels) -> NDArray[np.bool_]:
@@ -90,10 +36,23 @@ def label_issues(probabilities: Floats, labels: Labels) -> NDArray[np.bool_]:
         beliefs /= beliefs.sum(axis=1, keepdims=True)
         issues = find_label_issues(labels, beliefs, n_jobs=1)
     else:
-        given = [np.flatnonzero(row).tolist() for row in labels > 0]
-        issues = multi_label.find_label_issues(given, beliefs, n_jobs=1)
-    found: NDArray[np.bool_] = np.asarray(issues, dtype=bool)
-    return found
+        web_labels = [np.flatnonzero(row).tolist() for row in labels > 0]
+        issues = multi_label.find_label_issues(web_labels, beliefs, n_jobs=1)
+    is_issue: NDArray[np.bool_] = np.asarray(issues, dtype=bool)
+    return is_issue
+
+
+def cleanlab(work: Work) -> Learned:
+    """Confident learning (Northcutt et al., "Confident Learning: Estimating Uncertainty in Dataset Labels", JAIR
+    2021): step 1 without the samples that cleanlab calls mislabelled.
+    """
+    labels, net = work.training.labels, work.net()
+    issues = label_issues(work.beliefs(), labels.cpu().numpy())
+    clean = np.flatnonzero(~issues)
+    lambda_prj = work.run.settings.pretrain.lambda_prj
+    objective = WebLabels(net, work.task, labels[torch.from_numpy(clean)], work.ranks, lambda_prj=lambda_prj)
+    work.fit(objective, "cleanlab", clean)
+    return net, {"removed": int(issues.sum())}
 
 
 def vote(train: Floats, labels: Labels, test: Floats, n_classes: int, *, k: int) -> Floats:
@@ -107,7 +66,7 @@ def vote(train: Floats, labels: Labels, test: Floats, n_classes: int, *, k: int)
         k: neighbours; fewer where there are fewer.
 
     Returns:
-        (m, C); rows sum to 1 for one label.
+        (m, C); single-label rows sum to 1.
     """
     import faiss
 
@@ -121,3 +80,104 @@ def vote(train: Floats, labels: Labels, test: Floats, n_classes: int, *, k: int)
     member = np.eye(n_classes, dtype=np.float32)[labels] if labels.ndim == 1 else labels > 0
     scores = np.einsum("mk,mkc->mc", weight, member[rows].astype(np.float32))
     return np.asarray(scores / weight.sum(axis=1, keepdims=True), dtype=np.float32)
+
+
+def knn(_: Work) -> Learned:
+    """No networks: neighbours vote."""
+    return None, {"k": VOTERS}
+
+
+class SmallLoss(BaselineObjective):
+    """Learn from the samples of a batch whose loss is small; with a second network, from those of the other.
+
+    The share that is left out grows linearly from 0 to ``noise``.
+
+    Args:
+        work: What the baseline works with.
+        net: Networks; what is reported.
+        other: A second one with another start, or None.
+        lambda_prj: Weight of L_prj.
+        noise: Share of wrong labels, as estimated.
+        ramp: Epochs until that share is reached.
+    """
+
+    def __init__(
+        self, work: Work, net: Siamese, other: Siamese | None, *, lambda_prj: float, noise: float, ramp: int
+    ) -> None:
+        super().__init__(work, net, lambda_prj=lambda_prj)
+        self._other, self._noise, self._ramp = other, noise, ramp
+        self._nets = [net] if other is None else [net, other]
+
+    def parameters(self) -> list[nn.Parameter]:
+        parts = [part for net in self._nets for part in (net.encoder, net.heads)]
+        return [parameter for part in parts for parameter in part.parameters()]
+
+    def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
+        super().begin_epoch(epoch, resumed=resumed)
+        if self._other is not None:
+            self._other.train()
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        y, share = rows_of(self._labels, batch.samples), self.share(batch)
+        left_out = self._noise * min(1.0, batch.epoch / self._ramp)
+        outs = [net(batch.query).query for net in self._nets]
+        easy = [smallest(sample_losses(self._task, out.p, y), left_out) for out in outs]
+        easy.reverse()  # each learns from the other's choice; alone, from its own
+        cls, prj = torch.zeros(()), torch.zeros(())
+        for out, rows in zip(outs, easy, strict=True):
+            count = float(len(rows))
+            cls = cls + self._task.cls(out.p[rows], y[rows], count)
+            prj = prj + reconstruction_loss(out.v_rec, out.v, count=share)
+            prj = prj + self._task.cls(out.q[rows], y[rows], count)
+        return {"cls": cls, "prj": prj}
+
+    def state(self) -> dict[str, Tensor]:
+        if self._other is None:
+            return {}
+        return {f"other.{name}": tensor for name, tensor in self._other.state_dict().items()}
+
+
+def smallest(losses: Tensor, left_out: float) -> Tensor:
+    """Rows of the smallest losses; at least one stays.
+
+    >>> smallest(torch.tensor([3.0, 1.0, 2.0, 9.0]), 0.5).tolist()
+    [1, 2]
+    """
+    count = max(1, round(len(losses) * (1 - left_out)))
+    return torch.argsort(losses, stable=True)[:count]
+
+
+def coteaching(work: Work) -> Learned:
+    """Co-teaching (Han et al., "Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy Labels",
+    NeurIPS 2018).
+
+    Of the paper only the abstract could be found here; this follows the authors' released training code.
+
+    - Two networks see the same batches. In each, the samples of small loss are probably labelled right, and the
+      other network learns from them alone: each filters for the other, so that a mistake is not fed back to who
+      made it.
+    - The share of a batch that is left out grows linearly from 0 to the share of wrong labels, within 10 of 200
+      epochs, here the same part of the epochs (one at least): left out too early, whole classes never start to
+      be learnt.
+    - The first network is the result.
+
+    The two see the same batches in the same order. An encoder that starts from random weights starts from others
+    in the second network; with pretrained weights, or a frozen encoder, only their heads differ.
+
+    Different: the share of wrong labels, which the authors know, is estimated by confident counting from
+    cross-validated beliefs (multi-label: a fifth). Step 1's projection loss stays, its part of the labels on the
+    chosen samples. Optimiser and schedule are step 1's, theirs Adam, with another momentum later on.
+    """
+    return _by_small_losses(work, work.net("second"), "co-teaching")
+
+
+def smallloss(work: Work) -> Learned:
+    """Small-loss selection: half of Co-teaching, one network that chooses for itself."""
+    return _by_small_losses(work, None, "small-loss selection")
+
+
+def _by_small_losses(work: Work, other: Siamese | None, name: str) -> Learned:
+    plan, noise, net = work.run.settings.pretrain, work.noise(), work.net()
+    ramp = max(1, round(RAMP * plan.epochs))
+    work.fit(SmallLoss(work, net, other, lambda_prj=plan.lambda_prj, noise=noise, ramp=ramp), name)
+    return net, {"noise": noise}

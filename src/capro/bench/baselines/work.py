@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,15 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from capro.bench.baselines import selection
 from capro.config import Schedule
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
 from capro.models.backbones import FeatureBackbone
 from capro.models.siamese import Siamese
+from capro.pipeline import progress
 from capro.pipeline.artefacts import BASELINE_HISTORY, BELIEFS, KEY_FEATURES, STEP1
+from capro.pipeline.checksums import seed_for
 from capro.pipeline.progress import Step
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
@@ -29,11 +31,14 @@ from capro.train.objectives import ClassifierOnly, Objective
 from capro.train.setup import TrainingSet, inputs_of, load_net, new_heads, new_net
 from capro.train.tasks import Task
 
+Floats = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
 FOLDS = 5  # of cross-validated beliefs
-UNKNOWN_NOISE = 0.2  # of several labels, where confident counting has no form
+UNKNOWN_NOISE = 0.2  # of multi-label data, for which confident counting has no form
 NOISE_BOUNDS = (0.02, 0.5)  # an estimate outside is not believed
 
-Made = tuple[Siamese | None, dict[str, Any]]  # networks to score, and figures to keep
+Learned = tuple[Siamese | None, dict[str, Any]]  # networks to score, and figures to keep
 
 
 class Verified(NamedTuple):
@@ -44,7 +49,7 @@ class Verified(NamedTuple):
 
 
 def verified_labels(run: Run) -> list[tuple[str, ...] | None]:
-    """True labels of the training rows by ``baselines.verified``; None where nobody has looked."""
+    """Ground truth of the training rows by ``baselines.verified``; None where nobody has looked."""
     path = local_path(run.settings.baselines.verified or "", "baselines.verified")
     return read_truth(path, manifest_of(run)).labels
 
@@ -140,15 +145,14 @@ class Work:
         """Cross-validated probabilities of a linear classifier on the features, (n, C)."""
         settings, training = self.run.settings, self.training
         v = self.features(training.positions)
-        task, labels = training.task(settings.net.tau), training.labels
 
         def learn(seen: NDArray[np.int64], held: NDArray[np.int64]) -> NDArray[np.float32]:
             classifier = self.probe(v, seen, "cross-validation")
             with torch.no_grad():
                 x = torch.from_numpy(v[held]).to(self.device)
-                return task.probabilities(classifier(x)).cpu().numpy()
+                return self.task.probabilities(classifier(x)).cpu().numpy()
 
-        return selection.cross_validated(labels.cpu().numpy(), learn, count=FOLDS, seed=settings.seed)
+        return cross_validated(training.labels.cpu().numpy(), learn, count=FOLDS, seed=settings.seed)
 
     def probe(self, v: NDArray[np.float32], rows: NDArray[np.int64], name: str) -> torch.nn.Module:
         """A linear classifier on features v of all training rows, trained on some rows."""
@@ -156,14 +160,14 @@ class Work:
         heads = new_heads(settings, v.shape[1], training, name="probe")
         net = Siamese(FeatureBackbone(v.shape[1]), heads).to(self.device)
         labels = training.labels[torch.from_numpy(rows)]
-        objective = ClassifierOnly(net, training.task(settings.net.tau), labels, self.ranks)
+        objective = ClassifierOnly(net, self.task, labels, self.ranks)
         inputs = FeatureInputs(v, v[None], v[None], np.arange(len(v)), seed=settings.seed)
         ids, seed = training.row_ids, settings.seed
         fit_once(self.job, objective, inputs, rows, settings.pretrain, name=name, seed=seed, ids=ids)
         return heads.classifier
 
     def verified(self) -> Verified:
-        """The verified training rows, one label."""
+        """The verified training rows, single-label."""
         known, training = verified_labels(self.run), self.training
         rows = np.array([row for row, names in enumerate(known) if names is not None], dtype=np.int64)
         web = [training.classes[label] for label in training.labels[torch.from_numpy(rows)].tolist()]
@@ -171,8 +175,104 @@ class Work:
         return Verified(rows, np.array(right, dtype=bool))
 
     def noise(self) -> float:
-        """Share of wrong labels, estimated without any truth."""
+        """Share of wrong labels, estimated without any ground truth."""
         if self.training.multi_label:
             return UNKNOWN_NOISE
-        found = selection.estimate_noise(self.beliefs(), self.training.labels.cpu().numpy())
-        return float(np.clip(found, *NOISE_BOUNDS))
+        estimate = estimate_noise(self.beliefs(), self.training.labels.cpu().numpy())
+        return float(np.clip(estimate, *NOISE_BOUNDS))
+
+
+# --- parts of the work ----------------------------------------------------------------------------
+
+
+def folds(labels: Labels, count: int, *, seed: int) -> NDArray[np.int64]:
+    """Fold of each sample, (n,): every class is dealt out evenly; multi-label: every sample.
+
+    >>> sorted(np.bincount(folds(np.array([0, 0, 1, 1]), 2, seed=0)).tolist())
+    [2, 2]
+    """
+    rng = np.random.default_rng(seed_for(seed, "folds"))
+    order = rng.permutation(len(labels))
+    if labels.ndim == 1:
+        order = order[np.argsort(labels[order], kind="stable")]
+    fold = np.empty(len(labels), dtype=np.int64)
+    fold[order] = np.arange(len(labels)) % count
+    return fold
+
+
+def cross_validated(
+    labels: Labels, learn: Callable[[NDArray[np.int64], NDArray[np.int64]], Floats], *, count: int, seed: int
+) -> Floats:
+    """Out-of-fold probabilities, (n, C): every sample is judged by a model that has not seen it.
+
+    Args:
+        labels: Web labels, (n,) or (n, C).
+        learn: From training rows and rows to judge to their probabilities.
+        count: Number of folds.
+        seed: Of the folds.
+    """
+    fold = folds(labels, count, seed=seed)
+    used = np.unique(fold)
+    order = np.concatenate([np.flatnonzero(fold == number) for number in used])
+    parts = [learn(np.flatnonzero(fold != number), np.flatnonzero(fold == number)) for number in used]
+    return np.concatenate(parts)[np.argsort(order)]
+
+
+def estimate_noise(probabilities: Floats, labels: Labels) -> float:
+    """Share of wrong labels by confident learning's counting (Northcutt et al. 2021), single-label.
+
+    A sample counts as wrong when another class reaches that class's mean self-confidence and is the
+    most probable one of those that do; a sample of which nobody is sure counts as right. Too high
+    where the classes are hard to tell apart.
+
+    Args:
+        probabilities: out of fold, (n, C).
+        labels: web labels, (n,).
+    """
+    n_classes = probabilities.shape[1]
+    bars = np.full(n_classes, np.inf)
+    for c in range(n_classes):
+        own = probabilities[labels == c, c]
+        if len(own):
+            bars[c] = own.mean()
+    confident = np.where(probabilities >= bars, probabilities, -1.0)
+    sure = confident.max(axis=1) >= 0
+    wrong = sure & (confident.argmax(axis=1) != labels)
+    return float(wrong.mean()) if len(labels) else 0.0
+
+
+def minimise(
+    net: nn.Module,
+    loss: Callable[[int], Tensor],
+    *,
+    name: str,
+    steps: int,
+    lr: float,
+    decay: float = 0.0,
+    bar: progress.Bar = progress.silent,
+) -> None:
+    """Adam on all weights of a network; afterwards it is in eval mode and learns no more.
+
+    Args:
+        net: What is trained, in place.
+        loss: From the step's number to its loss.
+        name: For the progress.
+        steps: How many.
+        lr: Learning rate.
+        decay: L2 penalty.
+        bar: Progress.
+
+    >>> net = nn.Linear(1, 1)
+    >>> minimise(net, lambda _: (net(torch.ones(1, 1)) - 3).square().sum(), name="", steps=500, lr=0.1)
+    >>> round(float(net(torch.ones(1, 1))), 2)
+    3.0
+    """
+    net.train().requires_grad_(True)
+    optimizer = torch.optim.Adam(net.parameters(), lr=lr, weight_decay=decay)
+    with bar(name, steps) as advance:
+        for step in range(steps):
+            optimizer.zero_grad()
+            loss(step).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            advance(1)
+    net.eval().requires_grad_(False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capro import config
-from capro.bench.cost import Part, cost_markdown, encoder_costs
+from capro.bench.measure import Part, cost_markdown, encoder_costs
 from capro.bench.summary import csv_text
 
 

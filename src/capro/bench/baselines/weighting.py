@@ -1,48 +1,112 @@
-"""SOMNet: bags of pictures weighed by a memory (Tu et al., "Learning from Web Data with Self-Organizing Memory
-Module", CVPR 2020).
-
-Of the paper only the abstract and the introduction could be found here. They name the parts: regions of pictures
-of one class in a bag, weights by the scores of their nearest clusters, a self-organizing memory that keeps
-clusters and scores. Formulas and constants are ours where the paper's are not remembered.
-
-- A bag has four pictures of one class, and of each two regions. Its feature is the weighted mean of its
-  regions' features, its label the class: L is the cross-entropy of the bags.
-- The memory is a square grid of clusters, each with a key (a direction in feature space) and a value (how
-  often each class met it). A region belongs to the key with the highest cosine. Its weight is the
-  product of two scores of that cluster for the bag's class: the discriminative one, the class's share of
-  the cluster, and the representative one, the class's frequency there over that in its most frequent cluster.
-- The memory organises itself as Kohonen's map: a region moves the winning key and its neighbours on the
-  grid, and counts in their values; the neighbourhood shrinks while training goes on.
-
-At test time a picture is a bag of its own, with one region.
-Left out: region proposals (EdgeBoxes); regions are random crops, which the views of a picture are anyway.
-Different: keys and values are moving averages, not weights with a loss; in the first fifth of the epochs, while
-the memory settles, all regions weigh the same.
-One label only.
-"""
+"""Systems that weigh the samples of a class by where they lie among the others: CurriculumNet and SOMNet."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.cluster import KMeans
 from torch import Tensor
 from torch.nn import functional
 
-from capro.bench.baselines.work import Made, Work
+from capro.bench.baselines.objectives import BaselineObjective, WeightedLabels
+from capro.bench.baselines.work import Learned, Work
 from capro.core.losses import classification_loss
 from capro.data.views import QUERY
 from capro.models.siamese import Siamese
 from capro.pipeline.checksums import seed_for
 from capro.train.batches import Batch, Inputs
-from capro.train.objectives import WebLabels, rows_of
+from capro.train.objectives import rows_of
 
+Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+
+CLOSE = 0.6  # share of a class's distances below the cut-off
+SUBSETS = 3
+MEASURED = 2048  # samples of a class whose distances choose the cut-off; rows of a block
+LOSS_WEIGHTS = (1.0, 0.5, 0.5)  # of clean, noisy and highly noisy samples
+BATCH_SHARES = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (0.5, 0.25, 0.25))  # by stage
+
+
+def distances(a: Floats, b: Floats) -> Floats:
+    """Euclidean distances, (n, d) x (m, d) -> (n, m)."""
+    squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2 * a @ b.T
+    return np.asarray(np.sqrt(np.maximum(squares, 0)), dtype=np.float32)
+
+
+def densities(v: Floats) -> Ints:
+    """Others within the cut-off of each sample of a class, (n, d) -> (n,). O(n^2 d), in blocks."""
+    n = len(v)
+    chosen = np.linspace(0, n - 1, min(n, MEASURED)).astype(np.int64)
+    near = np.sort(distances(v[chosen], v), axis=None)
+    cut = near[min(len(near) - 1, int(len(near) * CLOSE))]
+    blocks = [v[start : start + MEASURED] for start in range(0, n, MEASURED)]
+    counts = np.concatenate([(distances(block, v) < cut).sum(axis=1) for block in blocks])
+    return np.asarray(np.maximum(counts - 1, 0), dtype=np.int64)  # less itself
+
+
+def subsets(v: Floats, labels: Ints, *, seed: int) -> Ints:
+    """Subset of each sample within its class, (n, d), (n,) -> (n,): 0 clean, 1 noisy, 2 highly noisy."""
+    subset = np.zeros(len(labels), dtype=np.int64)
+    for c in np.unique(labels):
+        rows = np.flatnonzero(labels == c)
+        dense = densities(v[rows])
+        groups = min(SUBSETS, len(np.unique(dense)))
+        fitted = KMeans(groups, n_init=10, random_state=seed % 2**32).fit(dense[:, None].astype(np.float64))
+        order = np.argsort(-fitted.cluster_centers_[:, 0])  # the densest first
+        subset[rows] = np.argsort(order)[fitted.labels_]
+    return subset
+
+
+def stage_weights(subset: Ints, stage: int) -> Floats:
+    """Weight of each sample in a stage, (n,): the loss weight, and the batch's share over the set's.
+
+    With evenly drawn batches the mean of weight times loss is then that of batches with these shares.
+    """
+    sizes = np.bincount(subset, minlength=SUBSETS)
+    shares = np.array(BATCH_SHARES[stage]) * (sizes > 0)  # what an empty subset would have, the others get
+    shares /= shares.sum()
+    of_subset = np.array(LOSS_WEIGHTS) * shares * len(subset) / np.maximum(sizes, 1)
+    return np.asarray(of_subset[subset], dtype=np.float32)
+
+
+def curriculumnet(work: Work) -> Learned:
+    """CurriculumNet: a curriculum by density (Guo et al., "CurriculumNet: Weakly Supervised Learning from Large-
+    Scale Web Images", ECCV 2018).
+
+    Of the paper only the abstract could be found here. The split follows the authors' released clustering code;
+    stages, shares and weights of the training are from memory of the paper.
+
+    - Split: in each class the local density of a sample is the number of others of its class within a cut-off,
+      below which three fifths of the class's distances lie. k-means cuts the densities into three subsets:
+      clean (dense), noisy, highly noisy. Distances are of step 1's features.
+    - Training in three stages, one after the other: the clean subset alone; clean and noisy, half of a batch
+      each; all three, in the shares 2 : 1 : 1. Noisy and highly noisy samples have half the loss weight.
+
+    Left out: PCA to 256 dimensions before distances (it only saves time), and the cluster centres of the
+    released code, which decide nothing. Different: the stages are thirds of step 1's schedule; batches are
+    drawn evenly from all samples and the shares of the subsets are weights, which gives the same loss in the
+    mean; a class with fewer than three different densities has fewer subsets; in classes above 2,048 samples
+    the cut-off is estimated from 2,048 of them. One label only.
+    """
+    settings, training, net = work.run.settings, work.training, work.net()
+    labels = training.labels.cpu().numpy()
+    subset = subsets(work.features(training.positions), labels, seed=settings.seed)
+    stages = [torch.from_numpy(stage_weights(subset, stage)).to(work.device) for stage in range(SUBSETS)]
+    epochs = settings.pretrain.epochs
+
+    def weigh(batch: Batch, _: Tensor) -> Tensor:
+        return rows_of(stages[SUBSETS * batch.epoch // epochs], batch.samples)
+
+    work.fit(WeightedLabels(work, net, weigh=weigh), "CurriculumNet")
+    sizes = np.bincount(subset, minlength=SUBSETS).tolist()
+    return net, dict(zip(("clean", "noisy", "highly noisy"), sizes, strict=True))
+
 
 IMAGES, REGIONS = 4, 2  # of a bag, of a picture
 SIDES = (2, 12)  # clusters along a side of the grid, at least and at most
 MEMBERS = 10  # samples that a cluster should have
-RATE, DECAY = 0.1, 0.99  # of keys, and of values
+KEY_RATE, VALUE_DECAY = 0.1, 0.99  # of keys, and of values
 REACH = 0.5  # width of the neighbourhood at the end, in steps of the grid
 SETTLE = 0.2  # share of the epochs in which regions weigh the same
 
@@ -83,10 +147,10 @@ class Memory:
         mass = near.sum(dim=0)  # (L,)
         target = near.T @ v / mass.clamp(min=1e-12)[:, None]
         self.keys = functional.normalize(
-            self.keys + RATE * mass.clamp(max=1)[:, None] * (target - self.keys), dim=1
+            self.keys + KEY_RATE * mass.clamp(max=1)[:, None] * (target - self.keys), dim=1
         )
         counted = near.T @ functional.one_hot(y, self.values.shape[1]).to(near)
-        self.values = DECAY * self.values + counted
+        self.values = VALUE_DECAY * self.values + counted
 
 
 class Bags:
@@ -110,14 +174,14 @@ class Bags:
 
     def members(self, epoch: int) -> Ints:
         """Training rows of each bag, (bags, IMAGES): each of a class once, a few twice to fill the last bag."""
-        found = self._dealt.get(epoch)
-        if found is None:
+        bags = self._dealt.get(epoch)
+        if bags is None:
             rng = np.random.default_rng(seed_for(self._seed, "bags", epoch))
             orders = [rng.permutation(rows) for rows in self._rows]
             filled = [np.resize(order, (-(-len(order) // IMAGES), IMAGES)) for order in orders]
-            found = np.concatenate(filled)
-            self._dealt = {epoch: found}
-        return found
+            bags = np.concatenate(filled)
+            self._dealt = {epoch: bags}
+        return bags
 
     def _pictures(self, positions: Ints, epoch: int) -> Ints:
         numbers = [self._number[position] for position in positions.tolist()]
@@ -153,7 +217,7 @@ def bag_features(v: Tensor, weights: Tensor) -> Tensor:
     return (shares[..., None] * v).sum(dim=1)
 
 
-class WeighedBags(WebLabels):
+class WeighedBags(BaselineObjective):
     """The cross-entropy of bags, whose regions a memory weighs.
 
     Args:
@@ -164,7 +228,7 @@ class WeighedBags(WebLabels):
     """
 
     def __init__(self, work: Work, net: Siamese, labels: Tensor, memory: Memory) -> None:
-        super().__init__(net, work.task, labels, work.ranks, lambda_prj=0.0)
+        super().__init__(work, net, labels)
         self.memory, self._epochs = memory, work.run.settings.pretrain.epochs
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
@@ -184,8 +248,28 @@ class WeighedBags(WebLabels):
         return {"keys": self.memory.keys, "values": self.memory.values}
 
 
-def learn(work: Work) -> Made:
-    """Train on bags; the memory learns beside."""
+def somnet(work: Work) -> Learned:
+    """SOMNet: bags of pictures weighed by a memory (Tu et al., "Learning from Web Data with Self-Organizing Memory
+    Module", CVPR 2020).
+
+    Of the paper only the abstract and the introduction could be found here. They name the parts: regions of
+    pictures of one class in a bag, weights by the scores of their nearest clusters, a self-organizing memory
+    that keeps clusters and scores. Formulas and constants are ours where the paper's are not remembered.
+
+    - A bag has four pictures of one class, and of each two regions. Its feature is the weighted mean of its
+      regions' features, its label the class: L is the cross-entropy of the bags.
+    - The memory is a square grid of clusters, each with a key (a direction in feature space) and a value (how
+      often each class met it). A region belongs to the key with the highest cosine. Its weight is the product
+      of two scores of that cluster for the bag's class: the discriminative one, the class's share of the
+      cluster, and the representative one, the class's frequency there over that in its most frequent cluster.
+    - The memory organises itself as Kohonen's map: a region moves the winning key and its neighbours on the
+      grid, and counts in their values; the neighbourhood shrinks while training goes on.
+
+    At test time a picture is a bag of its own, with one region. Left out: region proposals (EdgeBoxes); regions
+    are random crops, which the views of a picture are anyway. Different: keys and values are moving averages,
+    not weights with a loss; in the first fifth of the epochs, while the memory settles, all regions weigh the
+    same. One label only.
+    """
     settings, training, net = work.run.settings, work.training, work.net()
     side = int(np.clip(round((len(training.labels) / MEMBERS) ** 0.5), *SIDES))
     rng = np.random.default_rng(seed_for(settings.seed, "memory"))

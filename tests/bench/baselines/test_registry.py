@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from capro import config
-from capro.bench.baselines import BASELINES, baseline, cleannet, mentornet, vsgraph
-from capro.bench.baselines.coteaching import SmallLoss
-from capro.bench.baselines.stages import baseline_stage
+from capro.bench.baselines import graphs, mentors
+from capro.bench.baselines.registry import BASELINES, baseline, baseline_stage
+from capro.bench.baselines.selection import SmallLoss
 from capro.bench.baselines.work import Work
 from capro.errors import ConfigError, DataError
 from capro.pipeline.artefacts import BASELINE_FIGURES, STEP1
@@ -24,8 +24,8 @@ from tests.bench.cases import prepare
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, steps in ((cleannet, 40), (vsgraph, 40), (mentornet, 40)):
-        monkeypatch.setattr(module, "STEPS", steps)
+    for module, name in ((mentors, "CLEANNET_STEPS"), (mentors, "MENTOR_STEPS"), (graphs, "GRAPH_STEPS")):
+        monkeypatch.setattr(module, name, 40)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return prepare(tmp_path_factory.mktemp("full"), *small)
 
 
-@pytest.mark.parametrize("name", [name for name, each in BASELINES.items() if each.one])
+@pytest.mark.parametrize("name", [name for name, each in BASELINES.items() if each.single_label])
 def test_one_label(single: Run, name: str) -> None:
     if name == "cleanlab":
         pytest.importorskip("cleanlab")
@@ -59,7 +59,7 @@ def test_one_label(single: Run, name: str) -> None:
     assert single.path.joinpath("events.jsonl").read_text().count('"started"') == begun
 
 
-@pytest.mark.parametrize("name", [name for name, each in BASELINES.items() if each.several])
+@pytest.mark.parametrize("name", [name for name, each in BASELINES.items() if each.multi_label])
 def test_several_labels(several: Run, name: str) -> None:
     if name == "cleanlab":
         pytest.importorskip("cleanlab")
@@ -86,7 +86,7 @@ def test_the_two_networks_of_co_teaching_start_apart(
     monkeypatch.setattr(Work, "noise", lambda _: 0.2)
     monkeypatch.setattr(Work, "fit", lambda _, objective, name: objectives.append(objective))
     run: Run = request.getfixturevalue(kind)
-    job = Job(run, baseline_stage("coteaching", several=False), "key", tmp_path)
+    job = Job(run, baseline_stage("coteaching", multi_label=False), "key", tmp_path)
     BASELINES["coteaching"].learn(Work(job, training_set(run)))
     second = objectives[0]._other
     assert second is not None
@@ -116,9 +116,9 @@ def test_the_encoder_learns_too(full: Run, name: str) -> None:
     assert moved
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLISHED if not BASELINES[name].several])
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if not BASELINES[name].multi_label])
 def test_several_labels_are_refused_where_a_system_has_no_form_for_them(several: Run, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} has no form for several labels") as error:
+    with pytest.raises(ConfigError, match=f"{name} has no form for multi-label data") as error:
         baseline(several, name)
     assert "--row" in error.value.hint
 
@@ -141,7 +141,7 @@ def test_multimodal_works_where_the_encoder_learns(full: Run) -> None:
 
 
 def test_one_label_is_refused_where_a_system_has_no_form_for_it(single: Run) -> None:
-    with pytest.raises(ConfigError, match="mcpl has no form for one label") as error:
+    with pytest.raises(ConfigError, match="mcpl has no form for single-label data") as error:
         baseline(single, "mcpl")
     assert "--row" in error.value.hint
 
@@ -170,12 +170,12 @@ def test_verified_samples_decide_a_stage_that_learns_from_them(single: Run, tmp_
     half.write_text("\n".join(lines[:25]))
     fewer, none = with_verified(single, f"baselines.verified={half}"), with_verified(single)
     for name in ("mentornet", "mopro"):
-        keys = [baseline_stage(name, several=False).key(run) for run in (single, fewer, none)]
+        keys = [baseline_stage(name, multi_label=False).key(run) for run in (single, fewer, none)]
         assert len(set(keys)) == (3 if name == "mentornet" else 1)
     copy = tmp_path / "copy.csv"
     copy.write_text(half.read_text())
     again = with_verified(single, f"baselines.verified={copy}")
-    stage = baseline_stage("mentornet", several=False)
+    stage = baseline_stage("mentornet", multi_label=False)
     assert stage.key(again) == stage.key(fewer)  # what it says decides, not where it is
     copy.write_text("\n".join(lines[:26]))
     assert stage.key(again) != stage.key(fewer)
