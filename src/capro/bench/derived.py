@@ -57,7 +57,7 @@ def derived_rows(
     changed: dict[str, list[Any]] = {}
     if split is not None:
         changed["split"] = [str(split[row]) for row in chosen]
-    if labels is not None and source.task == "single":
+    if labels is not None and not source.multi_label:
         changed["label"] = [labels[row][0] for row in chosen]
     elif labels is not None:
         changed["labels"] = [list(labels[row]) for row in chosen]
@@ -159,7 +159,7 @@ def known_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
     stay: those of other classes are the open class.
     """
     source = manifest_of(base)
-    if source.task != "single":
+    if source.multi_label:
         raise NotForThisData("open-set recognition needs one label per sample", hint="use another table")
     decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": VAL_SHARE}
     return derived_plan(base, _known_rows(source, known, seed), decides)

@@ -16,6 +16,7 @@ from capro.bench.baselines.objectives import SoftLabels, WeightedLabels, balance
 from capro.bench.baselines.work import Learned, Work, minimise
 from capro.config import Settings
 from capro.core.anchors import match
+from capro.data.labels import kind_of
 from capro.graph.neighbors import nearest, unit_rows
 from capro.graph.smooth import adjacency, smooth
 from capro.models.siamese import Siamese
@@ -190,7 +191,7 @@ def taught_labels(labels: Tensor, seeds: Tensor, classes: int) -> Tensor:
     >>> taught_labels(torch.tensor([[1, 1, 0]]), torch.tensor([[True, False, False]]), 3).tolist()
     [[1, -1, 0]]
     """
-    if labels.ndim == 1:
+    if not kind_of(labels).multi_label:
         return torch.where(seeds[:, None], functional.one_hot(labels, classes), -1)
     member = seeds.any(dim=1, keepdim=True)
     return torch.where(member & (seeds | (labels == 0)), labels, -1)
@@ -207,7 +208,7 @@ def refined(labels: Tensor, seeds: Tensor, gnn: Tensor, cnn: Tensor) -> Tensor:
     """
     sure = (gnn > SURE).any(dim=1, keepdim=True)
     merged = torch.where(sure, gnn, (gnn + cnn) / 2)
-    if labels.ndim == 2:
+    if kind_of(labels).multi_label:
         return torch.where(seeds.any(dim=0), merged, labels.to(merged))
     known = torch.zeros(merged.shape[1], dtype=torch.bool, device=labels.device)
     known[labels[seeds]] = True

@@ -14,6 +14,7 @@ from capro.bench.baselines.objectives import BaselineObjective, Referenced, Soft
 from capro.bench.baselines.work import Learned, Work
 from capro.config import Settings, TrainSettings
 from capro.core.references import neighbour_mean, provider, self_contained_target
+from capro.data.labels import kind_of
 from capro.models.siamese import Siamese
 from capro.train.batches import Batch
 from capro.train.judgement import Judge
@@ -104,7 +105,12 @@ class NeighbourConsistent(BaselineObjective):
         terms = {"cls": self._task.cls(logits, y, share)}
         if batch.epoch >= self._start:
             terms["bts"] = consistency(
-                logits, v, k=self._k, temperature=self._temperature, multi_label=y.ndim == 2, count=share
+                logits,
+                v,
+                k=self._k,
+                temperature=self._temperature,
+                multi_label=kind_of(y).multi_label,
+                count=share,
             )
         return terms
 

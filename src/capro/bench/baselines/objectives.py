@@ -12,6 +12,7 @@ from torch.nn import functional
 from capro.bench.baselines.work import Work
 from capro.core.losses import classification_loss, classification_loss_binary
 from capro.core.references import Mixup, Outputs, Provider
+from capro.data.labels import kind_of
 from capro.models.siamese import Siamese
 from capro.pipeline.checksums import seed_for
 from capro.train.batches import Batch
@@ -141,7 +142,7 @@ def balanced_weights(labels: Tensor, classes: int) -> Tensor:
     >>> balanced_weights(torch.tensor([0, 0, 0, 1]), 3).tolist()
     [0.6666666865348816, 0.6666666865348816, 0.6666666865348816, 2.0]
     """
-    if labels.ndim == 2:
+    if kind_of(labels).multi_label:
         return torch.ones(len(labels), device=labels.device)
     weights = 1 / torch.bincount(labels, minlength=classes)[labels]
     return weights / weights.mean()
@@ -150,7 +151,7 @@ def balanced_weights(labels: Tensor, classes: int) -> Tensor:
 def sample_losses(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     """Loss of each sample, (b, C) -> (b,), without gradient."""
     logits = logits.detach()
-    if labels.ndim == 1:
+    if not kind_of(labels).multi_label:
         return functional.cross_entropy(logits, labels, reduction="none")
     weight = getattr(task, "pos_weight", None)
     return functional.binary_cross_entropy_with_logits(

@@ -178,7 +178,7 @@ def baseline(run: Run, name: str, *, watch: Watch = SILENT, plan: Plan = PLAN) -
             f"baselines train in one process, {process_count()} were launched",
             hint="start the command without torchrun or accelerate",
         )
-    chosen, multi = BASELINES[name], manifest_of(run).task != "single"
+    chosen, multi = BASELINES[name], manifest_of(run).multi_label
     if not (chosen.multi_label if multi else chosen.single_label):
         kind = "multi-label data" if multi else "single-label data"
         raise ConfigError(f"the baseline {name} has no form for {kind}", hint="leave its row out with --row")

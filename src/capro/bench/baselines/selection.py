@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from capro.bench.baselines.objectives import BaselineObjective, sample_losses
 from capro.bench.baselines.work import Learned, Work
 from capro.core.losses import reconstruction_loss
+from capro.data.labels import kind_of
 from capro.errors import ConfigError
 from capro.models.siamese import Siamese
 from capro.train.batches import Batch
@@ -32,7 +33,7 @@ def label_issues(probabilities: Floats, labels: Labels) -> NDArray[np.bool_]:
             "the baseline cleanlab needs the package cleanlab", hint="pip install 'capro[cleanlab]'"
         ) from None
     beliefs = probabilities.astype(np.float64)
-    if labels.ndim == 1:
+    if not kind_of(labels).multi_label:
         beliefs /= beliefs.sum(axis=1, keepdims=True)
         issues = find_label_issues(labels, beliefs, n_jobs=1)
     else:
@@ -77,8 +78,8 @@ def vote(train: Floats, labels: Labels, test: Floats, n_classes: int, *, k: int)
     queries = np.ascontiguousarray(unit_rows(test), dtype=np.float32)
     near, rows = index.search(queries, min(k, len(train)))  # (m, k)
     weight = np.maximum(near, 0) + 1e-6
-    member = np.eye(n_classes, dtype=np.float32)[labels] if labels.ndim == 1 else labels > 0
-    scores = np.einsum("mk,mkc->mc", weight, member[rows].astype(np.float32))
+    member = kind_of(labels).membership(labels, n_classes).astype(np.float32)
+    scores = np.einsum("mk,mkc->mc", weight, member[rows])
     return np.asarray(scores / weight.sum(axis=1, keepdims=True), dtype=np.float32)
 
 

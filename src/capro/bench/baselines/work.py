@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capro.config import Schedule
+from capro.data.labels import kind_of
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
 from capro.models.backbones import FeatureBackbone
@@ -193,7 +194,7 @@ def folds(labels: Labels, count: int, *, seed: int) -> NDArray[np.int64]:
     """
     rng = np.random.default_rng(seed_for(seed, "folds"))
     order = rng.permutation(len(labels))
-    if labels.ndim == 1:
+    if not kind_of(labels).multi_label:
         order = order[np.argsort(labels[order], kind="stable")]
     fold = np.empty(len(labels), dtype=np.int64)
     fold[order] = np.arange(len(labels)) % count
