@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from capro.pipeline.run import Run
 from capro.pipeline.stage import Job, perform
 from capro.pipeline.working_copy import run_folder
 from capro.stores import ObjectPath
-from tests.fakes import as_version_0_1_0
 from tests.pipeline.cases import stage
 from tests.stores import RUN, Fault, Flaky, Killed, Machine, flaky, on
 
@@ -64,21 +64,37 @@ def test_a_stage_is_uploaded_with_its_mark_last(on: Machine, flaky: type[Flaky])
     assert not count(run)  # fresh
 
 
-def test_another_machine_fetches_what_it_reads(on: Machine, flaky: type[Flaky]) -> None:
-    count(on("one"))
+def test_another_machine_pulls_a_stage_when_it_is_read(on: Machine, flaky: type[Flaky]) -> None:
+    run = on("one")
+    count(run)
+    perform(run, stage("other", lambda job: job.write(NUMBER.of("other"), 2)))
     other = on("two")
     assert other.path != on("one").path
     other = on("two")
     flaky.requests.clear()
     assert other.finished("count") is not None
     assert not other.damaged("count")
+    assert other.file(NUMBER).parent.is_dir()
     assert flaky.requests["get_file"] == 0
-    assert not (other.path / "count" / "big.json").exists()
+    assert not other.file(BIG).exists()
     assert other.read(NUMBER) == 1
-    assert flaky.requests["get_file"] == 1
-    assert other.read(NUMBER) == 1
-    assert flaky.requests["get_file"] == 1
+    assert flaky.requests["get_file"] == 2  # the stage is pulled whole, and no other one
+    assert other.read(BIG) == [1] * 1000
+    assert flaky.requests["get_file"] == 2
+    assert not other.file(NUMBER.of("other")).exists()
     assert not count(other)
+
+
+def test_a_stage_pulls_what_it_is_declared_to_read(on: Machine) -> None:
+    count(on("one"))
+    other = on("two")
+    seen = []
+    reading = replace(
+        stage("reader", lambda job: seen.extend(file.name for file in other.folder("count").iterdir())),
+        reads=("count",),
+    )
+    assert perform(other, reading)
+    assert {"number.json", "big.json"} <= {*seen}
 
 
 def test_what_another_machine_has_done_again_replaces_the_copy(on: Machine) -> None:
@@ -157,14 +173,6 @@ def test_names_that_leave_the_folder_are_not_followed(
     assert [*run.path.rglob("stage.json")] == [run.path / "count" / "stage.json"]
     assert [*(tmp_path / "two" / "runs" / "mine").iterdir()] == []
     assert len([*tmp_path.rglob("stage.json")]) == 2
-
-
-def test_a_run_of_version_0_1_0_is_fetched(on: Machine, flaky: type[Flaky]) -> None:
-    run = on("one")
-    count(run)
-    as_version_0_1_0(run.path / "count" / "stage.json", "settings", "reads")
-    (ObjectPath("flaky", "bucket/runs/a") / "count" / "stage.json").upload(run.path / "count" / "stage.json")
-    assert on("two").read(NUMBER) == 1
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -297,7 +305,7 @@ def test_whoever_lost_the_lock_uploads_no_mark(
     run, put = on("one"), Flaky._put
 
     def take() -> None:
-        ObjectPath("flaky", "bucket/runs/a/.lock.json").write_bytes(b'{"host": "other", "until": 9e9}')
+        ObjectPath("flaky", "bucket/runs/a/.lock.json").write_bytes(b'{"host": "other", "token": "theirs"}')
 
     def put_and_take(self: Flaky, request: str, path: str, *rest: Any, **options: Any) -> None:
         put(self, request, path, *rest, **options)
@@ -326,8 +334,8 @@ def test_stages_keep_the_order_of_their_times(on: Machine) -> None:
     assert (other.stamp("second") or 0) < (other.stamp("first") or 0)
 
 
-def test_another_machine_goes_on_after_the_lease(
-    on: Machine, flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
+def test_another_machine_goes_on_once_the_lock_of_a_dead_one_is_deleted(
+    on: Machine, flaky: type[Flaky]
 ) -> None:
     run = on("one")
     flaky.faults[:] = [
@@ -339,6 +347,6 @@ def test_another_machine_goes_on_after_the_lease(
     other = on("two")
     with pytest.raises(RunError, match="another capro is working in this run") as found:
         count(other)
-    assert "its lock ends in" in found.value.hint
-    monkeypatch.setattr("capro.pipeline.locks.time.time", lambda: 4e9)
+    assert f"delete {RUN}/.lock.json" in found.value.hint
+    ObjectPath("flaky", "bucket/runs/a/.lock.json").remove()
     assert count(other)

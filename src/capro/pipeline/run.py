@@ -200,7 +200,7 @@ class Run:
             remove_temporaries(file)
             yield
             if self.copy is not None:
-                self.copy.push(file.relative_to(self.path).as_posix())
+                self.copy.push_file(file.relative_to(self.path).as_posix())
 
     def note(self, artefact: Artefact[dict[str, Any]], document: Mapping[str, Any]) -> None:
         """Keep what a command found beside a stage's results, with a hash of itself."""
@@ -242,7 +242,7 @@ class Run:
         if not file.exists() or file.read_text("utf-8") != text:
             write_text(file, text)
         if self.copy is not None:
-            self.copy.push(SETTINGS)
+            self.copy.push_file(SETTINGS)
 
     def event(self, name: str, **values: Any) -> None:
         """Append a line to events.jsonl; one write call, so lines never interleave."""
@@ -260,9 +260,7 @@ class Run:
         return self.path / stage
 
     def file(self, artefact: Artefact[Any]) -> Path:
-        """Return the path of an artefact, whether it exists or not; from an object store it is downloaded."""
-        if self.copy is not None:
-            self.copy.bring(f"{artefact.stage}/{artefact.file}")
+        """Return the path of an artefact, whether it exists or not."""
         return self.path / artefact.stage / artefact.file
 
     def read(self, artefact: Artefact[T]) -> T:
@@ -291,6 +289,12 @@ class Run:
         self._check(artefact)
         return self.read(artefact) if self.file(artefact).exists() else None
 
+    def pull(self, *stages: str) -> None:
+        """Fetch finished stages that are only in the object store, whole; nothing to do in a run of this machine."""
+        for stage in stages:
+            if self.copy is not None:
+                self.copy.pull(stage)
+
     def is_there(self, stage: str) -> bool:
         """Whether a stage has finished; one whose files are damaged is refused."""
         if self.finished(stage) is None:
@@ -300,6 +304,8 @@ class Run:
 
     def damaged(self, stage: str) -> list[Path]:
         """The files of a finished stage that are not, or no longer, what it wrote."""
+        if self.copy is not None and self.copy.is_remote(stage):
+            return []  # `pull` compares the files with their hashes
         files = (self.finished(stage) or {}).get("files", {})
         named = {self.path / stage / name: record for name, record in files.items()}
         return [file for file, record in named.items() if not self._same(file, record)]
@@ -307,24 +313,17 @@ class Run:
     def _same(self, file: Path, record: Mapping[str, Any]) -> bool:
         thorough = self.hashed is not None and file not in self.hashed
         same = checksums.same(file, record, thorough=thorough)
-        if (
-            not same
-            and self.copy is not None
-            and self.copy.holds(file.relative_to(self.path).as_posix(), record)
-        ):
-            file.unlink(missing_ok=True)  # it is fetched when it is read
-            return True
         if same and self.hashed is not None:
             self.hashed.add(file)
         return same
 
     def _check(self, artefact: Artefact[Any]) -> None:
         """Refuse a file that is not what its stage wrote."""
+        self.pull(artefact.stage)
         record = (self.finished(artefact.stage) or {}).get("files", {}).get(artefact.file)
         file = self.file(artefact)
         if record is not None and not self._same(file, record):
             raise self._damage(artefact.stage, file)
-        self.file(artefact)
 
     def refuse_damaged(self, stage: str) -> None:
         """Stop where a file of a finished stage, or its stage.json, is damaged."""
@@ -441,7 +440,7 @@ class Run:
                 self._replace(stage, folder, keep=keep)
             self.event("finished", stage=stage, fingerprint=key, seconds=seconds)
             if self.copy is not None:
-                self.copy.upload(stage)
+                self.copy.push_finished()
 
     def kept(self, stage: str) -> Path:
         """Where a stage's result goes when another one replaces it: the first free number."""
@@ -452,8 +451,8 @@ class Run:
         """Put a stage's new result in the place of its old one."""
         folder = self.folder(stage)
         old = self.kept(stage) if keep else new.with_name(f"{new.name}.old")
-        if keep and self.copy is not None:
-            self.copy.keep(stage, old.name)
+        if keep:
+            self.pull(stage)
         if not keep:
             shutil.rmtree(old, ignore_errors=True)  # of a process that was killed here
         with writing(folder):

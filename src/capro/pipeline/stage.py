@@ -189,6 +189,7 @@ def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
         run.event("skipped", stage=stage.name)
     else:
         reads = stage.inputs(run.settings)
+        run.pull(*reads, *stage.uses)
         keep = stage.keep and not damaged
         with run.working(stage.name, job.key, reads, keep=keep, said=job.said) as (folder, result):
             result.update(work(replace(job, folder=folder)) or {})

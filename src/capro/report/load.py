@@ -143,6 +143,7 @@ def load(run: Run, plan: Plan, *, held_out: str) -> Loaded:
 
 def _evidence(run: Run, rows: int) -> pa.ChunkedArray | None:
     """The column with the sentences; the table is not read whole, a million rows of it take gigabytes."""
+    run.pull(VERDICTS.stage)
     table = next((table for table in (SAMPLE_VERDICTS, VERDICTS) if run.file(table).exists()), None)
     if table is None or "evidence" not in run.read_with(table, pq.read_schema).names:
         return None

@@ -236,9 +236,9 @@ def upload_log(copy: WorkingCopy, lock: StoreLock) -> None:
     lock.check()
     with closing(sqlite3.connect(file, timeout=30)) as base:
         base.execute("pragma wal_checkpoint(truncate)")
-        seen = copy.here(LOG)  # what is decided from here on is uploaded the next time
+        content = copy.content(LOG)  # what is decided from here on is uploaded the next time
         with atomic_path(file.with_name("upload.sqlite"), cache=True) as temporary:
             with closing(sqlite3.connect(temporary)) as whole:
                 base.backup(whole)
-            copy.push(LOG, content=temporary, seen=seen)
+            copy.push_file(LOG, snapshot=temporary, content=content)
     file.with_name("upload.sqlite").unlink(missing_ok=True)
