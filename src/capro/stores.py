@@ -419,10 +419,6 @@ class ObjectPath:
 
         return ask(self, put, size=size, missing_may_pass=True)
 
-    def copy(self, target: ObjectPath) -> None:
-        """Copy the object within the store."""
-        ask(self, lambda store: store.cp_file(self.key, target.key), size=self.size)
-
     def remove(self) -> None:
         """Remove the object, if it is there."""
         try:
