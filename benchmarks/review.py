@@ -57,7 +57,7 @@ def by_chance(table: ReviewTable, seed: int) -> NDArray[np.int64]:
 
 def by_score(table: ReviewTable, _seed: int) -> NDArray[np.int64]:
     """The lowest label_score first."""
-    return np.argsort(table.score, kind="stable")
+    return np.argsort(table.label_score, kind="stable")
 
 
 ORDERS: dict[str, Callable[[ReviewTable, int], NDArray[np.int64]]] = {

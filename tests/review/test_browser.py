@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
@@ -19,6 +18,7 @@ import pytest
 from capro.pipeline.run import Run
 from capro.review.log import Log, log_file
 from capro.review.serving import Review
+from capro.review.table import ReviewTable
 from capro.review.views import Views
 from tests.browsing import MARKS, WatchedPage, browser
 from tests.made_up import CLASSES
@@ -198,7 +198,7 @@ def test_filters_live_in_the_address(watched: Watched, review: Review) -> None:
     page.locator("select[name=verdict]").select_option("relabel")
     page.wait_for_url("**verdict=relabel**")
     shown = page.locator("#grid > .tile").count()
-    assert shown == int((review.session.table.verdict == 2).sum())
+    assert shown == int((review.session.table.decision == 2).sum())
     page.reload()
     assert page.locator("#grid > .tile").count() == shown
     page.keyboard.press("/")
@@ -366,7 +366,8 @@ def test_of_copies_the_best_is_kept_by_key_and_by_button(watched: Watched, revie
 def test_the_best_of_a_group_that_goes_over_the_page(watched: Watched, review: Review) -> None:
     session = review.session
     copies = np.where(np.arange(len(session.table)) < 22, 7, -1)
-    session.table = replace(session.table, copies=copies)
+    session.table = ReviewTable(session.run)
+    vars(session.table).update(duplicate_group=copies)
     session.views = Views(session.table)
     page = watched.go("/?copies=any&size=20")
     assert "20 of 22 near duplicates" in page.locator(".bundle h2").inner_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -19,6 +18,7 @@ from capro.review.security import HEADERS, AccessControl
 from capro.review.server import make_app
 from capro.review.serving import ApplyError
 from capro.review.session import ReviewSession
+from capro.review.table import ReviewTable
 from capro.review.views import Views
 from tests.made_up import CLASSES, HOSTILE
 from tests.review.made import clean_anew, entered, make_run
@@ -186,7 +186,7 @@ def test_a_picture_that_is_gone_is_said_and_the_page_stays(site: Site, run: Run)
 def test_decisions_by_verb(site: Site) -> None:
     table = site.session.table
     kept, dropped = (
-        int(next(r for r in range(len(table)) if (table.after[r] >= 0) == keep)) for keep in (True, False)
+        int(next(r for r in range(len(table)) if (table.corrected[r] >= 0) == keep)) for keep in (True, False)
     )
     site.decide([kept, dropped], "accept")
     assert site.session.decisions()[kept].yes == table.labels(kept, before=False)
@@ -300,7 +300,7 @@ def test_several_labels_one_by_one(tagged: Site) -> None:
 
 def test_of_near_identical_pictures_the_best_is_kept(site: Site) -> None:
     table = site.session.table
-    rows = [row for row in range(len(table)) if table.copies[row] >= 0]
+    rows = [row for row in range(len(table)) if table.duplicate_group[row] >= 0]
     assert rows == [4, 5]
     page = site.client.get("/?copies=any").text
     assert "2 near duplicates" in page
@@ -315,7 +315,8 @@ def test_the_best_of_a_whole_group_is_kept_whatever_the_page_shows(site: Site) -
     copies[[2, 3, 5, 8, 13]] = 7
     copies[[4, 6]] = 9
     pixels = np.arange(len(copies))
-    session.table = replace(session.table, copies=copies, pixels=pixels)
+    session.table = ReviewTable(session.run)
+    vars(session.table).update(duplicate_group=copies, pixels=pixels)
     session.views = Views(session.table)
     page = site.client.get("/?copies=7&size=20").text
     assert "5 near duplicates" in page

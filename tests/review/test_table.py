@@ -8,7 +8,8 @@ import pytest
 from capro.errors import RunError
 from capro.pipeline.artefacts import CLEANED_LABELS
 from capro.pipeline.run import Run
-from capro.review.table import VERDICT_NAMES, load_table
+from capro.results.store import VERDICT_NAMES
+from capro.review.table import load_table
 from tests.fakes import rewrite
 
 
@@ -20,10 +21,10 @@ def test_one_label_equals_the_verdicts(run: Run) -> None:
         assert table.labels(row, before=True) == (said["given_label"],)
         after = (said["corrected_label"],) if isinstance(said["corrected_label"], str) else ()
         assert table.labels(row, before=False) == after
-        assert VERDICT_NAMES[table.verdict[row]] == said["decision"]
+        assert VERDICT_NAMES[table.decision[row]] == said["decision"]
         assert table.detail(row)["evidence"] == said["evidence"]
         others = table.rows_of(list(said["near_duplicate_sets"]))
-        assert all(table.copies[other] == table.copies[row] >= 0 for other in others)
+        assert all(table.duplicate_group[other] == table.duplicate_group[row] >= 0 for other in others)
     assert table.rows_of(["nobody", table.sample_id(2)]).tolist() == [-1, 2]
 
 

@@ -35,7 +35,7 @@ def test_pages_by_key_neither_skip_nor_repeat(session: ReviewSession, order: str
 
 def test_filters_mean_what_they_say(session: ReviewSession) -> None:
     table = session.table
-    given, after = table.given, table.after
+    given, after = table.given, table.corrected
     names = table.names
     for query, expected in (
         ({"given": CLASSES[0]}, given == 0),
@@ -44,8 +44,8 @@ def test_filters_mean_what_they_say(session: ReviewSession) -> None:
         ({"label": CLASSES[2]}, (given == 2) | (after == 2)),
         ({"given": CLASSES[0], "after": CLASSES[1]}, (given == 0) & (after == 1)),
         ({"verdict": "relabel"}, (given != after) & (after >= 0)),
-        ({"low": "0.2", "high": "0.5"}, (table.score >= 0.2) & (table.score <= 0.5)),
-        ({"copies": "any"}, table.copies >= 0),
+        ({"low": "0.2", "high": "0.5"}, (table.label_score >= 0.2) & (table.label_score <= 0.5)),
+        ({"copies": "any"}, table.duplicate_group >= 0),
         ({"text": "TAG1 web"}, np.array([names[given[r]] == CLASSES[1] for r in range(len(table))])),
     ):
         view = View.parse({**query, "size": "200"}, table)

@@ -24,9 +24,10 @@ from capro.models.classes import (
 )
 from capro.pipeline import files
 from capro.pipeline.run import Run
+from capro.results.store import VERDICT_NAMES
 from capro.review.pictures import nearest, similarity
 from capro.review.session import ReviewSession
-from capro.review.table import VERDICT_NAMES, ReviewTable
+from capro.review.table import ReviewTable
 from capro.review.views import View
 from capro.wording import many, plain, share
 
@@ -57,13 +58,13 @@ def tile(session: ReviewSession, row: int, view: View = BESIDE) -> dict[str, Any
         "id": plain(table.sample_id(row), 120),
         "given": [plain(name, 80) for name in given],
         "after": [plain(name, 80) for name in after],
-        "verdict": VERDICT_NAMES[int(table.verdict[row])],
+        "verdict": VERDICT_NAMES[int(table.decision[row])],
         "move": label_change(given, after),
         "title": plain(next(iter(table.text(row).values()), ""), 120),
         "members": members,
         "random": session.is_random(row, view),
         "reason": reason(session, row, members, view) if view.order == "gain" else "",
-        "group": int(table.copies[row]),
+        "group": int(table.duplicate_group[row]),
         "state": session.state(row),
     }
 
@@ -123,21 +124,21 @@ def sheet(session: ReviewSession, row: int, view: View) -> dict[str, Any]:
 
 def _classes_of(table: ReviewTable, row: int) -> list[int]:
     """Numbers of the method's labels of a row, then of its web labels."""
-    both = np.stack([table.after[row], table.given[row]])
+    both = np.stack([table.corrected[row], table.given[row]])
     return [*dict.fromkeys(np.nonzero(table.kind.membership(both, len(table.names)))[1].tolist())]
 
 
 def class_scores(table: ReviewTable, row: int, classes: list[int]) -> list[dict[str, Any]]:
     """Scores of the most probable classes and of some more: by all evidence, by the words, by the picture."""
-    fused = np.asarray(table.fused[row])
+    fused = np.asarray(table.scores[row])
     best = np.argsort(-fused, kind="stable")[:CLASSES_SHOWN].tolist()
     chosen = sorted(dict.fromkeys([*classes, *best]), key=lambda c: -float(fused[c]))
     rows = [(plain(table.names[c], 60), float(fused[c]), c) for c in chosen]
-    if table.parts is None:
+    if table.evidence_parts is None:
         return [{"name": name, "all": score, "words": None, "picture": None} for name, score, _ in rows]
     if not table.multi_label:
         rows.append(("none of these", max(0.0, 1.0 - float(fused.sum())), -1))
-    words, picture = (np.array(part[row], dtype=np.float64) for part in table.parts)
+    words, picture = (np.array(part[row], dtype=np.float64) for part in table.evidence_parts)
     if table.multi_label:
         words, picture = (1 / (1 + np.exp(-logit)) for logit in (words, picture))
     else:
@@ -168,14 +169,9 @@ def similar(session: ReviewSession, row: int) -> dict[str, Any]:
     near = [int(other) for other in order[: SIMILAR_SHOWN + 1] if other != row][:SIMILAR_SHOWN]
     anchors = []
     for c in _classes_of(table, row)[:2]:
-        rows = nearest(table.visual, row, _anchors_of(table, c), ANCHORS_SHOWN).tolist()
+        rows = nearest(table.visual, row, table.anchors_of(c), ANCHORS_SHOWN).tolist()
         anchors.append((plain(table.names[c], 80), [tile(session, other) for other in rows]))
     return {"near": [tile(session, other) for other in near], "anchors": anchors}
-
-
-def _anchors_of(table: ReviewTable, c: int) -> NDArray[np.int64]:
-    rows, classes = table.anchors[0], table.anchors[1]
-    return np.asarray(rows[classes == c])
 
 
 LONGEST = 2000  # characters of a text in the page
@@ -245,7 +241,7 @@ def class_page(session: ReviewSession, number: int) -> dict[str, Any]:
     table, spec = session.table, session.table.classes[number]
     counts = _class_counts(table)[number]
     came, left = flows(table, number)
-    anchors = _anchors_of(table, number)
+    anchors = table.anchors_of(number)
     return {
         **counts,
         "number": number,
@@ -266,8 +262,8 @@ def class_page(session: ReviewSession, number: int) -> dict[str, Any]:
 
 def _class_counts(table: ReviewTable) -> list[dict[str, int]]:
     """How many samples have each class before and after, and how many keep it."""
-    same = np.where(table.given == table.after, table.given, -1)
-    columns = [table.kind.counts(labels, len(table.names)) for labels in (table.given, table.after, same)]
+    same = np.where(table.given == table.corrected, table.given, -1)
+    columns = [table.kind.counts(labels, len(table.names)) for labels in (table.given, table.corrected, same)]
     return [
         {"given": int(given), "after": int(after), "stay": int(stay)}
         for given, after, stay in zip(*columns, strict=True)
@@ -276,15 +272,15 @@ def _class_counts(table: ReviewTable) -> list[dict[str, int]]:
 
 def flows(table: ReviewTable, c: int) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
     """Where samples of a class came from and went to, the most frequent first; "-" is dropped, "" no label."""
-    had, has = (table.kind.has_class(labels, c) for labels in (table.given, table.after))
+    had, has = (table.kind.has_class(labels, c) for labels in (table.given, table.corrected))
     came, left = has & ~had, had & ~has
     if table.multi_label:
-        dropped = table.kind.dropped(table.after)
+        dropped = table.kind.dropped(table.corrected)
         return [("", int(came.sum()))], [
             ("-", int((left & dropped).sum())),
             ("", int((left & ~dropped).sum())),
         ]
-    return _most_frequent(table, table.given[came], ""), _most_frequent(table, table.after[left], "-")
+    return _most_frequent(table, table.given[came], ""), _most_frequent(table, table.corrected[left], "-")
 
 
 def _most_frequent(table: ReviewTable, labels: NDArray[np.int64], none: str) -> list[tuple[str, int]]:

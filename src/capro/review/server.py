@@ -17,13 +17,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from capro.errors import CaproError, ConfigError
+from capro.results.store import VERDICT_NAMES
 from capro.review import pages
 from capro.review.answers import toolbar
 from capro.review.pictures import KIND, SIDES
 from capro.review.security import AccessControl, Guard, RequestBody, number_below, read_body
 from capro.review.serving import Apply, Work, run_stages
 from capro.review.session import OutOfDate, ReviewSession
-from capro.review.table import VERDICT_NAMES
 from capro.review.views import ORDERS, SIZES, STATES, View, whole_number
 from capro.wording import many, plain, share
 

@@ -206,7 +206,7 @@ class ReviewSession:
     def members(self, row: int, view: View) -> list[int]:
         """The rows that a question of the queue decides together, this one first."""
         table = self.table
-        if view.order != "gain" or self.is_random(row, view) or table.copies[row] < 0:
+        if view.order != "gain" or self.is_random(row, view) or table.duplicate_group[row] < 0:
             return [row]
         group = table.group_of(row)
         same = group[(table.queue.leader[group] == table.queue.leader[row]) & ~self.decided[group]]
@@ -227,7 +227,7 @@ class ReviewSession:
 
     def _groups(self, rows: Sequence[int]) -> list[DuplicateGroup]:
         """The groups of near duplicates of some rows, each once."""
-        row_of = {int(self.table.copies[row]): row for row in rows}
+        row_of = {int(self.table.duplicate_group[row]): row for row in rows}
         return [self.duplicates(row) for group, row in row_of.items() if group >= 0]
 
     def picture(self, scan: str, row: int, size: str) -> bytes | None:

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.errors import ConfigError, did_you_mean
+from capro.results.store import VERDICT_NAMES
 from capro.review.pictures import similarity
-from capro.review.table import VERDICT_NAMES, ReviewTable
+from capro.review.table import ReviewTable
 from capro.wording import plain
 
 SIZES = (20, 60, 100, 200)
@@ -198,11 +199,11 @@ class Views:
         if view.order == "gain":
             return table.queue.order
         if view.order == "score":
-            return np.lexsort((rows, table.score))
+            return np.lexsort((rows, table.label_score))
         if view.order == "like" and view.like is not None and table.visual is not None:
             return np.argsort(-similarity(table.visual, view.like), kind="stable")
         if view.order == "group":
-            return np.lexsort((rows, -table.pixels, table.copies))
+            return np.lexsort((rows, -table.pixels, table.duplicate_group))
         return rows
 
     def _mask(self, view: View) -> NDArray[np.bool_]:
@@ -212,21 +213,25 @@ class Views:
         keep = np.ones(len(table), dtype=bool)
         if view.label is not None:
             label = number(view.label)
-            keep &= kind.has_class(table.given, label) | kind.has_class(table.after, label)
+            keep &= kind.has_class(table.given, label) | kind.has_class(table.corrected, label)
         if view.given is not None:
             keep &= kind.has_class(table.given, number(view.given))
         if view.after == "-":
-            keep &= kind.dropped(table.after)
+            keep &= kind.dropped(table.corrected)
         elif view.after is not None:
-            keep &= kind.has_class(table.after, number(view.after))
+            keep &= kind.has_class(table.corrected, number(view.after))
         if view.verdict is not None:
-            keep &= table.verdict == VERDICT_NAMES.index(view.verdict)
+            keep &= table.decision == VERDICT_NAMES.index(view.verdict)
         if view.low is not None:
-            keep &= table.score >= view.low
+            keep &= table.label_score >= view.low
         if view.high is not None:
-            keep &= table.score <= view.high
+            keep &= table.label_score <= view.high
         if view.copies is not None:
-            keep &= table.copies >= 0 if view.copies == "any" else table.copies == int(view.copies)
+            keep &= (
+                table.duplicate_group >= 0
+                if view.copies == "any"
+                else table.duplicate_group == int(view.copies)
+            )
         if view.text is not None:
             keep &= table.containing(view.text)
         return keep
