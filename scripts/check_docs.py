@@ -1,25 +1,28 @@
-"""Checks that what README.md, CONTRIBUTING.md, benchmarks/LOG.md and docs/ name exists: `make docs`.
+"""Checks README.md, CONTRIBUTING.md, SECURITY.md, benchmarks/LOG.md and docs/: `make docs`.
 
-Commands with their options, settings with their values, presets, make targets, files, functions, imports and
-links. A page may show a mistake on purpose in a ``text`` block, which is not read.
+What a page names must exist: commands with their options, settings with their values, presets, make targets,
+files, functions, imports and links. And no block may look as if a formatter had reflowed it: several commands or
+statements on one line, a comment that swallowed the next command, prose among commands, a table with rows of
+different width. A page may show a mistake on purpose in a ``text`` block, which is not read.
 
     python scripts/check_docs.py           prints problems, exits with 1 if there are any
-    python scripts/check_docs.py --write   writes docs/reference.md anew, then checks
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import io
 import pkgutil
 import re
 import shlex
 import sys
 import tempfile
+import tokenize
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -47,9 +50,6 @@ SEPARATORS = {"|", "&&", "||", ";", "&", ">", ">>", "2>", "<"}
 
 def main() -> int:
     """Print problems; 1 if there are any."""
-    page = ROOT / "docs" / "reference.md"
-    if "--write" in sys.argv[1:]:
-        page.write_text(reference.render(), "utf-8")
     problems = list(check_all())
     for problem in problems:
         print(problem, file=sys.stderr)
@@ -62,9 +62,6 @@ def check_all() -> Iterator[str]:
     """The problems of every page, and of what must be documented."""
     for path in documents():
         yield from check(path)
-    page = ROOT / "docs" / "reference.md"
-    if not page.exists() or page.read_text("utf-8") != reference.render():
-        yield "docs/reference.md: out of date; run `python scripts/check_docs.py --write`"
     index = (ROOT / "docs" / "index.md").read_text("utf-8")
     for path in sorted((ROOT / "docs").rglob("*.md")):
         name = path.relative_to(ROOT / "docs").as_posix()
@@ -80,6 +77,7 @@ def documents() -> Iterator[Path]:
     """The pages."""
     yield ROOT / "README.md"
     yield ROOT / "CONTRIBUTING.md"
+    yield ROOT / "SECURITY.md"
     yield ROOT / "benchmarks" / "LOG.md"
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
@@ -97,6 +95,8 @@ def check(path: Path) -> Iterator[str]:
             found = check_block(kind, content)
         for problem in found:
             yield f"{place}:{line}: {problem}"
+    for line, problem in broken(text):
+        yield f"{place}:{line}: {problem}"
 
 
 # --- markdown -------------------------------------------------------------------------------------
@@ -147,6 +147,89 @@ def check_link(target: str, page: Path) -> Iterator[str]:
         yield f"link to '{target}': no such file"
     elif anchor and file.suffix == ".md" and anchor not in headings(file.read_text("utf-8")):
         yield f"link to '{target}': no heading '#{anchor}'"
+
+
+# --- what a formatter breaks ----------------------------------------------------------------------
+
+PROGRAMS = "capro make python python3 pip torchrun accelerate hf aws git pytest".split()
+BUILTINS = "cd export ls ray srun .".split()  # may begin a line, and are ordinary words within one
+
+
+def broken(text: str) -> Iterator[tuple[int, str]]:
+    """(line, problem) of fences, tables and blocks that look as if they had been reflowed.
+
+    >>> list(broken("```sh\\nmake test # all tests make docs # this page\\n```"))
+    [(2, "two comments on one line: '# all tests make docs # this page'")]
+    """
+    fence, cells = 0, 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        if FENCE.match(line) and not re.fullmatch(r"\s*(```+|~~~+)\s*[\w-]*\s*", line):
+            yield number, f"text behind a fence: {line.strip()!r}"
+        elif FENCE.match(line):
+            fence = 0 if fence else number
+        elif not fence and "```" in line:
+            yield number, "a fence within a line of text"
+        row = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") and not fence else 0
+        if row and cells and row != cells:
+            yield number, f"a table row with {row - 1} cells below one with {cells - 1}"
+        cells = row
+    if fence:
+        yield fence, "the block is not closed"
+    for begin, language, content in pieces(text):
+        if language in SHELL:
+            yield from broken_shell(begin, language, content)
+        elif language == "python":
+            yield from broken_python(begin, content)
+
+
+def broken_shell(begin: int, language: str, content: str) -> Iterator[tuple[int, str]]:
+    """Each line is one command, a comment, or the continuation of the line before it."""
+    continued = False
+    for number, line in enumerate(content.splitlines(), start=begin + 1):
+        if language == "console" and " $ " in line:
+            yield number, f"several commands on one line: {line.strip()!r}"
+        if language == "console" and not line.startswith("$ "):
+            continue  # what the command printed
+        command, hash_sign, comment = line.removeprefix("$ ").partition("#")
+        words = command.replace('"', " ").replace("'", " ").split()
+        if " # " in comment:
+            yield number, f"two comments on one line: {hash_sign + comment!r}"
+        elif words and (inside := _commands_in(comment)):
+            yield number, f"the comment holds a command: {inside!r}"
+        elif words and not continued and not _begins(words[0]):
+            yield number, f"begins with no command: {line.strip()!r} (PROGRAMS in scripts/check_docs.py)"
+        for before, word in pairwise(words):
+            if word in PROGRAMS and not re.match(r"-|[A-Z_]+=|[|&;<>]", before):
+                yield number, f"several commands on one line: {line.strip()!r}"
+                break
+        continued = line.endswith("\\")
+
+
+def _begins(word: str) -> bool:
+    return word in BUILTINS or Path(word).name in PROGRAMS or re.match(r"\w+=|\.venv/bin/", word) is not None
+
+
+def _commands_in(comment: str) -> str:
+    """A command of ours that stands in a comment without backquotes."""
+    known = [*reference.commands(), *(f"make {target}" for target in targets())]
+    plain = INLINE.sub("", comment)
+    return next((each for each in known if re.search(rf"(?<![\w-]){each}(?![\w-])", plain)), "")
+
+
+def broken_python(begin: int, content: str) -> Iterator[tuple[int, str]]:
+    """One statement a line, and no statement in a comment; what does not parse is found elsewhere."""
+    try:
+        tree = ast.parse(content)
+    except SyntaxError:
+        return
+    lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    for line in sorted({each for each in lines if lines.count(each) > 1}):
+        yield begin + line, "several statements on one line"
+    for token in tokenize.generate_tokens(io.StringIO(content).readline):
+        if token.type == tokenize.COMMENT and re.search(
+            r"\w \w+ = \w|\b(import \w+|print\()", INLINE.sub("", token.string)
+        ):
+            yield begin + token.start[0], f"the comment holds a statement: {token.string!r}"
 
 
 # --- code -----------------------------------------------------------------------------------------
@@ -250,7 +333,7 @@ def check_line(line: str) -> Iterator[str]:
 def check_capro(words: list[str]) -> Iterator[str]:
     """The words after `capro`; capitals and dots stand for what the reader fills in, [] for may be."""
     words = [word.strip("[]") for word in words]
-    known: dict[str, Any] = dict(reference.commands())
+    known = reference.commands()
     shown = "capro " + " ".join(words)
     options = {"--help": True, "--version": True, "--install-completion": True}
     if not words or words[0] in options or words[0] == "COMMAND":

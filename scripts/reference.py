@@ -1,8 +1,9 @@
-"""Renders docs/reference.md from the command line and the settings themselves."""
+"""Tables of commands, settings and presets from the program itself: `make site` puts them into docs/reference.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import yaml
@@ -11,39 +12,34 @@ from typer.main import get_command
 from capro import config
 from capro.cli import app
 
-HEAD = """\
-# Reference
-
-Written by `python scripts/check_docs.py --write` from the program itself: change the help texts and
-the descriptions of settings, not this page. `capro COMMAND --help` and `capro config show` print the
-same.
-"""
+COMMANDS, SETTINGS, PRESETS = "<!-- commands -->", "<!-- settings -->", "<!-- presets -->"
 
 
-def commands(group: Any = None, prefix: str = "capro") -> Iterator[tuple[str, Any]]:
-    """Every command with its full name, in the order of ``--help``."""
-    group = group or get_command(app)
+def filled(page: str) -> str:
+    """docs/reference.md with tables of all commands, settings and presets in place of its marks."""
+    for mark, lines in ((COMMANDS, _commands()), (SETTINGS, _settings()), (PRESETS, _presets())):
+        assert page.count(mark) == 1, mark
+        page = page.replace(mark, "\n".join(lines).strip())
+    return page
+
+
+@cache
+def commands() -> dict[str, Any]:
+    """Every command by its full name, in the order of ``--help``."""
+    return dict(_members(get_command(app), "capro"))
+
+
+def _members(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     for name in group.list_commands(None):
         command = group.commands[name]
         if hasattr(command, "commands"):
-            yield from commands(command, f"{prefix} {name}")
+            yield from _members(command, f"{prefix} {name}")
         else:
             yield f"{prefix} {name}", command
 
 
-def render() -> str:
-    """The whole page."""
-    return "\n".join([HEAD, *_commands(), *_settings(), *_presets()]).rstrip() + "\n"
-
-
 def _commands() -> Iterator[str]:
-    yield "## Commands\n"
-    yield (
-        "Data goes to stdout, everything else to stderr. Exit codes: 0 done, 2 a mistake in the "
-        "input or the settings (`error:` and `hint:` say which), 130 interrupted, 1 a bug in "
-        "capro.\n"
-    )
-    for name, command in commands():
+    for name, command in commands().items():
         yield f"### {name}\n"
         yield " ".join((command.help or "").split()) + "\n"
         rows = [_parameter(each) for each in command.params if each.name != "help"]
@@ -61,11 +57,6 @@ def _parameter(parameter: Any) -> list[str]:
 
 
 def _settings() -> Iterator[str]:
-    yield "## Settings\n"
-    yield (
-        "A later one replaces an earlier one: default, preset, settings file, `--set stage.name=value`. "
-        "The defaults are those of the preset `paper`.\n"
-    )
     yield f"`seed` (default {config.Settings().seed}): {_meaning(config.Settings, 'seed')}.\n"
     for stage, kind in config.sections().items():
         yield f"### {stage}\n"
@@ -79,8 +70,6 @@ def _settings() -> Iterator[str]:
 
 
 def _presets() -> Iterator[str]:
-    yield "## Presets\n"
-    yield "A setting that a preset does not name (-) has its default.\n"
     names = config.preset_names()
     presets = {name: config.preset(name) for name in names}
     rows = []

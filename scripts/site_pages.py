@@ -2,19 +2,25 @@
 
 Links keep the form that works in the repository: ``../CONTRIBUTING.md`` in docs/, ``docs/guide.md`` in the
 README. Here they are turned into links between pages. A link to a file that is no page (a licence, a source
-file) becomes plain text, as the site does not have the file.
+file) becomes plain text, as the site does not have the file. The reference gets its tables of commands, settings
+and presets.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import reference  # noqa: E402
+
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md")
 LINK = re.compile(r"(?<!!)\[([^\]\n]*)\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"!\[([^\]\n]*)\]\(([^)\s]+)\)")
@@ -31,6 +37,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links of the repository into links of the site."""
     own = page.file.src_uri
+    if own == "reference.md":
+        markdown = reference.filled(markdown)
     pieces = CODE.split(markdown)  # every second one is code, which stays
     return "".join(piece if number % 2 else relinked(piece, own) for number, piece in enumerate(pieces))
 

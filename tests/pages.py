@@ -1,4 +1,4 @@
-"""The shell blocks of docs/ and of the pages beside README, and a small world in which their commands can be typed.
+"""The shell and Python blocks of docs/ and of the pages beside README, and a small world in which they can be run.
 
 A block is run, or a comment before it says why not: ``<!-- not run: needs a graphics card -->``.
 """
@@ -33,12 +33,13 @@ MODEL = "clip-vit-large-patch14"
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of shell commands."""
+    """A fenced block of shell commands, or of Python."""
 
     page: str
     line: int
     commands: tuple[str, ...]
     not_run: str = ""  # why not
+    python: str = ""
 
     @property
     def place(self) -> str:
@@ -50,24 +51,24 @@ def pages() -> list[Path]:
 
 
 def blocks(path: Path) -> list[Block]:
-    """The shell blocks of a page, in order."""
+    """The blocks of a page that can be run, in order."""
     text = path.read_text("utf-8")
     lines = text.splitlines()
     found = []
     for line, language, content in check_docs.pieces(text):
-        if language in check_docs.SHELL:
+        if language in (*check_docs.SHELL, "python"):
             before = next((each for each in reversed(lines[: line - 1]) if each.strip()), "")
             mark = MARK.fullmatch(before.strip())
-            commands = tuple(_commands(content, console=language == "console"))
-            found.append(Block(path.name, line, commands, mark[1] if mark else ""))
+            commands, python = ((), content) if language == "python" else (_commands(language, content), "")
+            found.append(Block(path.name, line, commands, mark[1] if mark else "", python))
     return found
 
 
-def _commands(content: str, *, console: bool) -> list[str]:
+def _commands(language: str, content: str) -> tuple[str, ...]:
     lines = content.replace("\\\n", " ").splitlines()
-    if console:  # the others are what the commands printed
+    if language == "console":  # the others are what the commands printed
         lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-    return [line for line in lines if shlex.split(line, comments=True)]
+    return tuple(line for line in lines if shlex.split(line, comments=True))
 
 
 # --- the world ------------------------------------------------------------------------------------
@@ -120,6 +121,7 @@ def runs_before(given: list[Block]) -> set[str]:
     begun: set[str] = set()
     needed: set[str] = set()
     for block in given:
+        needed |= set(re.findall(r"runs/[\w-]+", block.python if not block.not_run else "")) - begun
         for words in [shlex.split(command, comments=True) for command in block.commands if not block.not_run]:
             named = {word for word in words if re.fullmatch(r"runs/[\w-]+", word)}
             begins = (

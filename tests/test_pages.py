@@ -1,4 +1,4 @@
-"""Every command block of README and docs/ is run here on small data, or says why not."""
+"""Every block of commands or Python in README and docs/ is run here on small data, or says why not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from capro.pipeline import working_copy
 from capro.stages import classes, embed, match
 from tests import tiny
 from tests.commands import Capro, capro
-from tests.pages import ROOT, TINY, Block, blocks, check_docs, pages, runs_before, write_world
+from tests.pages import ROOT, TINY, Block, blocks, pages, runs_before, write_world
 from tests.stores import put_tree
 
 __all__ = ["capro"]
@@ -38,14 +38,18 @@ def program(command: str) -> str:
 
 
 def is_run(block: Block) -> bool:
-    return any(program(command) == "capro" for command in block.commands)
+    return bool(block.python) or any(program(command) == "capro" for command in block.commands)
 
 
 @pytest.mark.parametrize(
     "block", [block for found in BY_PAGE.values() for block in found], ids=lambda b: b.place
 )
 def test_a_block_is_run_or_says_why_not(block: Block) -> None:
-    if block.page == "README.md" and all(program(each) in README for each in block.commands):
+    if (
+        block.page == "README.md"
+        and block.commands
+        and all(program(each) in README for each in block.commands)
+    ):
         return
     assert is_run(block) or block.not_run, (
         f"{block.place}: write <!-- not run: WHY, and who runs it --> before it, or commands of capro that "
@@ -127,12 +131,12 @@ def test_the_commands_of_a_page_work(
         monkeypatch.setattr(working_copy, "_copies", {})
         put_tree(home / "store", "memory://crawl")
         put_tree(home / "shards", "memory://crawl/shards")
+    names: dict[str, Any] = {}
     for block in RUN[name]:
         for command in block.commands if not block.not_run else ():
             run_line(command.replace("s3://", "memory://"), capro, f"{block.place}: {command}")
-    names: dict[str, Any] = {}
-    for content in tables_in_python(name):
-        exec(content, names)
+        if block.python and not block.not_run:
+            exec(block.python, names)
 
 
 def run_line(command: str, capro: Capro, place: str) -> None:
@@ -150,14 +154,6 @@ def run_line(command: str, capro: Capro, place: str) -> None:
     run = words[words.index("--run") + 1] if fresh and "--run" in words else ""
     begins = fresh and ("--preset" in words or not Path(run, "run.yaml").exists())
     typed(capro, words[1], *(QUICK if begins else []), *words[2:], place=place)
-
-
-def tables_in_python(name: str) -> list[str]:
-    """The Python blocks of a page that look into a run's files with pandas and numpy alone."""
-    path = next(each for each in pages() if each.name == name)
-    found = [text for _, kind, text in check_docs.pieces(path.read_text("utf-8")) if kind == "python"]
-    light = r"(?:import|from) (?!pandas|numpy)"
-    return [text for text in found if "runs/" in text and not re.search(light, text)]
 
 
 def typed(capro: Capro, *words: str, place: str = "") -> None:

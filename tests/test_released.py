@@ -108,7 +108,7 @@ def _done_since_last_scan() -> list[str]:
 
 
 def test_every_column_of_every_release_is_described(kept: tuple[str, str]) -> None:
-    pages = [Path(__file__).parents[1] / "docs" / name for name in ("export.md", "formats.md")]
+    pages = [Path(__file__).parents[1] / "docs" / name for name in ("export.md", "files.md")]
     words = " ".join(page.read_text("utf-8") for page in pages)
     for table in _schemas(kept[1], "table").values():
         assert [name for name in table.names if f"`{name}`" not in words] == []

@@ -184,7 +184,7 @@ def _readers(root: Path, _: DataSettings, split: str | None) -> list[NusWideRead
 
 
 FORMAT = Format(
-    layout="docs/nuswide.md shows the files that must be there",
+    layout="docs/datasets.md shows the files that must be there",
     recognises=lambda path, _: (
         (path / "ImageList" / "TrainImagelist.txt").is_file()
         and (path / "ConceptsList" / "Concepts81.txt").is_file()

@@ -336,7 +336,7 @@ def _readers(path: Path, settings: DataSettings, split: str | None) -> list[Read
 
 
 FORMAT = Format(
-    layout="docs/webvision.md shows the files that must be there",
+    layout="docs/datasets.md shows the files that must be there",
     recognises=lambda path, settings: _is_webvision(path) or _is_imagenet(path, settings),
     readers=_readers,
     own_splits=True,
