@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from capro.data.images import estimate, jpeg_header
+from capro.data.images import estimate
 from tests.data.bombs import SUSPICIOUS, jpeg_of_scans, segment
 from tests.data.corpus import encode, jpeg, picture
 
@@ -38,10 +38,13 @@ def test_what_looks_like_a_scan_within_a_segment_is_none() -> None:
     assert estimate(data[:at] + segment(0xE5, b"\xff\xda" * 99) + data[at:]).scans == 3
 
 
-def test_the_header_says_size_and_orientation_segment() -> None:
-    found = jpeg_header(jpeg(64, 48))
-    assert (found.pixels, found.turned, found.heavy) == (64 * 48, False, False)
-    assert jpeg_header(jpeg()[:2] + segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0") + jpeg()[2:]).turned
+def test_the_header_says_whether_there_is_an_orientation_segment() -> None:
+    assert estimate(jpeg(64, 48)) == (1, False, False)
+    assert estimate(jpeg()[:2] + segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0") + jpeg()[2:]).turned
+
+
+def test_a_header_that_cannot_be_walked_is_suspicious() -> None:
+    assert estimate(b"\xff\xd8 no segments").suspicious
 
 
 @given(st.sampled_from([encode(picture(), kind) for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")]),

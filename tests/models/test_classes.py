@@ -183,7 +183,7 @@ def test_a_list_says_which_classes_are_ambiguous(tmp_path):
     ]
     found = classes.marked_ambiguous(specs, classes.ambiguous_names(path))
     assert [spec.ambiguous for spec in found] == [True, False, True]
-    with pytest.raises(ConfigError, match="names none of the 1 classes"):
+    with pytest.raises(ConfigError, match="names no class of 1 class"):
         classes.marked_ambiguous(specs[1:2], classes.ambiguous_names(path))
     with pytest.raises(DataError, match="cannot be read"):
         classes.ambiguous_names(tmp_path / "absent.txt")

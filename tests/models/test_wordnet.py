@@ -76,7 +76,7 @@ def test_the_table_is_small_and_quick():
 def test_tiger_cat():
     sense = resolve("n02123159")
     assert sense.name == "tiger_cat.n.02"
-    assert sense.lexname == "noun.animal"
+    assert sense.kind == "animal"
     assert sense.gloss == "a cat having a striped coat"
     assert [synset(each).name for each in sense.hypernyms] == ["domestic_cat.n.01"]
     assert sense.hyponyms == ()
@@ -144,7 +144,7 @@ def test_any_text_resolves_or_is_refused(text):
     ("reference", "message", "hint"),
     [
         ("n02123158", "no noun sense at n02123158", "WordNet 3.0, as ImageNet has them"),
-        ("tiger.n.09", "has 2 noun sense(s) of 'tiger'", "tiger.n.02 (large feline"),
+        ("tiger.n.09", "has 2 noun senses of 'tiger'", "tiger.n.02 (large feline"),
         ("tigerr cat", "'tigerr cat' is not a noun", "did you mean 'tiger_cat'"),
         ("tiger beetel.n.01", "'tiger beetel.n.01' is not a noun", "did you mean 'tiger_beetle'"),
         ("", "'' is not a noun", "give a definition"),

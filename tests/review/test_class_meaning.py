@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from capro.config import update
-from capro.models.classes import class_file, classes_of
+from capro.models.classes import classes_of
 from capro.pipeline.plan import DECIDED, outdated
 from capro.pipeline.run import Run
 from capro.review.pages import change_class
@@ -42,19 +42,3 @@ def test_a_meaning_that_was_changed_again_makes_the_classes_out_of_date(
         assert DECIDED in outdated(PLAN["classes"], again)
         PLAN.do(again, "classes")
         assert outdated(PLAN["classes"], again) == []
-
-
-def test_a_run_of_an_earlier_version_keeps_its_path(session: ReviewSession, run: Run, tmp_path: Path) -> None:
-    change_class(session, 2, "", "a hard fruit", person="me")
-    own = run.path / "review" / "classes.yaml"
-    old = run.with_settings(update(run.settings, [f"data.classes={own}"]))
-    with old.alone():
-        old.write_settings()
-    assert class_file(Run.open(run.path)) == own
-    moved = run.path.rename(tmp_path / "elsewhere")
-    assert class_file(Run.open(moved)) == moved / "review" / "classes.yaml"
-    other = tmp_path / "review" / "classes.yaml"
-    other.parent.mkdir()
-    other.write_text("- a\n")
-    named = update(Run.open(moved).settings, [f"data.classes={other}"])
-    assert class_file(Run.open(moved).with_settings(named)) == other  # it is there

@@ -6,7 +6,7 @@ import io
 import re
 import warnings
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -19,9 +19,7 @@ from capro.data import decoder_process
 CHEAP_SCAN_PIXELS = 500_000_000  # pixels times scans of a JPEG: 50 megapixels in the usual ten scans
 CHEAP_PARTS = 1_000  # segments, chunks or blocks of a file that a decoder steps through in Python ...
 CHEAP_PART = 2_000  # ... and one more for so many bytes
-MOST_MARKERS = (
-    20_000  # of a JPEG that are looked at; those behind them are left to a process that can be ended
-)
+MOST_MARKERS = 20_000  # of a JPEG that are looked at; with more it is decoded in a process that can be ended
 CHEAP_TAG_BYTES = 1_000_000  # of EXIF: photographs have some ten thousand
 CHEAP_RLE_PIXELS = 1_000_000  # of a run-length BMP, which Pillow decodes in Python
 
@@ -33,61 +31,17 @@ _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # within coded data nothing 
 TAG_SIZES = (0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8)  # bytes by TIFF's type
 
 
-@dataclass
-class JpegHeader:
-    """What stands before a JPEG's first scan."""
+class DecodingCost(NamedTuple):
+    """What an image's header says about decoding it."""
 
-    pixels: int = 0
-    passes: bool = False  # more than one scan is read: progressive, or a scan for each colour
-    turned: bool = False  # has a segment for EXIF or XMP, by which the picture may have to be turned
-    heavy: bool = False  # EXIF tags, or segments, beyond what photographs have
-    body: int = 0  # where the first scan begins; 0: the header cannot be walked
+    scans: int = 1  # passes over the whole picture: the scans of a JPEG
+    suspicious: bool = False  # may take long, or much memory
+    turned: bool = True  # may have to be rotated, as EXIF or XMP say
 
 
 def is_jpeg(data: bytes) -> bool:
     """Whether these are a JPEG's first bytes."""
     return data[:2] == b"\xff\xd8"
-
-
-def jpeg_header(data: bytes) -> JpegHeader:
-    """Walk the segments of a JPEG up to its first scan.
-
-    >>> jpeg_header(b"\\xff\\xd8 no segments").body
-    0
-    """
-    found, at, colours = JpegHeader(), 2, 0
-    for _ in range(CHEAP_PARTS):
-        if data[at : at + 1] != b"\xff" or at + 4 > len(data):
-            return found
-        kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        if kind == 0xFF:  # a fill byte
-            at += 1
-            continue
-        if kind in ALONE:
-            at += 2
-            continue
-        if kind == SOS:
-            found.passes |= data[at + 4 : at + 5] != bytes([colours])
-            found.body = at
-            return found
-        if kind in FRAMES:
-            height, width = (int.from_bytes(data[at + k : at + k + 2], "big") for k in (5, 7))
-            found.pixels, colours = height * width, data[at + 9] if at + 9 < len(data) else 0
-            found.passes |= kind in PROGRESSIVE
-        elif kind == APP1:
-            found.turned = True
-            found.heavy |= _heavy_tags(data[at + 4 : at + 2 + length])
-        at += 2 + length
-    found.heavy = True
-    return found
-
-
-class DecodingCost(NamedTuple):
-    """What a header says about decoding."""
-
-    scans: int = 1  # passes over the whole picture: the scans of a JPEG
-    suspicious: bool = False  # may take long, or much memory
-    turned: bool = True  # may have to be turned, as EXIF or XMP say
 
 
 def estimate(data: bytes) -> DecodingCost:
@@ -99,29 +53,50 @@ def estimate(data: bytes) -> DecodingCost:
     if is_jpeg(data):
         return _jpeg_cost(data)
     kind = data[:4]
-    if kind == b"\x89PNG":
-        return DecodingCost(suspicious=_suspicious_png(data))
-    if kind == b"GIF8":
-        return DecodingCost(suspicious=_suspicious_gif(data))
-    if kind == b"RIFF":
-        return DecodingCost(suspicious=_suspicious_webp(data))
-    if kind[:2] == b"BM":
-        return DecodingCost(suspicious=_suspicious_bmp(data))
     # TIFF: dozens of decoders in one, which write to the terminal
-    return DecodingCost(suspicious=kind[:2] in (b"II", b"MM"))
+    suspicious = kind[:2] in (b"II", b"MM")
+    if kind == b"\x89PNG":
+        suspicious = _suspicious_chunks(data, 8, "big", 0, b"eXIf")
+    elif kind == b"RIFF":
+        suspicious = _suspicious_chunks(data, 12, "little", 4, b"EXIF")
+    elif kind == b"GIF8":
+        suspicious = _suspicious_gif(data)
+    elif kind[:2] == b"BM":
+        suspicious = _suspicious_bmp(data)
+    return DecodingCost(suspicious=suspicious)
 
 
 def _jpeg_cost(data: bytes) -> DecodingCost:
-    header = jpeg_header(data)
-    if not header.body:  # not to be walked: its decoder may find more than is seen here
-        return DecodingCost(suspicious=True)
-    if not header.passes:
-        return DecodingCost(suspicious=header.heavy, turned=header.turned)
-    scans, all_seen = _count_scans(data, header.body)
-    # an upper bound of the scans, whatever a decoder makes of damaged bytes
-    work = data.count(b"\xff\xda") * header.pixels
-    heavy = header.heavy or not all_seen or work > CHEAP_SCAN_PIXELS
-    return DecodingCost(scans, heavy, turned=header.turned)
+    """Walk the segments of a JPEG up to its first scan; count the scans where it has several.
+
+    A header that cannot be walked is suspicious: its decoder may find more than is seen here.
+    """
+    at, pixels, colours = 2, 0, 0
+    several = heavy = turned = False
+    for _ in range(CHEAP_PARTS):
+        if data[at : at + 1] != b"\xff" or at + 4 > len(data):
+            break
+        kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        if kind == 0xFF or kind in ALONE:  # a fill byte, or a marker without a length
+            at += 1 if kind == 0xFF else 2
+            continue
+        if kind == SOS:
+            # progressive, or a scan for each colour
+            if not several and data[at + 4 : at + 5] == bytes([colours]):
+                return DecodingCost(suspicious=heavy, turned=turned)
+            scans, all_seen = _count_scans(data, at)
+            # an upper bound of the work, whatever a decoder makes of damaged bytes
+            work = data.count(b"\xff\xda") * pixels
+            return DecodingCost(scans, heavy or not all_seen or work > CHEAP_SCAN_PIXELS, turned=turned)
+        if kind in FRAMES:
+            height, width = (int.from_bytes(data[at + k : at + k + 2], "big") for k in (5, 7))
+            pixels, colours = height * width, data[at + 9] if at + 9 < len(data) else 0
+            several |= kind in PROGRESSIVE
+        elif kind == APP1:
+            turned = True
+            heavy |= _heavy_tags(data[at + 4 : at + 2 + length])
+        at += 2 + length
+    return DecodingCost(suspicious=True)
 
 
 def _count_scans(data: bytes, at: int) -> tuple[int, bool]:
@@ -142,15 +117,27 @@ def _many(parts: int, data: bytes) -> bool:
     return parts > CHEAP_PARTS + len(data) // CHEAP_PART
 
 
-def _suspicious_png(data: bytes) -> bool:
-    at, parts = 8, 0
+def _suspicious_chunks(
+    data: bytes, at: int, order: Literal["big", "little"], length_at: int, tags: bytes
+) -> bool:
+    """Whether a PNG or WebP has very many chunks, or heavy EXIF tags.
+
+    Args:
+        data: The file.
+        at: Where its first chunk begins.
+        order: Of the bytes of a length.
+        length_at: Where a chunk has its length, 0 or 4; its name is in the other half of its first 8 bytes.
+        tags: Name of the chunk with EXIF tags.
+    """
+    parts = 0
     while at + 8 <= len(data):
-        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
-        if kind == b"eXIf" and _heavy_tags(data[at + 8 : at + 8 + length]):
+        length = int.from_bytes(data[at + length_at : at + length_at + 4], order)
+        name = data[at + 4 - length_at : at + 8 - length_at]
+        if name == tags and _heavy_tags(data[at + 8 : at + 8 + length]):
             return True
         if _many(parts := parts + 1, data):
             return True
-        at += 12 + length
+        at += 8 + length + (4 if order == "big" else length % 2)  # a checksum, or padding
     return False
 
 
@@ -170,18 +157,6 @@ def _suspicious_gif(data: bytes) -> bool:
     return False
 
 
-def _suspicious_webp(data: bytes) -> bool:
-    at, parts = 12, 0
-    while at + 8 <= len(data):
-        length = int.from_bytes(data[at + 4 : at + 8], "little")
-        if data[at : at + 4] == b"EXIF" and _heavy_tags(data[at + 8 : at + 8 + length]):
-            return True
-        if _many(parts := parts + 1, data):
-            return True
-        at += 8 + length + length % 2
-    return False
-
-
 def _suspicious_bmp(data: bytes) -> bool:
     width, height = (abs(int.from_bytes(data[at : at + 4], "little", signed=True)) for at in (18, 22))
     return data[30:31] in (b"\x01", b"\x02") and width * height > CHEAP_RLE_PIXELS
@@ -190,26 +165,26 @@ def _suspicious_bmp(data: bytes) -> bool:
 def _heavy_tags(blob: bytes) -> bool:
     """Whether the tags of EXIF name more bytes than any photograph has, here or in the parts they name."""
     blob = blob.removeprefix(b"Exif\0\0")
-    order = {b"II*\0": "little", b"MM\0*": "big"}.get(blob[:4])
+    orders: dict[bytes, Literal["little", "big"]] = {b"II*\0": "little", b"MM\0*": "big"}
+    order = orders.get(blob[:4])
     if order is None:
         return False
     total, waiting, seen = 0, [blob[4:8]], set[int]()
     while waiting:
-        at = int.from_bytes(waiting.pop(), order)  # type: ignore[arg-type]
+        at = int.from_bytes(waiting.pop(), order)
         if at in seen:
             continue
         seen.add(at)
-        entries = int.from_bytes(blob[at : at + 2], order)  # type: ignore[arg-type]
+        entries = int.from_bytes(blob[at : at + 2], order)
         if len(seen) > 16 or entries > CHEAP_PARTS:
             return True
-        for place in range(at + 2, min(at + 2 + 12 * entries, len(blob) - 11), 12):
+        for entry in range(at + 2, min(at + 2 + 12 * entries, len(blob) - 11), 12):
             tag, kind, count = (
-                int.from_bytes(blob[place + a : place + b], order)  # type: ignore[arg-type]
-                for a, b in ((0, 2), (2, 4), (4, 8))
+                int.from_bytes(blob[entry + a : entry + b], order) for a, b in ((0, 2), (2, 4), (4, 8))
             )
             total += count * TAG_SIZES[kind] if kind < len(TAG_SIZES) else 0
             if tag in (0x8769, 0x8825, 0xA005, 0x014A):  # EXIF, GPS, interoperability, further pictures
-                waiting.append(blob[place + 8 : place + 12])
+                waiting.append(blob[entry + 8 : entry + 12])
     return total > CHEAP_TAG_BYTES
 
 
@@ -276,14 +251,8 @@ def decode(
         RGB image, rotated by its EXIF orientation, first frame of an animation, transparency on white; and
         its full size and format.
     """
-    return _decode(data, limits, _checked_cost(data, limits), min_side)
-
-
-def _decode(
-    data: bytes, limits: ScanSettings, cost: DecodingCost, min_side: int | None
-) -> tuple[Image.Image, ImageInfo]:
-    way = _decode_elsewhere if cost.suspicious else decode_here
-    return way(data, limits, min_side=min_side)
+    suspicious = _checked_cost(data, limits).suspicious
+    return (_decode_elsewhere if suspicious else decode_here)(data, limits, min_side=min_side)
 
 
 def decode_here(
@@ -327,8 +296,7 @@ def decode_bytes(data: bytes, limits: ScanSettings, *, min_side: int | None = No
 
     The filler makes a pixel one word: torch resizes four channels quicker than three.
     """
-    cost = _checked_cost(data, limits)
-    if is_jpeg(data) and _is_simple(data, limits, cost):
+    if is_jpeg(data) and _is_simple(data, limits):
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
             if colours in ("YCbCr", "RGB") and not _refused(width, height, limits):
@@ -337,12 +305,13 @@ def decode_bytes(data: bytes, limits: ScanSettings, *, min_side: int | None = No
                 return np.asarray(simplejpeg.decode_jpeg(data, "RGBX", **least))
         except ValueError:  # damaged in some way: Pillow may still decode it, or names the problem
             pass
-    rgb, _ = _decode(data, limits, cost, min_side)
+    rgb, _ = decode(data, limits, min_side=min_side)
     return np.asarray(rgb.convert("RGBX"))
 
 
-def _is_simple(data: bytes, limits: ScanSettings, cost: DecodingCost) -> bool:
+def _is_simple(data: bytes, limits: ScanSettings) -> bool:
     """Whether a JPEG needs neither turning nor a process of its own."""
+    cost = _checked_cost(data, limits)
     return not cost.suspicious and (not cost.turned or _orientation(_open(data, limits)[0]) == 1)
 
 

@@ -1,4 +1,4 @@
-"""Two views of an image: what the query branch and the key branch see (method.md, Networks).
+"""Two views of an image: what the query branch and the key branch see (docs/concepts.md).
 
     query = random resized crop + flip
     key   = another crop + flip, then colour jitter, grey and blur

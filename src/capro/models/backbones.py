@@ -223,19 +223,7 @@ def _hub(name: str, size: int | None) -> Backbone:
     """Any vision model that AutoModel knows, from the hub or a folder; runs no code of its own."""
     from transformers import AutoModel
 
-    folder = model_folder(name, "backbone")
-    place = folder or name
-    try:
-        with quiet(offline=folder is not None):
-            model, info = AutoModel.from_pretrained(
-                place,
-                trust_remote_code=False,
-                use_safetensors=True,
-                output_loading_info=True,
-                local_files_only=folder is not None,  # whatever its files name
-            )
-    except Exception as error:  # whatever a foreign folder may cause
-        raise _unusable(name, error) from error
+    (model, info), place = _from_pretrained(AutoModel, name, use_safetensors=True, output_loading_info=True)
     if hasattr(model, "vision_model"):  # CLIP-like: the picture's half
         prefix, model = "vision_model.", model.vision_model
     else:
@@ -268,30 +256,32 @@ def foreign_input_size(name: str) -> int:
         raise _unknown(name)
     from transformers import AutoConfig
 
+    config, place = _from_pretrained(AutoConfig, name)
+    return _preprocessing(name, place, getattr(config, "vision_config", config))[2]
+
+
+def _from_pretrained(auto: Any, name: str, **options: Any) -> tuple[Any, str | Path]:
+    """What a class of transformers loads from the hub or a folder, and the folder or the name."""
     folder = model_folder(name, "backbone")
-    place = folder or name
+    local = folder is not None  # then nothing is downloaded, whatever its files name
     try:
-        with quiet(offline=folder is not None):
-            config = AutoConfig.from_pretrained(
-                place, trust_remote_code=False, local_files_only=folder is not None
+        with quiet(offline=local):
+            loaded = auto.from_pretrained(
+                folder or name, trust_remote_code=False, local_files_only=local, **options
             )
     except Exception as error:  # whatever a foreign folder may cause
-        raise _unusable(name, error) from error
-    return _preprocessing(name, place, getattr(config, "vision_config", config))[2]
+        raise ConfigError(
+            f"backbone '{name}' cannot be loaded: {first_line(error)}",
+            hint="give a Hugging Face name or a folder with config.json and model.safetensors, "
+            f"or one of {', '.join(BUILT_IN)}",
+        ) from error
+    return loaded, folder or name
 
 
 def _unknown(name: str) -> ConfigError:
     return ConfigError(
         f"unknown backbone '{name}'",
         hint=f"{did_you_mean(name, BUILT_IN)} (Hugging Face names have the form org/model)",
-    )
-
-
-def _unusable(name: str, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"backbone '{name}' cannot be loaded: {first_line(error)}",
-        hint="give a Hugging Face name or a folder with config.json and model.safetensors, "
-        f"or one of {', '.join(BUILT_IN)}",
     )
 
 
@@ -306,7 +296,7 @@ def _preprocessing(name: str, place: str | Path, config: Any) -> tuple[Triple, T
             place, local_files_only=isinstance(place, Path)
         )
     except (OSError, ValueError):
-        values = getattr(config, "pretrained_cfg", None) or {}  # timm's place for it
+        values = getattr(config, "pretrained_cfg", None) or {}  # where timm has it
     try:
         return _read_preprocessing(values, config)
     except (TypeError, ValueError, AttributeError) as error:
@@ -404,7 +394,7 @@ def cost(module: nn.Module, inputs: Tensor) -> EncoderCost:
     return EncoderCost(parameters, counter.get_total_flops() / 2 / len(inputs) / 1e9)
 
 
-PLACES = (  # names of a ResNet in torchvision and timm, and where transformers has the same layer
+RESNET_NAMES = (  # of layers in torchvision and timm, and in transformers
     (r"conv1\.(\w+)", r"embedder.embedder.convolution.\1"),
     (r"bn1\.(\w+)", r"embedder.embedder.normalization.\1"),
     (r"layer(\d)\.(\d+)\.conv(\d)\.(\w+)", r"encoder.stages.\1.layers.\2.layer.\3.convolution.\4"),
@@ -422,11 +412,11 @@ def from_torchvision(name: str) -> str | None:
     >>> from_torchvision("fc.bias") is None
     True
     """
-    for pattern, place in PLACES:
-        if found := re.fullmatch(pattern, name):
+    for theirs, ours in RESNET_NAMES:
+        if match := re.fullmatch(theirs, name):
             # stages and convolutions count from 1 there, from 0 here; blocks from 0 in both
             one_less = re.sub(
-                r"(stages|layer)\.(\d)", lambda part: f"{part[1]}.{int(part[2]) - 1}", found.expand(place)
+                r"(stages|layer)\.(\d)", lambda part: f"{part[1]}.{int(part[2]) - 1}", match.expand(ours)
             )
             return f"body.model.{one_less}"
     return None
@@ -472,8 +462,11 @@ def load_weights(backbone: nn.Module, source: str | Path) -> None:
 def _our_names(state: Mapping[str, Tensor], needed: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a file by our names."""
     if "layer1.0.conv1.weight" in state:
-        found = {ours: value for name, value in state.items() if (ours := from_torchvision(name))}
+        renamed = {ours: value for name, value in state.items() if (ours := from_torchvision(name))}
         counters = {key: value for key, value in needed.items() if key.endswith("num_batches_tracked")}
-        return {**counters, **found}  # files of before torch 0.4.1 count no batches; eval mode needs no count
+        return {
+            **counters,
+            **renamed,
+        }  # files older than torch 0.4.1 count no batches; eval mode needs no count
     part = {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}
     return part or dict(state)

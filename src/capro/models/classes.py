@@ -1,7 +1,7 @@
 """Class definitions: `classes.yaml`, the text of a class, and suggestions of WordNet senses.
 
-A class has a name and, as it likes, a `sense` (of WordNet), a `definition` in free words, the
-`query` that fetched its images, and whether its name is `ambiguous`.
+A class has a name and may have a `sense` (of WordNet), a `definition` in free words, the `query` that
+was searched for, and whether its name is `ambiguous`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from capro.models.senses import Suggestion
 from capro.pipeline.artefacts import CLASSES, REVIEW, write_text
 from capro.pipeline.run import Run
 from capro.stores import local_path
+from capro.wording import many
 
 AMBIGUOUS = "give the file of data.ambiguous_list: a WordNet id or a class name first in each line"
 ONE_LINE = "write one line per class, such as '- name: tiger'"
@@ -103,17 +104,13 @@ def given_classes(run: Run) -> list[ClassSpec]:
 
 
 def class_file(run: Run) -> Path | None:
-    """The file of data.classes; one that begins with ``run:`` is in the run directory, wherever that is now."""
+    """The file of data.classes; ``run:`` at its beginning stands for the run directory, wherever that is now."""
     given = run.settings.data.classes
     if not given:
         return None
     if given.startswith(IN_RUN):
         return run.path / given.removeprefix(IN_RUN)
-    path = local_path(given, "data.classes")
-    own = run.path / OWN_CLASSES
-    # an earlier version wrote the whole path, and the run was moved since
-    moved = path.parts[-2:] == own.parts[-2:] and not path.exists() and own.exists()
-    return own if moved else path
+    return local_path(given, "data.classes")
 
 
 def given_ambiguous(run: Run) -> list[str]:
@@ -161,10 +158,12 @@ def marked_ambiguous(specs: Sequence[ClassSpec], names: Collection[str]) -> list
     def listed(spec: ClassSpec) -> bool:
         return spec.name in names or (bool(spec.sense) and wordnet.resolve(str(spec.sense)).wnid in names)
 
-    found = [replace(spec, ambiguous=listed(spec)) for spec in specs]
-    if not any(spec.ambiguous for spec in found):
-        raise ConfigError(f"data.ambiguous_list names none of the {len(specs)} classes", hint=AMBIGUOUS)
-    return found
+    marked = [replace(spec, ambiguous=listed(spec)) for spec in specs]
+    if not any(spec.ambiguous for spec in marked):
+        raise ConfigError(
+            f"data.ambiguous_list names no class of {many(len(specs), 'class', 'classes')}", hint=AMBIGUOUS
+        )
+    return marked
 
 
 def wordnet_ids(specs: Sequence[ClassSpec]) -> dict[str, str]:
@@ -183,22 +182,22 @@ def load_classes(path: str | os.PathLike[str]) -> list[ClassSpec]:
     root = _parse(path)
     if not isinstance(root, yaml.SequenceNode) or not root.value:
         raise ConfigError(f"{path}: not a list of classes", hint=ONE_LINE)
-    found: dict[str, tuple[ClassSpec, int]] = {}
+    specs: dict[str, tuple[ClassSpec, int]] = {}  # and the line of each
     for entry, node in enumerate(root.value, start=1):
         line = node.start_mark.line + 1
         where = f"{path}:{line}: class {entry}"
         spec = _spec(node, where, path)
-        if spec.name in found:
+        if spec.name in specs:
             raise ConfigError(
-                f"{where}: '{spec.name}' is there already, in line {found[spec.name][1]}",
+                f"{where}: '{spec.name}' is there already, in line {specs[spec.name][1]}",
                 hint="remove one of the two",
             )
-        found[spec.name] = spec, line
-    return [spec for spec, _ in found.values()]
+        specs[spec.name] = spec, line
+    return [spec for spec, _ in specs.values()]
 
 
 def _parse(path: Path) -> yaml.Node | None:
-    place = str(path)
+    where = str(path)
     try:
         # Nodes, not objects: they know their lines, and `no` and `101` stay the text they are.
         return compose_yaml(read_regular(path).decode("utf-8-sig"))
@@ -210,10 +209,10 @@ def _parse(path: Path) -> yaml.Node | None:
         problem, hint = f"byte {error.start} is not UTF-8", "save the file as UTF-8"
     except yaml.YAMLError as error:
         line, wrong = problem_of(error)
-        place += f":{line}" if line else ""
+        where += f":{line}" if line else ""
         problem = f"not valid YAML: {wrong}"
         hint = "put names and definitions with ':', '#' or '*' in quotes"
-    raise ConfigError(f"{place}: {problem}", hint=hint)
+    raise ConfigError(f"{where}: {problem}", hint=hint)
 
 
 def _spec(node: yaml.Node, where: str, path: Path) -> ClassSpec:

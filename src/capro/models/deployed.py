@@ -43,7 +43,7 @@ class Deployed(nn.Module):
         return logits
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """Softmax over classes, or a sigmoid per class where samples carry several labels."""
+        """Softmax over classes, or a sigmoid per class for multi-label data."""
         logits: Tensor = self(images)
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from capro.config import Settings
 from capro.errors import ConfigError, did_you_mean, first_line
@@ -167,13 +166,8 @@ def input_size(name: str) -> int:
     return foreign_input_size(name)
 
 
-class Family(NamedTuple):
-    """How the text towers of a family were trained."""
-
-    full_length: bool = False  # every text is padded to all positions, and padding is read as well
-
-
-FAMILIES = {"clip": Family(), "siglip": Family(full_length=True), "chinese_clip": Family()}  # by model_type
+# Image-text models by model_type, and whether their texts are padded to all positions, padding being read as well.
+FULL_LENGTH = {"clip": False, "siglip": True, "chinese_clip": False}
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
 
 
@@ -201,9 +195,9 @@ def has_text_tower(name: str, *, ask: bool = True) -> bool:
     if file is None or not file.is_file():
         return False
     try:
-        return json.loads(file.read_text("utf-8")).get("model_type") in FAMILIES
+        return json.loads(file.read_text("utf-8")).get("model_type") in FULL_LENGTH
     except (ValueError, AttributeError, TypeError, RecursionError):
-        return False  # no model: who loads it says so
+        return False  # not a model: loading it gives the error
 
 
 def _config_of(name: str, *, ask: bool) -> Path | None:

@@ -1,4 +1,4 @@
-"""Heads on the visual feature v (method.md, Networks; Eq. 1).
+"""Heads on the visual feature v (docs/paper.md, Eq. 1).
 
 projector      v -> z   (b, d_v) -> (b, d_p), unit norm
 reconstructor  z -> v~  (b, d_p) -> (b, d_v)
@@ -62,7 +62,7 @@ class Classifier(nn.Linear):
 class Auxiliary(nn.Linear):
     """Linear(d_p, C) over the temperature: z -> logits of q.
 
-    z has unit norm, so without the temperature q could never be confident (method.md, Networks).
+    z has unit norm, so without the temperature q could never be confident.
     """
 
     def __init__(self, embedding_dim: int, classes: int, *, tau: float) -> None:
@@ -74,7 +74,7 @@ class Auxiliary(nn.Linear):
 
 
 class Subspaces(nn.Module):
-    """One linear map per class, z -> z_c, each L2-normalised (method.md, Multi-label).
+    """One linear map per class, z -> z_c, each L2-normalised (docs/paper.md).
 
     The C maps are one weight (C, d_p, d_p) and one einsum: C d_p^2 multiply-adds a sample, and
     b C d_p numbers of output, which is the larger memory (b=256, C=81, d_p=128: 10 MB).
@@ -104,7 +104,7 @@ class HeadOutputs(NamedTuple):
 
     @property
     def compared(self) -> Tensor:
-        """What is compared with prototypes: z, or z_c where samples carry several labels."""
+        """What is compared with prototypes: z, or z_c for multi-label data."""
         return self.z if self.z_c is None else self.z_c
 
 
@@ -130,7 +130,7 @@ class Heads(nn.Module):
         self.subspaces = Subspaces(embedding_dim, classes) if multi_label else None
 
     def compared(self, z: Tensor) -> Tensor:
-        """What is compared with prototypes: z itself, or z_c where samples carry several labels."""
+        """What is compared with prototypes: z itself, or z_c for multi-label data."""
         return z if self.subspaces is None else self.subspaces(z)
 
     def forward(self, v: Tensor) -> HeadOutputs:

@@ -1,4 +1,4 @@
-"""Raw web text to words for the language model (method.md, Text encoding).
+"""Raw web text to words for the language model (docs/paper.md, text encoding).
 
 Every step is linear in the length of the text: no pattern can backtrack over what another one has
 already read, and only the first words of a text are looked at for gluing. Case is kept, since some
@@ -145,12 +145,8 @@ def training_texts(manifest: Manifest) -> list[str]:
 def training_fields(manifest: Manifest) -> dict[str, list[str]]:
     """Cleaned text of each field of every training sample, in order; fields that are all empty are left out."""
     samples = manifest.samples.iloc[manifest.split("train")]
-    named = {"title": 0, "description": 1, "tags": 2}
     cleaned = {
-        name: [
-            clean_text(combine(*(text if at == place else "" for at in range(3)))) for text in samples[name]
-        ]
-        for name, place in named.items()
+        name: [clean_text(text) for text in samples[name]] for name in ("title", "description", "tags")
     }
     return {name: texts for name, texts in cleaned.items() if any(texts)}
 
@@ -171,17 +167,17 @@ def _strip_markup(raw: str) -> str:
 
 
 def _drop_blocks(text: str, opening: re.Pattern[str], closing: re.Pattern[str], *, drop_rest: bool) -> str:
-    kept: list[str] = []
+    parts: list[str] = []
     at = 0
     while start := opening.search(text, at):
         end = closing.search(text, start.end())
         if end is None:  # then there is none for any later opening either: stay linear
             if drop_rest:
-                return " ".join([*kept, text[at : start.start()]])
+                return " ".join([*parts, text[at : start.start()]])
             break
-        kept.append(text[at : start.start()])
+        parts.append(text[at : start.start()])
         at = end.end()
-    return " ".join([*kept, text[at:]]) if kept else text[at:]
+    return " ".join([*parts, text[at:]]) if parts else text[at:]
 
 
 def _parts(word: str, at: int) -> Sequence[str]:

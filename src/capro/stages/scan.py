@@ -34,7 +34,7 @@ def listing_fingerprint(sources: Sequence[Reader]) -> str:
     """A hash over names, sizes and times of the source's files: a changed source is scanned again."""
     listing: list[list[Any]] = []
     for reader in sources:
-        listing.append([reader.source.kind, reader.source.root, *filter(None, [reader.revision])])
+        listing.append([reader.source.kind, reader.source.root])
         files: list[Any] = [*reader.listing()]  # all of one kind: they can be sorted
         for path in sorted(files):
             if path.is_file():

@@ -90,12 +90,10 @@ class Reader:
     Attributes:
         source: Where the images of its rows are.
         notes: Counts for the summary, complete after ``rows``.
-        revision: Another word where a version of capro reads the same files otherwise: they are scanned again.
     """
 
     source: Source
     notes: dict[str, int]
-    revision: str = ""
 
     def rows(self) -> Iterator[Row]:
         """Every row of the source."""

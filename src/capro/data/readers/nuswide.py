@@ -53,8 +53,6 @@ SENSES = {name: name for name in FIRST} | dict(entry.split("=") for entry in OTH
 class NusWideReader(Reader):
     """Reads one split, ``Train`` or ``Test``."""
 
-    revision = "test images by their verified labels"  # by their tags before 0.2.0
-
     def __init__(self, root: Path, part: str) -> None:
         self.root, self.part, self.split, self.notes = root, part, part.lower(), {}
         images = next((name for name in IMAGE_FOLDERS if (root / name).is_dir()), IMAGE_FOLDERS[0])
