@@ -13,7 +13,6 @@ from capro.data.readers.nuswide import FIRST, SENSES, NusWideReader
 from capro.data.scan import scan_sources
 from capro.errors import DataError
 from capro.models import wordnet
-from capro.stages.scan import listing_fingerprint
 from tests.data.published import CONCEPTS, nuswide
 
 # The four cases of each split: (web tags, verified labels).
@@ -64,14 +63,6 @@ def test_images_without_a_label_of_their_split_are_left_out_and_counted(root: Pa
     }
     assert summary["notes"]["train_web_labels"] == 4
     assert summary["notes"]["train_web_labels_among_the_tags"] == 4
-
-
-def test_what_an_earlier_version_scanned_is_scanned_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = listing_fingerprint(readers.find(DataSettings(), source=str(root)))
-    monkeypatch.setattr(NusWideReader, "revision", "")
-    assert listing_fingerprint(readers.find(DataSettings(), source=str(root))) != now
 
 
 def test_classes_are_the_concepts_in_their_order_with_senses(root: Path) -> None:
