@@ -11,32 +11,32 @@ import pytest
 
 from capro.config import validate
 from capro.errors import ConfigError
-from capro.stores import ObjectPath, local_path, place, state_of
+from capro.stores import ObjectPath, any_path, local_path, state_of
 from tests.stores import Fault, Flaky, flaky
 
 __all__ = ["flaky"]
 
 
 def test_a_path_of_this_machine_stays_one() -> None:
-    assert place("data/train") == Path("data/train")
-    assert place(Path("a")) == Path("a")
+    assert any_path("data/train") == Path("data/train")
+    assert any_path(Path("a")) == Path("a")
 
 
 def test_an_unknown_protocol_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="no protocol 'ftp'") as found:
-        place("ftp://host/data")
+        any_path("ftp://host/data")
     assert "s3://, gs://, memory://" in found.value.hint
 
 
 @pytest.mark.parametrize("address", ["s3://", "s3:///", "s3://bucket//a", "s3://bucket/../a", "gs://b/./a"])
 def test_an_address_without_a_name_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="not an address"):
-        place(address)
+        any_path(address)
 
 
 def test_credentials_are_refused_and_not_repeated() -> None:
     with pytest.raises(ConfigError, match="user's name or a password") as found:
-        place("s3://me:hunter2@bucket/data")
+        any_path("s3://me:hunter2@bucket/data")
     assert "hunter2" not in str(found.value) + found.value.hint
     with pytest.raises(ConfigError, match=r"data\.test") as found:
         validate({"data": {"test": "s3://me:hunter2@bucket/data"}}, place="--set")
@@ -50,7 +50,7 @@ def test_what_must_be_on_this_machine_is_no_address() -> None:
 
 
 def test_an_object_is_looked_at_listed_and_read(flaky: type[Flaky]) -> None:
-    folder = place("flaky://bucket/data/")
+    folder = any_path("flaky://bucket/data/")
     assert isinstance(folder, ObjectPath)
     assert not folder.exists()
     (folder / "b.txt").write_bytes(b"0123456789")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from capro.errors import ConfigError, StoreError, first_line
 from capro.files import NotAFileError, open_regular
@@ -25,18 +25,10 @@ WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a request is repeated
 LIMIT = 60.0  # seconds for a request, and for a transfer one more for each SLOWEST bytes
 LISTING = 600.0  # seconds for a listing: a thousand objects are a request of their own
 SLOWEST = 1 << 20
-# answers about the object itself: nothing is gained by asking again
-FACTS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsError)
+# answers about the object itself: the request is not repeated
+ANSWERS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsError)
 _FINAL = (PermissionError, ValueError, TypeError, NotImplementedError, ImportError)
 _CREDENTIALS = re.compile(r"Credential|RefreshError|ProfileNotFound|TokenRetrieval|SSO")  # in names of errors
-
-
-class Address(Protocol):
-    """What a request is about; its text names it in errors."""
-
-    @property
-    def protocol(self) -> str:
-        """Before ``://``."""
 
 
 def masked(text: str) -> str:
@@ -50,38 +42,38 @@ def masked(text: str) -> str:
     return re.sub(secret, r"\1***", text, flags=re.IGNORECASE)
 
 
-def ask(
-    path: Address,
+def request(
+    path: ObjectPath,
     call: Callable[[Any], T],
     *,
     size: int = 0,
     seconds: float | None = None,
-    missing_may_pass: bool = False,
+    retry_missing: bool = False,
 ) -> T:
-    """What a store answers.
+    """The answer of a store; retryable errors are repeated.
 
     Args:
         path: Named in the error.
         call: Gets the file system.
         size: Bytes that are transferred: they lengthen the time limit.
         seconds: The time limit without them; LIMIT if unset.
-        missing_may_pass: An object that is not there was written just now: ask again.
+        retry_missing: The object was written just now: that it is missing is a retryable error.
     """
     store = _file_system(path.protocol, os.getpid())
     for wait in (*WAITS, None):
         try:
             return _within(lambda: call(store), (seconds or LIMIT) + size / SLOWEST)
         except Exception as error:
-            passing = missing_may_pass and isinstance(error, FileNotFoundError)
-            if isinstance(error, FACTS) and not passing:
+            missing = retry_missing and isinstance(error, FileNotFoundError)
+            if isinstance(error, ANSWERS) and not missing:
                 raise _answered(path, error) from None
-            if _refused(error) or wait is None:
+            if _is_final(error) or wait is None:
                 raise _explained(path, error) from None
         time.sleep(wait)
     raise AssertionError("unreachable")  # the last wait is None
 
 
-def _answered(path: Address, error: OSError) -> OSError:
+def _answered(path: ObjectPath, error: OSError) -> OSError:
     """An answer with a number, a text and the address, as errors of a disk have them; stores leave them out."""
     number, text = {
         FileNotFoundError: (errno.ENOENT, "no such object"),
@@ -92,42 +84,42 @@ def _answered(path: Address, error: OSError) -> OSError:
 
 
 def _within(call: Callable[[], T], seconds: float) -> T:
-    """What a call returns within a time; one that hangs is left to itself."""
-    found: list[T] = []
-    problem: list[BaseException] = []
+    """The result of a call within a time limit; the thread of one that hangs is left behind."""
+    results: list[T] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            found.append(call())
+            results.append(call())
         except BaseException as error:  # raised again by whoever waits
-            problem.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=work, daemon=True, name="capro-store")
     thread.start()
     thread.join(seconds)
-    if problem:
-        raise problem[0]
-    if not found:
+    if errors:
+        raise errors[0]
+    if not results:
         raise TimeoutError(f"no answer within {seconds:.0f} s")
-    return found[0]
+    return results[0]
 
 
-def _refused(error: Exception) -> bool:
-    """Whether a store will say the same again."""
+def _is_final(error: Exception) -> bool:
+    """Whether a store would give the same error again."""
     return isinstance(error, _FINAL) or _CREDENTIALS.search(type(error).__name__) is not None
 
 
-def _explained(path: Address, error: Exception) -> StoreError:
-    said = masked(first_line(error))
+def _explained(path: ObjectPath, error: Exception) -> StoreError:
+    message = masked(first_line(error))
     if isinstance(error, PermissionError) or _CREDENTIALS.search(type(error).__name__):
         return StoreError(
-            f"{path}: access denied: {said}",
+            f"{path}: access denied: {message}",
             hint=f"check the credentials for {path.protocol}:// and the rights to this address (docs/storage.md)",
         )
-    if _refused(error):
-        return StoreError(f"{path}: {type(error).__name__}: {said}", hint="check the address")
+    if _is_final(error):
+        return StoreError(f"{path}: {type(error).__name__}: {message}", hint="check the address")
     return StoreError(
-        f"{path}: the store cannot be reached, tried {len(WAITS) + 1} times: {said}",
+        f"{path}: the store cannot be reached, tried {len(WAITS) + 1} times: {message}",
         hint="check the network, then give the same command again: it continues where it stopped",
     )
 
@@ -155,7 +147,7 @@ def _file_system(protocol: str, _process: int) -> Any:
 
 
 TEXT_BUFFER = 8 << 20  # bytes that a file which is read from begin to end asks for at once
-KNOWN = "known"  # the attribute of an address that holds what is known of its object
+INFO = "info"  # the attribute of an address that holds what the store has answered about its object
 TIMES = ("LastModified", "mtime", "updated", "created")  # as stores call them
 VERSIONS = ("ETag", "etag", "md5Hash", "generation", *TIMES)
 _ADDRESS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
@@ -178,22 +170,22 @@ def refuse_credentials(text: str, shown: str) -> None:
     Traceback (most recent call last):
     capro.errors.ConfigError: data.source: an address with a user's name or a password
     """
-    found = _ADDRESS.match(text)
-    if found is not None and "@" in found[2].partition("/")[0]:
+    match = _ADDRESS.match(text)
+    if match is not None and "@" in match[2].partition("/")[0]:
         raise ConfigError(
             f"{shown}: an address with a user's name or a password",
             hint="leave them out; give credentials in the environment or in the store's own files (docs/storage.md)",
         )
 
 
-def place(text: str | Path | ObjectPath) -> Place:
+def any_path(text: str | AnyPath) -> AnyPath:
     """A path of this machine, or an address that has been checked."""
     if not isinstance(text, str):
         return text
-    found = _ADDRESS.match(text)
-    if found is None:
+    match = _ADDRESS.match(text)
+    if match is None:
         return Path(text)
-    protocol, key = found[1].lower(), found[2].strip("/")
+    protocol, key = match[1].lower(), match[2].strip("/")
     refuse_credentials(text, masked(text))
     if protocol not in PROTOCOLS:
         raise ConfigError(
@@ -206,7 +198,7 @@ def place(text: str | Path | ObjectPath) -> Place:
 
 
 def _leaves(key: str) -> bool:
-    """Whether a key has parts that are no names: of nothing, or of another folder."""
+    """Whether a key has parts that are empty or lead to another folder."""
     return any(part in ("", ".", "..") for part in key.split("/"))
 
 
@@ -269,13 +261,12 @@ class ObjectPath:
     @property
     def _info(self) -> Mapping[str, Any]:
         """What the store says of it; empty where it is not there."""
-        if KNOWN not in self.__dict__:  # no cached_property: Python 3.11 lets one thread at a time compute it
+        if INFO not in self.__dict__:  # no cached_property: Python 3.11 lets one thread at a time compute it
             try:
-                found = ask(self, lambda store: store.info(self.key))
+                self.__dict__[INFO] = request(self, lambda store: store.info(self.key))
             except (FileNotFoundError, NotADirectoryError):
-                found = {}
-            self.__dict__[KNOWN] = found
-        info: Mapping[str, Any] = self.__dict__[KNOWN]
+                self.__dict__[INFO] = {}
+        info: Mapping[str, Any] = self.__dict__[INFO]
         return info
 
     def exists(self) -> bool:
@@ -319,8 +310,8 @@ class ObjectPath:
 
     def iterdir(self) -> Iterator[ObjectPath]:
         """What is in a folder, sorted by name. One listing."""
-        found = ask(self, lambda store: store.ls(self.key, detail=True), seconds=LISTING)
-        return iter(sorted(self._known(info) for info in found if info["name"].strip("/") != self.key))
+        listing = request(self, lambda store: store.ls(self.key, detail=True), seconds=LISTING)
+        return iter(sorted(self._with_info(info) for info in listing if info["name"].strip("/") != self.key))
 
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
         """The objects in a folder (none below it) whose names fit a pattern."""
@@ -332,34 +323,32 @@ class ObjectPath:
         Names that would leave a folder of this machine (``a/../b``) are left out.
         """
         try:
-            found = ask(self, lambda store: store.find(self.key, detail=True), seconds=LISTING)
+            listing = request(self, lambda store: store.find(self.key, detail=True), seconds=LISTING)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        objects = [self._known(info) for info in found.values() if info.get("type") == "file"]
+        objects = [self._with_info(info) for info in listing.values() if info.get("type") == "file"]
         named = {
             each.key.removeprefix(f"{self.key}/"): each for each in sorted(objects) if each.key != self.key
         }
         return {name: each for name, each in named.items() if not _leaves(name)}
 
-    def _known(self, info: Mapping[str, Any]) -> ObjectPath:
-        found = ObjectPath(self.protocol, info["name"].strip("/"))
-        found.__dict__[KNOWN] = info
-        return found
+    def _with_info(self, info: Mapping[str, Any]) -> ObjectPath:
+        path = ObjectPath(self.protocol, info["name"].strip("/"))
+        path.__dict__[INFO] = info
+        return path
 
     # --- reading ----------------------------------------------------------------------------------
 
     def read_range(self, offset: int, size: int) -> bytes:
-        """Bytes of an object that has at least so many; fewer than asked for is an error that may pass."""
+        """Bytes of an object that has at least so many; fewer than asked for is a retryable error."""
         if size <= 0:
             return b""
 
         def read(store: Any) -> bytes:
-            found: bytes = store.cat_file(self.key, start=offset, end=offset + size)
-            if len(found) != size:
-                raise OSError(f"{len(found)} bytes came instead of {size}")
-            return found
+            data: bytes = store.cat_file(self.key, start=offset, end=offset + size)
+            return _whole(data, size)
 
-        return ask(self, read, size=size)
+        return request(self, read, size=size)
 
     def read_bytes(self, most: int | None = None) -> bytes:
         """The content of an object, but no more than ``most`` bytes."""
@@ -369,12 +358,10 @@ class ObjectPath:
         """The content of a small object that others may replace meanwhile, as it is now."""
 
         def read(store: Any) -> bytes:
-            size, found = store.info(self.key)["size"], bytes(store.cat_file(self.key))
-            if len(found) != size:  # cut off, or replaced between the two requests
-                raise OSError(f"{len(found)} bytes came instead of {size}")
-            return found
+            size = store.info(self.key)["size"]
+            return _whole(bytes(store.cat_file(self.key)), size)  # the object may be replaced between the two
 
-        return ask(self, read)
+        return request(self, read)
 
     def open(self, *, buffering: int = TEXT_BUFFER) -> BinaryIO:
         """The object as a file to read bytes from; each request asks for ``buffering`` bytes, 0: as asked for."""
@@ -389,7 +376,7 @@ class ObjectPath:
             if target.stat().st_size != self.size:
                 raise OSError(f"{target.stat().st_size} bytes came instead of {self.size}")
 
-        ask(self, get, size=self.size)
+        request(self, get, size=self.size)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -401,8 +388,8 @@ class ObjectPath:
     def write_bytes(self, data: bytes, *, new: bool = False) -> ObjectPath:
         """Write a small object.
 
-        ``new`` refuses one that exists (FileExistsError), in one step where the store can. After an error that
-        passed, it may be our own that exists.
+        ``new`` refuses one that exists (FileExistsError), in one step where the store can. After a retry it may be
+        our own that exists.
         """
         mode = {"mode": "create"} if new else {}
         return self._written(len(data), lambda store: store.pipe_file(self.key, data, **mode))
@@ -415,19 +402,25 @@ class ObjectPath:
             info = store.info(self.key)
             if info.get("size") != size:
                 raise OSError(f"the store has {info.get('size')} bytes of {size}")
-            return self._known({**info, "name": self.key})
+            return self._with_info({**info, "name": self.key})
 
-        return ask(self, put, size=size, missing_may_pass=True)
+        return request(self, put, size=size, retry_missing=True)
 
     def remove(self) -> None:
         """Remove the object, if it is there."""
         try:
-            ask(self, lambda store: store.rm_file(self.key))
+            request(self, lambda store: store.rm_file(self.key))
         except FileNotFoundError:
             return
 
 
-Place = Path | ObjectPath
+AnyPath = Path | ObjectPath
+
+
+def _whole(data: bytes, size: int) -> bytes:
+    if len(data) != size:
+        raise OSError(f"{len(data)} bytes came instead of {size}")
+    return data
 
 
 class _ObjectFile(io.RawIOBase):
@@ -458,14 +451,14 @@ class _ObjectFile(io.RawIOBase):
         return len(data)
 
 
-def open_bytes(path: Place, *, buffering: int | None = None) -> BinaryIO:
+def open_bytes(path: AnyPath, *, buffering: int | None = None) -> BinaryIO:
     """A regular file or an object, to read bytes from."""
     if isinstance(path, ObjectPath):
         return path.open(buffering=TEXT_BUFFER if buffering is None else buffering)
     return open_regular(path, buffering=-1 if buffering is None else buffering)
 
 
-def state_of(path: Place) -> tuple[int, int | str]:
+def state_of(path: AnyPath) -> tuple[int, int | str]:
     """Size, and time or version: another one after the file was changed."""
     if isinstance(path, ObjectPath):
         return path.size, path.version

@@ -12,7 +12,7 @@ WIDTH, LEFT, RIGHT, TOP = 760, 250, 70, 46
 STEP = 26  # height of a row
 SERIES_COLOURS = ("#1f6feb", "#d1495b", "#2a9d5c", "#b07d12", "#7a4fbf", "#4a5568", "#0f8b8d", "#c2410c")
 Point = tuple[float, float]
-Place = Callable[[float], float]
+AnyPath = Callable[[float], float]
 
 
 def draw(result: TableResult) -> str:
@@ -158,7 +158,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(number * step, 10) for number in range(first, last + 1)]
 
 
-def _x_axis(low: float, high: float, x: Place, height: float, label: str) -> list[str]:
+def _x_axis(low: float, high: float, x: AnyPath, height: float, label: str) -> list[str]:
     parts = []
     for tick in ticks(low, high, 8):
         at = x(tick)
@@ -168,7 +168,7 @@ def _x_axis(low: float, high: float, x: Place, height: float, label: str) -> lis
     return parts
 
 
-def _y_axis(low: float, high: float, y: Place, left: float, right: float) -> list[str]:
+def _y_axis(low: float, high: float, y: AnyPath, left: float, right: float) -> list[str]:
     parts = []
     for tick in ticks(low, high, 8):
         at = y(tick)

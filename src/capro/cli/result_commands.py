@@ -36,7 +36,7 @@ from capro.errors import ConfigError
 from capro.pipeline.engine import Engine, check_engine, engine_of, lead
 from capro.pipeline.ranks import process_count, ranks_of
 from capro.stages import PLAN
-from capro.stores import ObjectPath, local_path, place
+from capro.stores import ObjectPath, any_path, local_path
 from capro.wording import many
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def evaluate(
         opened,
         on=on,
         reading=settings_for_reading(opened, set_, on),
-        truth=None if truth is None else place(truth),
+        truth=None if truth is None else any_path(truth),
         with_open_set=open_set or novel is not None,
         novel=novel,
         watch=plain_lines(),
@@ -102,7 +102,7 @@ def report(
 
     opened = open_run(run)
     PLAN.require_current(opened)
-    copy = None if out is None else place(out)
+    copy = None if out is None else any_path(out)
     local = copy if isinstance(copy, Path) else None
     made = write_report(opened, out=local, title=title, force=force, watch=plain_lines())
     print(copy.upload(made) if isinstance(copy, ObjectPath) else made)
@@ -149,7 +149,7 @@ def export(
     def write(workers: Engine) -> dict[str, Any]:
         with plain_lines().bar("writing images", kept) as step:
             return export_data(
-                opened, place(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas,
+                opened, any_path(out), to=to, images=images, skip_changed=skip_changed, formulas=formulas,
                 progress=step, engine=workers, license=license,
             )  # fmt: skip
 
@@ -165,7 +165,7 @@ def export(
     text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
     text += f", {found['changed']:,} in changed.csv" if found["changed"] else ""
     print_result(found, as_json, lambda _: print(text))
-    back = scan_command(found, entry=load_writer(to).entry, out=place(out))
+    back = scan_command(found, entry=load_writer(to).entry, out=any_path(out))
     note(f"read it back with `{back} --run NEW_RUN`")
 
 
@@ -190,7 +190,7 @@ def export_model(
     opened = open_run(run)
     PLAN.require(opened, "finetune")
     chosen = threshold(opened, watch=plain_lines())
-    found = write_model(opened, place(out), open_set=chosen, onnx=onnx, license=license, say=note)
+    found = write_model(opened, any_path(out), open_set=chosen, onnx=onnx, license=license, say=note)
     text = f"model of {found['num_labels']} classes in {out}; {in_words(found['open_set'])}"
     print_result(found, as_json, lambda _: print(text))
 

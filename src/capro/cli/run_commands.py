@@ -32,7 +32,7 @@ from capro.cli.options import (
 from capro.cli.program import app, live, note, plain_lines, print_result
 from capro.config import named_preset
 from capro.errors import ConfigError
-from capro.stores import local_path, place
+from capro.stores import any_path, local_path
 
 
 def next_commands(place: str, *, tested: bool) -> str:
@@ -229,7 +229,7 @@ def _is_run(text: str) -> bool:
     """Whether a path or an address is a run directory, not data."""
     from capro.pipeline.artefacts import SETTINGS
 
-    return not text.startswith("hub:") and (place(text) / SETTINGS).exists()
+    return not text.startswith("hub:") and (any_path(text) / SETTINGS).exists()
 
 
 @app.command()

@@ -30,7 +30,7 @@ from capro.errors import DataError
 from capro.files import open_regular, read_regular
 from capro.pipeline.artefacts import PIXEL_INDEX, PIXELS, atomic_path, read_array, write_array
 from capro.pipeline.run import Run
-from capro.stores import ObjectPath, is_address, place
+from capro.stores import ObjectPath, any_path, is_address
 
 PLACES = ("id", "path", "offset", "size", "row", "source")  # columns that say where a picture is
 ROW_GROUPS = 4
@@ -50,7 +50,7 @@ def row_bytes(row: Row, source: Source, *, most: int | None = None) -> bytes:
 
 def file_bytes(path: str, offset: int = 0, size: int | None = None, *, most: int | None = None) -> bytes:
     """The bytes of a file or an object, or of a range of it, but no more than ``most``."""
-    found = place(path)
+    found = any_path(path)
     if isinstance(found, ObjectPath):
         whole = found.size if size is None else size
         return found.read_range(offset, whole if most is None else min(whole, most))
@@ -123,7 +123,7 @@ class ImageStore:
 
 def _open_table(path: str) -> tuple[pq.ParquetFile, list[int]]:
     """A Parquet file, and the first row of each of its row groups."""
-    table = parquet_file(place(path))
+    table = parquet_file(any_path(path))
     groups = (table.metadata.row_group(at).num_rows for at in range(table.num_row_groups))
     return table, [*accumulate(groups, initial=0)]
 

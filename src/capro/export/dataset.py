@@ -36,7 +36,7 @@ from capro.pipeline.artefacts import (
 from capro.pipeline.artefacts import VERDICT_FORMAT as VERDICT_TABLE
 from capro.pipeline.engine import THIS_PROCESS, Engine
 from capro.pipeline.run import Run
-from capro.stores import Place, is_address
+from capro.stores import AnyPath, is_address
 from capro.wording import many
 
 EXPORTED = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
@@ -45,7 +45,7 @@ NAMED = 5  # changed pictures in a message
 
 def export_data(
     run: Run,
-    out: Place,
+    out: AnyPath,
     *,
     to: str,
     images: str | None = None,
@@ -129,14 +129,14 @@ def export_data(
     return note
 
 
-def _relative(root: str | None, out: Place) -> str | None:
+def _relative(root: str | None, out: AnyPath) -> str | None:
     """The way from an export to the pictures that it names; None where it has them, or one is in an object store."""
     if root is None or is_address(root) or not isinstance(out, Path):
         return None
     return os.path.relpath(root, out.resolve())
 
 
-def scan_command(note: dict[str, Any], *, entry: str, out: Place | None = None) -> str:
+def scan_command(note: dict[str, Any], *, entry: str, out: AnyPath | None = None) -> str:
     """The command that reads an export back, typed in its folder; with ``out``, anywhere."""
     root = note["image_root"]
     if root and isinstance(out, Path):

@@ -18,7 +18,7 @@ from capro.errors import RunError
 from capro.pipeline import files
 from capro.pipeline.files import DiskError, writing
 from capro.pipeline.working_copy import cache_folder
-from capro.stores import ObjectPath, Place
+from capro.stores import AnyPath, ObjectPath
 
 TEMPORARY = ".capro-new.tmp-"  # how the name of a folder begins that is being written
 BEGUN = ".capro-uploading"  # at an address until everything is there
@@ -26,7 +26,7 @@ LONGEST = 60  # characters of a name; file systems stop at 255 bytes
 
 
 @contextmanager
-def new_place(out: Place, *, last: str) -> Iterator[Path]:
+def new_place(out: AnyPath, *, last: str) -> Iterator[Path]:
     """A temporary folder that becomes ``out`` when the block ends without an exception.
 
     Args:
@@ -105,7 +105,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def _exists(path: Place) -> RunError:
+def _exists(path: AnyPath) -> RunError:
     return RunError(f"{path}: exists already", hint="give a new folder to --out, or delete it")
 
 

@@ -34,7 +34,7 @@ from capro.pipeline.artefacts import (
     write_json,
 )
 from capro.pipeline.run import Run
-from capro.stores import Place
+from capro.stores import AnyPath
 from capro.train.setup import TrainingSet, load_net, new_net, pretrained, training_set
 
 ONNX_TOLERANCE = 1e-4
@@ -42,7 +42,7 @@ ONNX_TOLERANCE = 1e-4
 
 def export_model(
     run: Run,
-    out: Place,
+    out: AnyPath,
     *,
     open_set: Mapping[str, Any],
     onnx: bool = False,

@@ -36,7 +36,7 @@ from capro.models.deployed import Deployed, load_deployed
 from capro.pipeline.artefacts import MODEL_CONFIG, MODEL_WEIGHTS, atomic_path
 from capro.pipeline.checksums import fingerprint
 from capro.pipeline.working_copy import cache_folder
-from capro.stores import Place, place
+from capro.stores import AnyPath, any_path
 
 BATCH = 32
 COLUMNS = ("image", "label", "probability", "open", "top", "error")
@@ -167,7 +167,7 @@ class Predictor:
 
 def model_folder(model: str | Path) -> Path:
     """The folder of a model; that of an object store is fetched once, as long as it stays the same."""
-    found = place(model)
+    found = any_path(model)
     if isinstance(found, Path):
         return found
     files = [found / name for name in (MODEL_CONFIG, MODEL_WEIGHTS)]
@@ -218,7 +218,7 @@ def find_images(paths: Iterable[str | Path], limits: ScanSettings = ScanSettings
         limits: Of a file no more is read than shows that it is too large.
     """
     most = limits.max_bytes + 1
-    for path in map(place, paths):
+    for path in map(any_path, paths):
         if path.is_file() and readers.recognise(path, DataSettings()) is None:
             yield _file(path, most)
         elif path.exists():
@@ -227,17 +227,17 @@ def find_images(paths: Iterable[str | Path], limits: ScanSettings = ScanSettings
             yield Item(str(path), error="no such file or folder")
 
 
-def _file(path: Place, most: int) -> Item:
+def _file(path: AnyPath, most: int) -> Item:
     try:
         return Item(str(path), file_bytes(str(path), most=most))
     except OSError as error:
         return Item(str(path), error=error.strerror or "cannot be read")
 
 
-def _source(path: Place, most: int) -> Iterator[Item]:
+def _source(path: AnyPath, most: int) -> Iterator[Item]:
     for reader in readers.find(DataSettings(), source=str(path)):
         for row in reader.rows():
-            inside = place(reader.source.root) / row.path if row.path else reader.source.root
+            inside = any_path(reader.source.root) / row.path if row.path else reader.source.root
             name = f"{inside}:{row.id}" if row.offset is not None or row.row is not None else str(inside)
             if row.problem and row.problem != "no-label":
                 yield Item(name, error=ROW_REASONS.get(row.problem, row.problem))

@@ -35,7 +35,7 @@ from capro.pipeline.checksums import fingerprint
 from capro.pipeline.files import writing
 from capro.pipeline.locks import STORE_LOCK, StoreLock, is_locked
 from capro.pipeline.ranks import is_main_process
-from capro.stores import ObjectPath, place
+from capro.stores import ObjectPath, any_path
 
 STATE = ".capro-store.json"
 LOG = f"{REVIEW}/{DECISIONS}"
@@ -49,7 +49,7 @@ def cache_folder() -> Path:
 
 def run_folder(text: str | Path) -> Path:
     """The run directory of a path or an address: its own, or the working copy as the store has it now."""
-    address = place(text)
+    address = any_path(text)
     if isinstance(address, Path):
         return address
     folder = cache_folder() / "runs" / fingerprint(str(address)) / address.name
@@ -133,7 +133,7 @@ class WorkingCopy:
     def _load(self) -> None:
         try:
             state = read_json(self.path.parent / STATE)
-            address, self._id = place(state["address"]), str(state["id"])
+            address, self._id = any_path(state["address"]), str(state["id"])
             self._synced: dict[str, Any] = dict(state["synced"])
         except (ValueError, KeyError, TypeError, FileNotFoundError):
             address = self.path

@@ -20,7 +20,7 @@ from capro.models.classes import classes_of
 from capro.pipeline.artefacts import ANCHORS, CLEANED_LABELS, FUSED_SCORES
 from capro.pipeline.run import Run
 from capro.results.metrics import average_precision, binned, harmonic, mean, shares_by_class, wilson
-from capro.stores import Place
+from capro.stores import AnyPath
 
 NAME_COLUMNS = ("id", "file_name", "key", "path")
 TRUTH_COLUMNS = ("true_labels", "true_label", "truth", "label")
@@ -47,7 +47,7 @@ class Truth:
         return np.array([row for row, labels in enumerate(self.labels) if labels is not None], dtype=np.int64)
 
 
-def load_truth(path: Place, manifest: Manifest) -> list[tuple[str, ...]]:
+def load_truth(path: AnyPath, manifest: Manifest) -> list[tuple[str, ...]]:
     """True labels of every training sample, in order, where all of them are known; see `read_truth`."""
     found = read_truth(path, manifest).labels
     missing = sum(labels is None for labels in found)
@@ -60,7 +60,7 @@ def load_truth(path: Place, manifest: Manifest) -> list[tuple[str, ...]]:
     return [labels or () for labels in found]
 
 
-def read_truth(path: Place, manifest: Manifest) -> Truth:
+def read_truth(path: AnyPath, manifest: Manifest) -> Truth:
     """True labels of training samples, of all or of some.
 
     The file is a CSV, JSONL or Parquet table with a column ``id``, ``file_name``, ``key`` or ``path``
@@ -233,7 +233,7 @@ def score_quality(
     }
 
 
-def on_truth(run: Run, truth: Place) -> dict[str, Any]:
+def on_truth(run: Run, truth: AnyPath) -> dict[str, Any]:
     """Anchor purity, label accuracy before and after cleaning, and how well noise was detected.
 
     Where only some samples were checked the figures are theirs, and ``intervals`` say where those of the whole set

@@ -24,7 +24,7 @@ from capro.review.progress import reviewed
 from capro.stages import PLAN
 from capro.stages.other_data import details_of, score_other
 from capro.stages.threshold import threshold
-from capro.stores import Place
+from capro.stores import AnyPath
 from capro.train.setup import training_set
 
 
@@ -48,7 +48,7 @@ def assess(
     *,
     on: str | None = None,
     reading: Settings | None = None,
-    truth: Place | None = None,
+    truth: AnyPath | None = None,
     with_open_set: bool = False,
     novel: Path | None = None,
     watch: Watch = SILENT,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from capro.config import DataSettings
 from capro.errors import ConfigError, DataError, did_you_mean
-from capro.stores import ObjectPath, Place, place
+from capro.stores import AnyPath, ObjectPath, any_path
 
 if TYPE_CHECKING:
     from capro.data.readers.base import Format, Reader, Writer
@@ -57,7 +57,7 @@ def on_hub(settings: DataSettings, source: str) -> bool:
     return settings.format == "hub" or source.startswith("hub:")
 
 
-def recognise(path: Place, settings: DataSettings) -> Format | None:
+def recognise(path: AnyPath, settings: DataSettings) -> Format | None:
     """The format of a path: the one asked for, if it is laid out so, else the first that recognises it.
 
     A file always has its format by its name: the test set may be in another one than the training set.
@@ -78,7 +78,7 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
     """
     if on_hub(settings, source):
         return [*load_format("hub").readers(Path(source.removeprefix("hub:")), settings, split)]
-    path = place(source)
+    path = any_path(source)
     if not path.exists():
         raise DataError(f"{source}: no such file or folder", hint="check the path to the data")
     if not path.is_file() and not path.is_dir():
@@ -101,7 +101,7 @@ def find_to_evaluate(settings: DataSettings, source: str) -> list[Reader]:
     """The readers of a source to evaluate on: its test part where it names one, else all of it."""
     from capro.data.readers.table import TableReader, parquet_splits
 
-    path = place(source)
+    path = any_path(source)
     if (path / "train").is_dir() and (path / "test").is_dir():
         return find(settings, source=str(path / "test"), split="test")
     shards = parquet_splits(path) if path.is_dir() else {}
@@ -120,11 +120,11 @@ def _refuse_subsets(settings: DataSettings, source: str) -> None:
             )
 
 
-def _split_folders(path: Place) -> list[tuple[str, Place]]:
+def _split_folders(path: AnyPath) -> list[tuple[str, AnyPath]]:
     """Subfolders called train, val, test, if these are all there are: a class may be called train."""
     from capro.data.readers.folder import METADATA
 
-    inside: list[Place] = [*path.iterdir()]
+    inside: list[AnyPath] = [*path.iterdir()]
     if any(child.name in METADATA for child in inside):
         return []
     folders = [child for child in inside if child.is_dir() and not child.name.startswith(".")]
@@ -135,7 +135,7 @@ def _split_folders(path: Place) -> list[tuple[str, Place]]:
     return sorted(found, key=lambda item: ("train", "val", "test").index(item[0]))
 
 
-def _unreadable(path: Place, name: str, named: Format | None) -> DataError:
+def _unreadable(path: AnyPath, name: str, named: Format | None) -> DataError:
     if named and path.is_dir():
         return DataError(f"{path}: does not have the layout of {name}", hint=named.layout)
     if isinstance(path, ObjectPath) and path.is_dir():

@@ -16,7 +16,7 @@ import pandas as pd
 from capro.config import DataSettings
 from capro.data.manifest import Row, RowProblem, Source
 from capro.errors import CaproError, described
-from capro.stores import Place
+from capro.stores import AnyPath
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Reader:
         """How its columns and files were read, complete after ``rows``; nothing for a fixed layout."""
         return Intake()
 
-    def listing(self) -> Sequence[Place]:
+    def listing(self) -> Sequence[AnyPath]:
         """The files whose names, sizes and times decide whether the source is scanned again."""
         return sorted(Path(self.source.root).rglob("*"))
 

@@ -17,7 +17,7 @@ from capro.config import MAX_NESTING, DataSettings
 from capro.data.manifest import Row, RowProblem
 from capro.data.readers.base import IDENTITY, WrittenText, looks_listed
 from capro.errors import DataError, did_you_mean, first_line
-from capro.stores import ObjectPath, Place
+from capro.stores import AnyPath, ObjectPath
 
 # Compared without case, blanks, underscores and hyphens. A column is read for one kind of text only.
 GUESSES = {
@@ -269,7 +269,7 @@ def _real(root: str) -> str:
     return os.path.realpath(root)
 
 
-def file_below(root: Place, name: str) -> dict[str, Any]:
+def file_below(root: AnyPath, name: str) -> dict[str, Any]:
     """The path of a row whose image is a file below a folder, or why it cannot be used.
 
     An object is not looked for here, where rows are read one after the other: it is when its image is read.

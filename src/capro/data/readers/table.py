@@ -41,15 +41,15 @@ from capro.data.readers.table_files import (
 )
 from capro.errors import DataError
 from capro.pipeline.artefacts import atomic_path, table_metadata
-from capro.stores import Place, place
+from capro.stores import AnyPath, any_path
 
 ROWS_AT_ONCE = 256  # with their images in memory
 _SHARD = re.compile(r"^(?P<split>train|val|validation|test)(-\d+-of-\d+)?\.parquet$")
 
 
-def parquet_splits(folder: Place) -> dict[str, list[Place]]:
+def parquet_splits(folder: AnyPath) -> dict[str, list[AnyPath]]:
     """Files called ``train-00000-of-00002.parquet`` by split: how Hugging Face stores data sets."""
-    found: dict[str, list[Place]] = {split: [] for split in SPLITS}
+    found: dict[str, list[AnyPath]] = {split: [] for split in SPLITS}
     files: list[Any] = [*folder.glob("*.parquet")]  # all of one kind: they can be sorted
     for path in sorted(files):
         if match := _SHARD.match(path.name):
@@ -60,11 +60,11 @@ def parquet_splits(folder: Place) -> dict[str, list[Place]]:
 class TableReader(Reader):
     """Reads one table, in one or several files of the same columns."""
 
-    def __init__(self, files: list[Place], settings: DataSettings, split: str) -> None:
+    def __init__(self, files: list[AnyPath], settings: DataSettings, split: str) -> None:
         self._files, self._split, self._settings = files, split, settings
         self.notes = {"replaced": 0}
         self._doubts: list[str] = []
-        self.root = place(settings.image_root) if settings.image_root else files[0].parent
+        self.root = any_path(settings.image_root) if settings.image_root else files[0].parent
         if not self.root.is_dir():
             raise DataError(f"{self.root}: no such folder", hint="check data.image_root")
         self._in_table = False
@@ -101,7 +101,7 @@ class TableReader(Reader):
         _ = self._image
         return file_intake(self._files, self._header, self._columns, self._settings.encoding, self._doubts)
 
-    def listing(self) -> list[Place]:
+    def listing(self) -> list[AnyPath]:
         """The table's files."""
         return self._files
 
@@ -124,11 +124,11 @@ class TableReader(Reader):
                 identity = f"{self._split}/{file.stem}"
                 yield Row(identity, file.name, self._split, problem="broken-file", detail=str(error))
 
-    def _fallback(self, file: Place, record: Record) -> str:
+    def _fallback(self, file: AnyPath, record: Record) -> str:
         """The id of a row that has none."""
         return f"{self._split}/{file.stem}/{record.number - 1:08d}"
 
-    def _row(self, file: Place, record: Record, column: str, seen: set[str]) -> Row:
+    def _row(self, file: AnyPath, record: Record, column: str, seen: set[str]) -> Row:
         fallback = self._fallback(file, record)
         if record.problem:
             return Row(fallback, "", self._split, problem=record.reason, detail=record.problem)
@@ -150,12 +150,12 @@ class TableReader(Reader):
         return row
 
 
-def _rows_in(file: Place) -> int:
+def _rows_in(file: AnyPath) -> int:
     with open_parquet(file) as opened:
         return int(opened.metadata.num_rows)
 
 
-def _readers(path: Place, settings: DataSettings, split: str | None) -> list[TableReader]:
+def _readers(path: AnyPath, settings: DataSettings, split: str | None) -> list[TableReader]:
     if path.is_file():
         return [TableReader([path], settings, split or "train")]
     shards = parquet_splits(path)

@@ -19,13 +19,13 @@ from capro.data.readers.text_files import MAX_LINE, WINDOWS, Lines, encoding_of,
 from capro.errors import DataError, described, first_line
 from capro.files import require_regular
 from capro.pipeline.artefacts import check_table
-from capro.stores import ObjectPath, Place, state_of
+from capro.stores import AnyPath, ObjectPath, state_of
 
 CLOSE = "close the quote in the first of these lines; a cell with such lines has to be left out"
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
-def header(path: Place, encoding: str = "auto") -> list[str]:
+def header(path: AnyPath, encoding: str = "auto") -> list[str]:
     """The column names of a table file; those of a JSONL file are the fields of all its records."""
     kind = path.suffix.lower()
     if kind == ".parquet":
@@ -37,7 +37,7 @@ def header(path: Place, encoding: str = "auto") -> list[str]:
 
 
 def records(
-    path: Place,
+    path: AnyPath,
     encoding: str = "auto",
     *,
     wanted: Collection[str] | None = None,
@@ -57,7 +57,7 @@ def records(
     return _jsonl(path, encoding) if kind == ".jsonl" else csv_records(path, encoding)
 
 
-def whole_records(path: Place) -> Iterator[Record]:
+def whole_records(path: AnyPath) -> Iterator[Record]:
     """Every row of a small table that a person made: one that cannot be read is an error."""
     for record in records(path):
         if record.problem:
@@ -67,7 +67,7 @@ def whole_records(path: Place) -> Iterator[Record]:
         yield record
 
 
-def noting_doubts(rows: Iterable[Record], file: Place, doubts: list[str]) -> Iterator[Record]:
+def noting_doubts(rows: Iterable[Record], file: AnyPath, doubts: list[str]) -> Iterator[Record]:
     """Rows of a file as they are; places where lines of one row could be rows are appended to a list."""
     for record in rows:
         if record.doubt:
@@ -76,7 +76,11 @@ def noting_doubts(rows: Iterable[Record], file: Place, doubts: list[str]) -> Ite
 
 
 def file_intake(
-    files: Sequence[Place], names: Sequence[str], columns: Columns, encoding: str, doubts: Sequence[str] = ()
+    files: Sequence[AnyPath],
+    names: Sequence[str],
+    columns: Columns,
+    encoding: str,
+    doubts: Sequence[str] = (),
 ) -> Intake:
     """How table files of the same columns were read."""
     used = columns.used()
@@ -90,7 +94,7 @@ def file_intake(
 
 
 @lru_cache(maxsize=8)
-def _fields(path: Place, encoding: str, *_state: int | str) -> tuple[str, ...]:
+def _fields(path: AnyPath, encoding: str, *_state: int | str) -> tuple[str, ...]:
     """The names of all fields, in the order in which they first occur. One pass over the file."""
     found = FieldNames()
     for record in _jsonl(path, encoding):
@@ -98,7 +102,7 @@ def _fields(path: Place, encoding: str, *_state: int | str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _jsonl(path: Place, encoding: str) -> Iterator[Record]:
+def _jsonl(path: AnyPath, encoding: str) -> Iterator[Record]:
     with open_text(path, encoding) as file:
         lines = Lines(file)
         for line in lines:
@@ -115,13 +119,13 @@ MANY_LINES = 20  # of a cell that are rows of the table: more are no chance
 LOOKED_AT = 1000  # lines of a cell: what a swallowed table shows at once
 
 
-def csv_header(path: Place, encoding: str) -> list[str]:
+def csv_header(path: AnyPath, encoding: str) -> list[str]:
     """The column names."""
     with open_text(path, encoding) as file:
         return _Table(file, path).names
 
 
-def csv_records(path: Place, encoding: str) -> Iterator[Record]:
+def csv_records(path: AnyPath, encoding: str) -> Iterator[Record]:
     """Every row after the header, bad ones with their problem."""
     with open_text(path, encoding) as file:
         table = _Table(file, path)
@@ -171,7 +175,7 @@ class _Feed(Iterator[str]):
 class _Table:
     """A CSV file whose header has been read."""
 
-    def __init__(self, file: TextIO, path: Place) -> None:
+    def __init__(self, file: TextIO, path: AnyPath) -> None:
         csv.field_size_limit(MAX_LINE)
         separator, self._skipped = _separator(file, path)
         self._feed = _Feed(file)
@@ -257,7 +261,7 @@ def _leniently(lines: list[str], separator: str) -> tuple[list[str], str]:
     return ([], UNCLOSED) if asked else (cells, "")
 
 
-def _separator(file: TextIO, path: Place) -> tuple[str, int]:
+def _separator(file: TextIO, path: AnyPath) -> tuple[str, int]:
     """What separates the cells, and the lines above the header, where it leaves the file.
 
     Excel may write ``sep=;`` above the header. Line ends of old Macs are recognised by the header's.
@@ -283,7 +287,7 @@ FOREIGN = (pa.ArrowException, OSError, ValueError, OverflowError)  # what pyarro
 TEXTS = (pa.types.is_string, pa.types.is_large_string)
 
 
-def parquet_file(path: Place, *, buffer_size: int = 0) -> pq.ParquetFile:
+def parquet_file(path: AnyPath, *, buffer_size: int = 0) -> pq.ParquetFile:
     """A Parquet file, as pyarrow opens it; of an object the columns of a row group come at once."""
     if isinstance(path, ObjectPath):
         return pq.ParquetFile(path.open(buffering=0), pre_buffer=True)
@@ -291,7 +295,7 @@ def parquet_file(path: Place, *, buffer_size: int = 0) -> pq.ParquetFile:
     return pq.ParquetFile(path, buffer_size=buffer_size)
 
 
-def open_parquet(path: Place) -> pq.ParquetFile:
+def open_parquet(path: AnyPath) -> pq.ParquetFile:
     """A Parquet file; pages are read as they are needed."""
     try:
         file = parquet_file(path, buffer_size=1 << 20)
@@ -304,7 +308,7 @@ def open_parquet(path: Place) -> pq.ParquetFile:
     return file
 
 
-def parquet_records(path: Place, wanted: Collection[str] | None, max_group_rows: int) -> Iterator[Record]:
+def parquet_records(path: AnyPath, wanted: Collection[str] | None, max_group_rows: int) -> Iterator[Record]:
     """Every row.
 
     Args:
@@ -405,7 +409,7 @@ def class_labels(columns: pa.Schema) -> dict[str, list[str]]:
     return found
 
 
-def holds_bytes(file: Place, column: str) -> bool:
+def holds_bytes(file: AnyPath, column: str) -> bool:
     """Whether a column holds image bytes (plain, or Hugging Face's {bytes, path})."""
     with open_parquet(file) as opened:
         kind = opened.schema_arrow.field(column).type

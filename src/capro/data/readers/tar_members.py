@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
-from capro.stores import ObjectPath, Place, open_bytes
+from capro.stores import AnyPath, ObjectPath, open_bytes
 
 BLOCK = 512
 AT_ONCE = 1 << 20  # bytes, where the next header is looked for
@@ -48,7 +48,7 @@ class Ranges:
 
 
 @contextmanager
-def open_ranges(path: Place) -> Iterator[Ranges]:
+def open_ranges(path: AnyPath) -> Iterator[Ranges]:
     """A regular file or an object, to read ranges from, mostly in ascending order."""
     streamed = isinstance(path, ObjectPath)
     with open_bytes(path, buffering=REQUEST if streamed else READ_AHEAD) as file:

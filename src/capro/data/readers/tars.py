@@ -47,7 +47,7 @@ from capro.data.readers.columns import (
 from capro.data.readers.tar_members import REQUEST, Gap, Member, Ranges, members, open_ranges
 from capro.errors import DataError, did_you_mean
 from capro.pipeline.artefacts import atomic_path
-from capro.stores import Place
+from capro.stores import AnyPath
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
 TEXT_ENDINGS = ("txt", "json", "cls", "caption", "text", "title")
@@ -79,8 +79,8 @@ class _Sample:
 class TarReader(Reader):
     """Reads a shard, or all shards of a folder."""
 
-    def __init__(self, path: Place, settings: DataSettings, split: str) -> None:
-        self._shards: list[Place] = [path] if path.is_file() else sorted(path.glob("*.tar"))
+    def __init__(self, path: AnyPath, settings: DataSettings, split: str) -> None:
+        self._shards: list[AnyPath] = [path] if path.is_file() else sorted(path.glob("*.tar"))
         self.root = path.parent if path.is_file() else path
         self.source = Source("tars", str(self.root.resolve()))
         self.notes = dict.fromkeys(NOTES, 0)
@@ -98,7 +98,7 @@ class TarReader(Reader):
         unused = [valid_text(name) for name in self._seen_fields if name not in used]
         return Intake(columns=self._used, unused=unused)
 
-    def listing(self) -> list[Place]:
+    def listing(self) -> list[AnyPath]:
         """The shards."""
         return self._shards
 
@@ -115,7 +115,7 @@ class TarReader(Reader):
             )
         self._check_columns()
 
-    def _shard(self, shard: Place) -> Iterator[Row]:
+    def _shard(self, shard: AnyPath) -> Iterator[Row]:
         with ExitStack() as stack:
             try:
                 file = stack.enter_context(open_ranges(shard))
@@ -124,12 +124,12 @@ class TarReader(Reader):
                 return
             yield from _ShardRows(self, shard, file).rows()
 
-    def lost(self, shard: Place, key: str, reason: str, detail: str) -> Row:
+    def lost(self, shard: AnyPath, key: str, reason: str, detail: str) -> Row:
         """A sample, or an unknown number of them, that cannot be used because the shard is not whole."""
         identity = f"{self._split}/{shard.stem}/{key}".rstrip("/")
         return Row(identity, shard.name, self._split, problem=reason, detail=detail)
 
-    def whole(self, shard: Place, sample: _Sample, seen: set[str]) -> Row:
+    def whole(self, shard: AnyPath, sample: _Sample, seen: set[str]) -> Row:
         """The row of a sample whose members are all there."""
         endings = sample.endings
         self.usual = endings if self.usual is None else self.usual & endings
@@ -137,7 +137,7 @@ class TarReader(Reader):
         row = partial(self._row, shard, sample, seen)
         return guarded(row, id=identity, split=self._split, path=shard.name)
 
-    def _row(self, shard: Place, sample: _Sample, seen: set[str]) -> Row:
+    def _row(self, shard: AnyPath, sample: _Sample, seen: set[str]) -> Row:
         identity = f"{self._split}/{shard.stem}/{sample.key}"
         if sample.key in seen:
             identity = f"{identity}#{len(seen)}"
@@ -198,7 +198,7 @@ class _ShardRows:
     """The rows of one shard. A sample is whole if it has what all others have, wherever the shard is damaged."""
 
     reader: TarReader
-    shard: Place
+    shard: AnyPath
     file: Ranges
     seen: set[str] = field(default_factory=set)  # keys of whole samples
     lost: set[str] = field(default_factory=set)  # keys of samples that the shard has parts of

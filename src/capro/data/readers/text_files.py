@@ -13,7 +13,7 @@ from typing import BinaryIO, NoReturn, TextIO
 
 from capro.errors import DataError
 from capro.files import open_regular
-from capro.stores import Place, open_bytes, state_of
+from capro.stores import AnyPath, open_bytes, state_of
 
 UTF8 = "utf-8-sig"  # UTF-8, with or without a mark at the start
 WINDOWS = "cp1252"
@@ -26,7 +26,7 @@ HEAD = 64  # bytes that show UTF-16 without a mark: further on a text may hold z
 MAX_LINE = 32 << 20  # characters; captions of megabytes are fine, a file without line ends is not
 
 
-def encoding_of(path: Place, chosen: str = "auto") -> str | None:
+def encoding_of(path: AnyPath, chosen: str = "auto") -> str | None:
     """The encoding in which a text file is read; None for a Parquet file, which has none.
 
     Args:
@@ -44,7 +44,7 @@ def encoding_of(path: Place, chosen: str = "auto") -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _detected(path: Place, *_state: int | str) -> str:
+def _detected(path: AnyPath, *_state: int | str) -> str:
     """By the first bytes, else UTF-8 if the file is valid or nearly so, else cp1252."""
     with open_bytes(path) as file:
         head = file.read(HEAD)
@@ -71,7 +71,7 @@ def _non_ascii(file: BinaryIO) -> tuple[int, int]:
     return good, bad
 
 
-def open_text(path: Place, encoding: str) -> TextIO:
+def open_text(path: AnyPath, encoding: str) -> TextIO:
     """A text file; what is outside its encoding becomes replacement characters. Only ``\\n`` ends a line."""
     found = encoding_of(path, encoding)
     try:
@@ -80,7 +80,7 @@ def open_text(path: Place, encoding: str) -> TextIO:
         raise _unreadable(path, error) from None
 
 
-def _unreadable(path: Place, error: OSError) -> DataError:
+def _unreadable(path: AnyPath, error: OSError) -> DataError:
     return DataError(f"{path}: cannot be read: {error.strerror}", hint="give a file that can be read")
 
 
