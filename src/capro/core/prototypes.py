@@ -76,7 +76,7 @@ def polish(
     n_classes = len(prototypes)
     z = z.to(prototypes.dtype)
     slot = torch.where(y >= 0 if mask is None else (y >= 0) & mask, y, n_classes)
-    # AnyPath of each sample within its class, from the end: a stable sort keeps the batch's order.
+    # Place of each sample within its class, from the end: a stable sort keeps the batch's order.
     slot, order = slot.sort(stable=True)
     z = z[order]
     counts = torch.zeros(n_classes + 1, dtype=y.dtype, device=y.device)
