@@ -19,8 +19,8 @@ def single_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
-def several_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return make_run(tmp_path_factory.mktemp("review-several"), multi=True)
+def shared_multi_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("review-multi"), multi=True)
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def run(single_run: Run, tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def several(several_run: Run, tmp_path: Path) -> Run:
-    shutil.copytree(several_run.path, tmp_path / "several")
-    return Run.open(tmp_path / "several")
+def multi_run(shared_multi_run: Run, tmp_path: Path) -> Run:
+    shutil.copytree(shared_multi_run.path, tmp_path / "multi")
+    return Run.open(tmp_path / "multi")
 
 
 @pytest.fixture

@@ -115,17 +115,17 @@ def _chosen(*names: object) -> dict[str, object]:
     ],
 )
 def test_tasks_of_another_form_are_refused_with_their_number(
-    several: Run, tmp_path: Path, task: object, text: str
+    multi_run: Run, tmp_path: Path, task: object, text: str
 ) -> None:
     file = tmp_path / "x.json"
     file.write_text(json.dumps([_task("y"), task]), "utf-8")
     with pytest.raises(DataError, match=re.escape(text)):
-        import_decisions(several, file)
-    assert replayed(several).decided() == {}
+        import_decisions(multi_run, file)
+    assert replayed(multi_run).decided() == {}
 
 
-def test_a_cancelled_annotation_decides_nothing(several: Run, tmp_path: Path) -> None:
-    session = ReviewSession(several)
+def test_a_cancelled_annotation_decides_nothing(multi_run: Run, tmp_path: Path) -> None:
+    session = ReviewSession(multi_run)
     samples = [session.table.sample_id(row) for row in range(2)]
     session.log.close()
     cancelled = {"was_cancelled": True, "result": []}
@@ -133,8 +133,8 @@ def test_a_cancelled_annotation_decides_nothing(several: Run, tmp_path: Path) ->
     file.write_text(
         json.dumps([_task(samples[0], cancelled), _task(samples[1], _chosen(CLASSES[2]), cancelled)]), "utf-8"
     )
-    assert import_decisions(several, file) == 1
-    assert replayed(several).decided()[samples[1]].yes == (CLASSES[2],)
+    assert import_decisions(multi_run, file) == 1
+    assert replayed(multi_run).decided()[samples[1]].yes == (CLASSES[2],)
 
 
 @pytest.mark.parametrize("labels", [1, [3]])
@@ -145,17 +145,17 @@ def test_labels_that_are_no_names_are_refused(run: Run, tmp_path: Path, labels: 
         import_decisions(run, file)
 
 
-def test_several_labels_survive(several: Run, tmp_path: Path) -> None:
-    shutil.copytree(several.path, tmp_path / "copy")
-    session = ReviewSession(several)
+def test_several_labels_survive(multi_run: Run, tmp_path: Path) -> None:
+    shutil.copytree(multi_run.path, tmp_path / "copy")
+    session = ReviewSession(multi_run)
     session.decide([0], "add", CLASSES[2], person="me", view=View())
     session.decide([1], "accept", None, person="me", view=View())
     session.log.close()
     other = Run.open(tmp_path / "copy")
     file = tmp_path / "d.csv"
-    export_decisions(several, file)
+    export_decisions(multi_run, file)
     import_decisions(other, file)
-    assert replayed(other).decided() == replayed(several).decided()
+    assert replayed(other).decided() == replayed(multi_run).decided()
 
 
 @pytest.mark.parametrize(

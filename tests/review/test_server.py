@@ -56,8 +56,8 @@ def site(session: ReviewSession) -> Site:
 
 
 @pytest.fixture
-def tagged(several: Run) -> Iterator[Site]:
-    session = ReviewSession(several)
+def tagged(multi_run: Run) -> Iterator[Site]:
+    session = ReviewSession(multi_run)
     yield Site(session)
     session.log.close()
 

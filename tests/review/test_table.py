@@ -28,8 +28,8 @@ def test_one_label_equals_the_verdicts(run: Run) -> None:
     assert table.rows_of(["nobody", table.sample_id(2)]).tolist() == [-1, 2]
 
 
-def test_several_labels_equal_the_verdicts(several: Run) -> None:
-    table, frame = load_table(several), several.issues()
+def test_several_labels_equal_the_verdicts(multi_run: Run) -> None:
+    table, frame = load_table(multi_run), multi_run.issues()
     for row in range(len(table)):
         assert set(table.labels(row, before=True)) == set(frame["given_labels"][row])
         assert set(table.labels(row, before=False)) == set(frame["corrected_labels"][row])

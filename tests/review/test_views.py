@@ -49,7 +49,7 @@ def test_filters_mean_what_they_say(session: ReviewSession) -> None:
         ({"text": "TAG1 web"}, np.array([names[given[r]] == CLASSES[1] for r in range(len(table))])),
     ):
         view = View.parse({**query, "size": "200"}, table)
-        assert sorted(session.views.ordered(view).tolist()) == np.flatnonzero(expected).tolist(), query
+        assert sorted(session.views.ordered(view)[0].tolist()) == np.flatnonzero(expected).tolist(), query
 
 
 def test_the_state_hides_what_is_decided(session: ReviewSession) -> None:
@@ -63,7 +63,7 @@ def test_the_state_hides_what_is_decided(session: ReviewSession) -> None:
 def test_alike_begins_with_the_picture_itself(session: ReviewSession) -> None:
     view = View.parse({"like": "7"}, session.table)
     assert view.order == "like"
-    assert session.views.ordered(view)[0] == 7
+    assert session.views.ordered(view)[0][0] == 7
 
 
 def test_the_address_holds_the_view(session: ReviewSession) -> None:

@@ -31,7 +31,6 @@ FORMATS = (".parquet", ".csv", ".json")
 LISTS = {"labels": "yes", "not_labels": "no", "given_labels": "given", "proposed_labels": "proposed"}
 FLAGS = {"complete": "whole", "anchor": "anchor", "random": "random"}
 COLUMNS = ("id", "answer", *LISTS, *FLAGS, "who", "when")
-ANSWER_OF_CHOICE = {kind.choice: name for name, kind in ANSWERS.items() if kind.choice}
 STUDIO = "export it from Label Studio as JSON, not JSON-MIN, from a project with choices"
 
 
@@ -227,11 +226,12 @@ def _annotated(task: _Task, results: list[_Result], place: str) -> dict[str, Any
     if results and not chosen:
         raise DataError(f"{place}: its annotation has no choices", hint=STUDIO)
     choices = [name for result in chosen if result.value for name in result.value.choices]
-    answers = [ANSWER_OF_CHOICE[name] for name in choices if name in ANSWER_OF_CHOICE]
+    answer_of = {kind.choice: name for name, kind in ANSWERS.items() if kind.choice}
+    answers = [answer_of[name] for name in choices if name in answer_of]
     data, own = task.data or {}, (task.meta and task.meta.capro) or {}
     return {
         **own,
         "id": data.get("id", data.get("image")),
         "answer": answers[0] if answers else "labels",
-        "labels": [name for name in choices if name not in ANSWER_OF_CHOICE],
+        "labels": [name for name in choices if name not in answer_of],
     }

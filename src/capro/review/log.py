@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +28,12 @@ from capro.review.answers import Decision
 WAIT = 30.0  # seconds for another process's transaction
 _SCHEMA = """
 create table if not exists actions (
-  number integer primary key autoincrement,
-  at real not null, who text not null, kind text not null, target integer, shown text not null, hash text not null
+  number integer primary key autoincrement, at real not null, who text not null, kind text not null,
+  target integer, shown text not null, decisions text not null, hash text not null
 );
-create table if not exists decisions (
-  action integer not null references actions(number), sample text not null, answer text not null,
-  yes text not null, no text not null, whole integer not null, anchor integer not null,
-  given text not null, proposed text not null, random integer not null
-);
-create index if not exists decisions_of_action on decisions(action);
 create trigger if not exists actions_stay before update on actions
   begin select raise(abort, 'the log is only appended to'); end;
 create trigger if not exists actions_remain before delete on actions
-  begin select raise(abort, 'the log is only appended to'); end;
-create trigger if not exists decisions_stay before update on decisions
-  begin select raise(abort, 'the log is only appended to'); end;
-create trigger if not exists decisions_remain before delete on decisions
   begin select raise(abort, 'the log is only appended to'); end;
 """
 _DISK_ERRORS = {
@@ -203,52 +193,36 @@ class Log:
                     target = self.replay.next_target(kind, person)
                     if target is None:
                         return new
-                self._insert(kind, person, target.number if target else None, context, decisions)
+                row = [
+                    self.replay.last + 1,
+                    time.time(),
+                    person,
+                    kind,
+                    target and target.number,
+                    json.dumps(dict(context), ensure_ascii=False),
+                    json.dumps([vars(decision) for decision in decisions], ensure_ascii=False),
+                ]
+                self._base.execute("insert into actions values (?, ?, ?, ?, ?, ?, ?, ?)", (*row, digest(row)))
             return new + self._read_new()
-
-    def _insert(
-        self,
-        kind: str,
-        person: str,
-        target: int | None,
-        context: Mapping[str, Any],
-        decisions: Sequence[Decision],
-    ) -> None:
-        number = self.replay.last + 1  # all others have been read in the same transaction
-        head = (number, time.time(), person, kind, target, json.dumps(dict(context), ensure_ascii=False))
-        rows = [_row(decision) for decision in decisions]
-        self._base.execute("insert into actions values (?, ?, ?, ?, ?, ?, ?)", (*head, digest(head, rows)))
-        self._base.executemany(
-            "insert into decisions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in rows]
-        )
 
     def _read_new(self) -> list[Action]:
         since = self.replay.last
-        heads = self._base.execute(
+        rows = self._base.execute(
             "select * from actions where number > ? order by number", (since,)
         ).fetchall()
-        last = max(since, self._last_number(), heads[-1][0] if heads else 0)
-        if last == since:
-            return []
-        rows: dict[int, list[list[Any]]] = {}
-        # no later than the last head: another process may append between the two statements
-        for number, *row in self._base.execute(
-            "select * from decisions where action > ? and action <= ? order by rowid", (since, last)
-        ):
-            rows.setdefault(number, []).append(row)
-        if last - since != len(heads):
-            present = {head[0] for head in heads}
+        last = max(since, self._last_number(), rows[-1][0] if rows else 0)
+        if last - since != len(rows):
+            present = {row[0] for row in rows}
             missing = next(number for number in itertools.count(since + 1) if number not in present)
             self._report_damage(missing, "it is gone")
         new = []
-        for *head, written in heads:
-            own_rows = rows.get(head[0], [])
-            if _same_digest(head, own_rows, written):
-                number, at, person, kind, target, context = head
-                decisions = tuple(map(_decision, own_rows))
-                new.append(Action(number, at, person, kind, target, json.loads(context), decisions))
+        for *row, written in rows:
+            if _same_digest(row, written):
+                number, at, person, kind, target, context, decisions = row
+                decided = tuple(_decision(values) for values in json.loads(decisions))
+                new.append(Action(number, at, person, kind, target, json.loads(context), decided))
             else:
-                self._report_damage(head[0], "its rows are not those that were written")
+                self._report_damage(row[0], "it is not what was written")
         for action in new:
             self.replay.add(action)
         return new
@@ -299,39 +273,28 @@ class Log:
             ) from error
 
 
-def digest(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    """A hash of an action's row, without the hash itself, and of the rows of its decisions, without its number.
+def digest(row: Sequence[Any]) -> str:
+    """A hash of an action's row, without the hash itself.
 
-    >>> digest([1, 0.5, "me"], []) == digest((1, 0.5, "me"), ()), digest([1], []) == digest([2], [])
+    >>> digest([1, 0.5, "me"]) == digest((1, 0.5, "me")), digest([1]) == digest([2])
     (True, False)
     """
-    return hashlib.sha256(json.dumps([head, rows]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(row).encode()).hexdigest()
 
 
-def _same_digest(head: Sequence[Any], rows: Sequence[Sequence[Any]], written: str) -> bool:
+def _same_digest(row: Sequence[Any], written: str) -> bool:
     try:
-        return digest(head, rows) == written
+        return digest(row) == written
     except TypeError:  # bytes in the place of a text
         return False
 
 
-def _row(decision: Decision) -> list[Any]:
-    """A decision as a row: lists of names become JSON."""
-    return [_cell(value) for value in astuple(decision)]
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return json.dumps(value, ensure_ascii=False)
-    return int(value) if isinstance(value, bool) else value
-
-
-def _decision(row: Sequence[Any]) -> Decision:
-    """A decision from its row, whose hash was right."""
-    sample, answer, yes, no, whole, anchor, given, proposed, random = row
-    lists = {"yes": yes, "no": no, "given": given, "proposed": proposed}
-    names = {name: tuple(json.loads(cell)) for name, cell in lists.items()}
-    return Decision(sample, answer, **names, whole=bool(whole), anchor=bool(anchor), random=bool(random))
+def _decision(values: dict[str, Any]) -> Decision:
+    """A decision from JSON, which has lists in the place of tuples."""
+    tuples: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+    return Decision(**tuples)
 
 
 def log_file(run: Run) -> Path:

@@ -53,7 +53,8 @@ class Routes:
             "/key": self.key, "/copies/{row}": self.duplicates,
         }  # fmt: skip
         writes = {
-            "/decide": self.decide, "/undo": self.undo, "/redo": self.redo, "/apply": self.start_apply,
+            "/decide": self.decide, "/undo": self.undo_or_redo, "/redo": self.undo_or_redo,
+            "/apply": self.start_apply,
             "/class/{number}/meaning": self.change_class, "/link": self.link,
         }  # fmt: skip
         return [
@@ -204,16 +205,9 @@ class Routes:
             )
             return self._changed(rows)
 
-    def undo(self, _request: Request, body: RequestBody) -> Response:
-        """Take the last action back."""
-        return self._undo_or_redo("undo", body)
-
-    def redo(self, _request: Request, body: RequestBody) -> Response:
-        """Bring it back."""
-        return self._undo_or_redo("redo", body)
-
-    def _undo_or_redo(self, kind: str, body: RequestBody) -> Response:
-        sent = body.sent[:80]
+    def undo_or_redo(self, request: Request, body: RequestBody) -> Response:
+        """Take the last action back, or bring it back."""
+        kind, sent = request.url.path.removeprefix("/"), body.sent[:80]
         with self.session.writing_at(body.version, sent):
             text, rows = self.session.undo_or_redo(kind, body.person, sent)
             return self._changed(rows, text)

@@ -6,10 +6,9 @@ another browser, neither skip nor repeat a sample.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -153,13 +152,11 @@ class Views:
     """The pages of a table; orders of the last views are remembered."""
 
     def __init__(self, table: ReviewTable) -> None:
-        self.table = table
-        self._recent: OrderedDict[View, tuple[Rows, Rows]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._recent = lru_cache(RECENT)(partial(_ordered, table))
 
-    def ordered(self, view: View) -> Rows:
-        """All rows of a view, whatever their state, in its order."""
-        return self._ordered(view)[0]
+    def ordered(self, view: View) -> tuple[Rows, Rows]:
+        """All rows of a view in order, whatever their state, and the place of every row in the order, (n,)."""
+        return self._recent(replace(view, state="all", size=SIZES[0]))
 
     def page(self, view: View, decided: NDArray[np.bool_], after: int | None = None) -> Page:
         """The samples that follow ``after``, from the beginning where it is None.
@@ -169,7 +166,7 @@ class Views:
             decided: Rows of which something is decided, (n,).
             after: A row of the view.
         """
-        rows, place = self._ordered(view)
+        rows, place = self.ordered(view)
         begin = 0 if after is None else int(place[after]) + 1
         open_ = ~decided[rows]
         rest = rows[begin:]
@@ -178,63 +175,53 @@ class Views:
         page = rest[: view.size]
         return Page(page, len(rows), int(open_.sum()), int(page[-1]) if len(rest) > view.size else None)
 
-    def _ordered(self, view: View) -> tuple[Rows, Rows]:
-        """Rows of a view in order, and the place of every row in the order, (n,)."""
-        key = replace(view, state="all", size=SIZES[0])
-        with self._lock:
-            ordered = self._recent.pop(key, None)
-            if ordered is None:
-                order = self._order(view)
-                shown = self._mask(view)[order]
-                place = np.empty(len(order), dtype=np.int64)
-                place[order] = np.cumsum(shown) - 1  # also of a key that the filters do not show
-                ordered = order[shown], place
-            self._recent[key] = ordered
-            while len(self._recent) > RECENT:
-                self._recent.popitem(last=False)
-        return ordered
 
-    def _order(self, view: View) -> Rows:
-        table, rows = self.table, np.arange(len(self.table))
-        if view.order == "gain":
-            return table.queue.order
-        if view.order == "score":
-            return np.lexsort((rows, table.label_score))
-        if view.order == "like" and view.like is not None and table.visual is not None:
-            return np.argsort(-similarity(table.visual, view.like), kind="stable")
-        if view.order == "group":
-            return np.lexsort((rows, -table.pixels, table.duplicate_group))
-        return rows
+def _ordered(table: ReviewTable, view: View) -> tuple[Rows, Rows]:
+    order = _order(table, view)
+    shown = _mask(table, view)[order]
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.cumsum(shown) - 1  # also of a row that the filters do not show
+    return order[shown], place
 
-    def _mask(self, view: View) -> NDArray[np.bool_]:
-        """Rows that pass the filters, (n,)."""
-        table, kind = self.table, self.table.kind
-        number = table.names.index
-        keep = np.ones(len(table), dtype=bool)
-        if view.label is not None:
-            label = number(view.label)
-            keep &= kind.has_class(table.given, label) | kind.has_class(table.corrected, label)
-        if view.given is not None:
-            keep &= kind.has_class(table.given, number(view.given))
-        if view.after == "-":
-            keep &= kind.dropped(table.corrected)
-        elif view.after is not None:
-            keep &= kind.has_class(table.corrected, number(view.after))
-        if view.verdict is not None:
-            keep &= table.decision == VERDICT_NAMES.index(view.verdict)
-        if view.low is not None:
-            keep &= table.label_score >= view.low
-        if view.high is not None:
-            keep &= table.label_score <= view.high
-        if view.copies is not None:
-            keep &= (
-                table.duplicate_group >= 0
-                if view.copies == "any"
-                else table.duplicate_group == int(view.copies)
-            )
-        if view.text is not None:
-            keep &= table.containing(view.text)
-        return keep
+
+def _order(table: ReviewTable, view: View) -> Rows:
+    rows = np.arange(len(table))
+    if view.order == "gain":
+        return table.queue.order
+    if view.order == "score":
+        return np.lexsort((rows, table.label_score))
+    if view.order == "like" and view.like is not None and table.visual is not None:
+        return np.argsort(-similarity(table.visual, view.like), kind="stable")
+    if view.order == "group":
+        return np.lexsort((rows, -table.pixels, table.duplicate_group))
+    return rows
+
+
+def _mask(table: ReviewTable, view: View) -> NDArray[np.bool_]:
+    """Rows that pass the filters, (n,)."""
+    kind, number = table.kind, table.names.index
+    keep = np.ones(len(table), dtype=bool)
+    if view.label is not None:
+        label = number(view.label)
+        keep &= kind.has_class(table.given, label) | kind.has_class(table.corrected, label)
+    if view.given is not None:
+        keep &= kind.has_class(table.given, number(view.given))
+    if view.after == "-":
+        keep &= kind.dropped(table.corrected)
+    elif view.after is not None:
+        keep &= kind.has_class(table.corrected, number(view.after))
+    if view.verdict is not None:
+        keep &= table.decision == VERDICT_NAMES.index(view.verdict)
+    if view.low is not None:
+        keep &= table.label_score >= view.low
+    if view.high is not None:
+        keep &= table.label_score <= view.high
+    if view.copies is not None:
+        group = table.duplicate_group
+        keep &= group >= 0 if view.copies == "any" else group == int(view.copies)
+    if view.text is not None:
+        keep &= table.containing(view.text)
+    return keep
 
 
 def whole_number(text: str, name: str, *, hint: str = "correct the address") -> int:

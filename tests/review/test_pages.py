@@ -1,4 +1,4 @@
-"""A class's other meaning: which settings it leaves, and where a run that was moved finds it."""
+"""Pages of classes: another meaning of a class, which settings it leaves, and where a run that was moved finds it."""
 
 from __future__ import annotations
 
