@@ -161,8 +161,8 @@ def broken(text: str) -> Iterator[tuple[int, str]]:
     >>> list(broken("```sh\\nmake test # all tests make docs # this page\\n```"))
     [(2, "two comments on one line: '# all tests make docs # this page'")]
     """
-    fence, cells = 0, 0
-    for number, line in enumerate(text.splitlines(), start=1):
+    fence, cells, lines = 0, 0, text.splitlines()
+    for number, line in enumerate(lines, start=1):
         if FENCE.match(line) and not re.fullmatch(r"\s*(```+|~~~+)\s*[\w-]*\s*", line):
             yield number, f"text behind a fence: {line.strip()!r}"
         elif FENCE.match(line):
@@ -172,6 +172,8 @@ def broken(text: str) -> Iterator[tuple[int, str]]:
         row = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") and not fence else 0
         if row and cells and row != cells:
             yield number, f"a table row with {row - 1} cells below one with {cells - 1}"
+        elif row and not cells and not re.match(r"\|[ :-]*-", "".join(lines[number : number + 1])):
+            yield number, f"a table without a head, or one that is cut in two: {line!r}"
         cells = row
     if fence:
         yield fence, "the block is not closed"

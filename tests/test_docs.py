@@ -80,6 +80,7 @@ def test_blocks_that_a_formatter_has_broken_are_found(tmp_path: Path) -> None:
         ("```sh make test\n```", "text behind a fence"),
         ("text\n\n```text\nx", "the block is not closed"),
         ("| a | b |\n|---|---|\n| 1 |", "a table row with 1 cells below one with 2"),
+        ("| a | b |\n|---|---|\n| 1 | 2 |\n\n| 3 | 4 |", "a table without a head, or one that is cut in two"),
     ]:
         assert any(expected in each for each in problems(text, tmp_path)), (text, problems(text, tmp_path))
 
