@@ -14,7 +14,7 @@ from PIL import Image
 
 from capro import config
 from capro.core.kept_scores import keep
-from capro.pipeline.artefacts import FUSED_SCORES, write_array, write_json
+from capro.pipeline.artefacts import FUSED_SCORES, SAMPLE_VERDICTS, VERDICTS, write_array, write_json
 from capro.pipeline.run import Run
 from capro.report.collect import collect
 from capro.stages import PLAN
@@ -135,7 +135,9 @@ def _writer(
                 after[[12, 13]] = -1
             write_array(folder / "labels.npy", after)
             reasons = [f"Kept as {NAMES[first[row]]!r}: a made-up reason" for row in range(n)]
-            pd.DataFrame({"id": ids, "evidence": reasons}).to_parquet(folder / "verdicts.parquet")
+            pd.DataFrame({"id": ids, "evidence": reasons}).to_parquet(
+                folder / (SAMPLE_VERDICTS if multi else VERDICTS).file
+            )
             write_array(folder / FUSED_SCORES.file, keep({"fused": rng.dirichlet(np.ones(c), n)}))
         elif name == "evaluate" and len(tests):
             results = {}

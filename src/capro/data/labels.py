@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from capro.errors import DataError
 if TYPE_CHECKING:
     from capro.data.manifest import Manifest
 
+T = TypeVar("T")
 NO_CLASS = -1
 Labels = NDArray[np.int64]  # (n,) or (n, C)
 Names = Sequence[Sequence[str]]  # the label names of each sample
@@ -50,8 +51,8 @@ class LabelKind:
         """Label names as numbers; names outside the class list are left out."""
         raise NotImplementedError
 
-    def decode(self, row: Any, classes: Sequence[str]) -> tuple[str, ...]:
-        """The label names of one sample, from its row of `encode`; none for a dropped sample."""
+    def decode(self, row: Any, classes: Sequence[T]) -> tuple[T, ...]:
+        """The classes of one sample, from its row of `encode`; none for a dropped sample."""
         raise NotImplementedError
 
     def empty(self, n: int, classes: int) -> Labels:
@@ -102,7 +103,7 @@ class SingleLabel(LabelKind):
         first = [index.get(row[0], NO_CLASS) if row else NO_CLASS for row in names]
         return np.array(first, dtype=np.int64)
 
-    def decode(self, row: Any, classes: Sequence[str]) -> tuple[str, ...]:
+    def decode(self, row: Any, classes: Sequence[T]) -> tuple[T, ...]:
         return (classes[int(row)],) if row >= 0 else ()
 
     def empty(self, n: int, classes: int) -> Labels:
@@ -150,7 +151,7 @@ class MultiLabel(LabelKind):
             member[number, [index[name] for name in row if name in index]] = 1
         return member
 
-    def decode(self, row: Any, classes: Sequence[str]) -> tuple[str, ...]:
+    def decode(self, row: Any, classes: Sequence[T]) -> tuple[T, ...]:
         return tuple(name for name, value in zip(classes, row, strict=True) if value > 0)
 
     def empty(self, n: int, classes: int) -> Labels:

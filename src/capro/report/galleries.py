@@ -9,18 +9,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from capro.core.anchors import galleries, text_distances
 from capro.data.pixels import pixels_of
 from capro.graph.smooth import Enhancer, enhance
+from capro.pipeline.artefacts import CLASS_TEXTS, ENHANCED_TEXTS, TEXTS
 from capro.pipeline.checksums import seed_for
 from capro.pipeline.progress import Watch
-from capro.report.load import Loaded
 from capro.report.thumbnails import LARGE, embedding_map, sprites
 from capro.results import label_changes
-from capro.results.label_changes import KINDS, LabelChanges
+from capro.results.label_changes import KINDS
+from capro.results.store import VerdictStore
 from capro.wording import plain
 
 PER_GALLERY = 24  # pictures of one kind in one class
@@ -54,15 +54,15 @@ class Shown:
 # --- galleries ------------------------------------------------------------------------------------
 
 
-def class_galleries(found: Loaded, changes: LabelChanges, shown: Shown) -> dict[str, Any]:
+def class_galleries(store: VerdictStore, shown: Shown) -> dict[str, Any]:
     """Per class the pictures of each verdict, with evidence; the classes with most change first."""
-    classes = len(found.names)
+    changes, classes = store.changes, len(store.names)
     each = min(PER_GALLERY, max(LEAST, GALLERY_BUDGET // max(1, len(KINDS) * classes)))
     counts = changes.counts(classes)
     changed = counts[:, [label_changes.AWAY, label_changes.ARRIVED, label_changes.DROP]].sum(axis=1)
     order = np.lexsort((np.arange(classes), -changed))[: GALLERY_BUDGET // (len(KINDS) * each)]
-    scores = pair_scores(found, changes)
-    ranks = _ranks(found.anchors)
+    scores = pair_scores(store)
+    ranks = _ranks(store)
     by_class = np.argsort(changes.label, kind="stable")
     ends = np.searchsorted(changes.label[by_class], np.arange(classes + 1))
     made = []
@@ -72,30 +72,27 @@ def class_galleries(found: Loaded, changes: LabelChanges, shown: Shown) -> dict[
         for number, kind in enumerate(KINDS):
             inside = members[changes.kind[members] == number]
             if number == label_changes.ANCHOR:
-                places = [ranks[int(row), c] for row in changes.row[inside]]
-                chosen = inside[np.argsort(places, kind="stable")[:each]]
+                anchor_ranks = [ranks[int(row), c] for row in changes.row[inside]]
+                chosen = inside[np.argsort(anchor_ranks, kind="stable")[:each]]
             else:
-                low = number == label_changes.DROP or (found.multi and number == label_changes.AWAY)
+                low = number == label_changes.DROP or (store.multi_label and number == label_changes.AWAY)
                 chosen = choose(inside, scores[inside], number, each, lowest=low)
             parts[kind] = {
                 "total": len(inside),
                 "items": shown.add(changes.row[chosen].tolist(), large=True),
                 "scores": [round(float(value), 3) for value in scores[chosen]],
-                "evidence": [_evidence(found, int(row)) for row in changes.row[chosen]],
+                "evidence": [plain(store.evidence(int(row)), 400) for row in changes.row[chosen]],
             }
         made.append({"label": c, "parts": parts})
     return {"each": each, "of": classes, "classes": made}
 
 
-def pair_scores(found: Loaded, changes: LabelChanges) -> NDArray[np.float64]:
-    """Fused score of each pair's class; of the new class where a single label moved."""
-    if found.fused is None:
-        return np.zeros(len(changes.row))
-    target = changes.label
-    if not found.multi and found.after is not None:
-        now = np.asarray(found.after)[changes.row]
-        target = np.where(changes.kind == label_changes.AWAY, now, target)
-    return np.asarray(found.fused[changes.row, target], dtype=np.float64)
+def pair_scores(store: VerdictStore) -> NDArray[np.float64]:
+    """Fused score of the class of each changed pair; of the new class where a single label moved."""
+    changes, target = store.changes, store.changes.label
+    if not store.multi_label:
+        target = np.where(changes.kind == label_changes.AWAY, store.corrected[changes.row], target)
+    return np.asarray(store.scores[changes.row, target], dtype=np.float64)
 
 
 def choose(
@@ -115,47 +112,43 @@ def choose(
     return order[:each]
 
 
-def _ranks(frame: pd.DataFrame | None) -> dict[tuple[int, int], int]:
+def _ranks(store: VerdictStore) -> dict[tuple[int, int], int]:
     """Rank of each anchor, by row and class."""
-    if frame is None:
-        return {}
-    columns = (frame[name].astype(int).tolist() for name in ("row", "class_index", "rank"))
+    columns = (store.anchors[name].astype(int).tolist() for name in ("row", "class_index", "rank"))
     return {(row, label): rank for row, label, rank in zip(*columns, strict=True)}
-
-
-def _evidence(found: Loaded, row: int) -> str:
-    """The sentence that the clean stage wrote."""
-    return "" if found.evidence is None else plain(found.evidence[row].as_py(), 400)
 
 
 # --- matches and map ------------------------------------------------------------------------------
 
 
-def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | None:
+def top_matches(store: VerdictStore, shown: Shown, watch: Watch) -> dict[str, Any] | None:
     """Per class the nearest texts: as they are, smoothed over a k-NN graph, re-ranked (the paper's)."""
-    if found.texts is None or found.visual is None or found.prototypes is None:
+    class_texts = store.run.find(CLASS_TEXTS)
+    if store.array(TEXTS) is None or store.visual is None or class_texts is None:
         return None
-    options = found.run.settings.match.model_dump(include={"k", "own_neighbour", "exact_below"})  # as `match`
-    ids = found.manifest.samples["id"].iloc[found.train].tolist()
-    members = galleries(found.given, ids, len(found.train), len(found.names))
+    options = store.run.settings.match.model_dump(include={"k", "own_neighbour", "exact_below"})  # as `match`
+    members = galleries(store.given, store.ids.to_pylist(), len(store), len(store.names))
     sizes = np.array([len(rows) for rows in members])
     order = np.argsort(-sizes, kind="stable")[: GALLERY_BUDGET // (len(COLUMNS) * TOP)]
     order = np.sort(order[sizes[order] > 0])
     rows: dict[int, dict[str, Any]] = {int(c): {"label": int(c), "of": int(sizes[c])} for c in order}
-    protected = _ranks(found.anchors) if anchors_protected(found) else {}
+    protected = store.protected_anchors
     columns = []
     for name, enhancer in COLUMNS.items():
         with watch.bar(f"matches ({name})", len(order)) as step:
-            texts = _texts(found, enhancer)
+            texts = _texts(store, enhancer)
             if texts is None:
                 continue
             columns.append(name)
             for c in order.tolist():
                 with_text = members[c][np.asarray(texts[members[c]]).any(axis=1)]
-                distance, _ = text_distances(np.asarray(texts[with_text]), found.prototypes[c], **options)
+                distance, _ = text_distances(np.asarray(texts[with_text]), class_texts[c], **options)
                 best = np.argsort(np.round(distance, 6), kind="stable")[:TOP]
-                rows[c][name] = shown.add(with_text[best].tolist(), large=True)
-                rows[c][f"{name}_anchor"] = [(int(row), c) in protected for row in with_text[best]]
+                nearest = with_text[best]
+                rows[c][name] = shown.add(nearest.tolist(), large=True)
+                rows[c][f"{name}_anchor"] = (
+                    protected[nearest, c] if store.multi_label else protected[nearest]
+                ).tolist()
                 rows[c][f"{name}_distance"] = [round(float(d), 3) for d in distance[best]]
                 step(1)
     return {
@@ -167,36 +160,30 @@ def top_matches(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | N
     }
 
 
-def anchors_protected(found: Loaded) -> bool:
-    """Whether anchors keep their label by rule, as in Eq. 7."""
-    return found.run.settings.train.policy == "capro"
-
-
-def _texts(found: Loaded, enhancer: Enhancer) -> NDArray[np.float32] | None:
+def _texts(store: VerdictStore, enhancer: Enhancer) -> NDArray[np.float32] | None:
     """Texts under an enhancer: those of the run, or computed where that is quick; else None."""
-    settings = found.run.settings
-    if found.enhanced is not None and enhancer == settings.match.enhancer:
-        return found.enhanced
+    settings, texts, enhanced = store.run.settings, store.array(TEXTS), store.array(ENHANCED_TEXTS)
+    if enhanced is not None and enhancer == settings.match.enhancer:
+        return enhanced
     if enhancer == "none":
-        return found.texts  # unit rows already: no copy of all of them
-    large = found.texts is not None and len(found.texts) > GRAPH_LIMIT
-    if found.texts is None or found.visual is None or large:
+        return texts  # unit rows already: no copy of all of them
+    if texts is None or store.visual is None or len(texts) > GRAPH_LIMIT:
         return None
     options = settings.match.model_dump(include={"k", "own_neighbour"})
-    return enhance(found.visual, found.texts, enhancer=enhancer, seed=settings.seed, **options).texts
+    return enhance(store.visual, texts, enhancer=enhancer, seed=settings.seed, **options).texts
 
 
-def embedding(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | None:
+def embedding(store: VerdictStore, shown: Shown, watch: Watch) -> dict[str, Any] | None:
     """A t-SNE map of visual features of a sample of the training set."""
-    if found.visual is None:
+    if store.visual is None:
         return None
-    seed = seed_for(found.run.settings.seed, "report")
-    total = len(found.train)
+    seed = seed_for(store.run.settings.seed, "report")
+    total = len(store)
     rows = np.arange(total)
     if total > MAP_POINTS:
         rows = np.sort(np.random.default_rng(seed).choice(total, MAP_POINTS, replace=False))
     with watch.bar("map of the images (t-SNE)", None):
-        points = embedding_map(found.visual[rows], seed)
+        points = embedding_map(store.visual[rows], seed)
     return {
         "items": shown.add(rows.tolist(), large=False),
         "x": np.round(points[:, 0], 4).tolist(),
@@ -208,15 +195,16 @@ def embedding(found: Loaded, shown: Shown, watch: Watch) -> dict[str, Any] | Non
 # --- samples --------------------------------------------------------------------------------------
 
 
-def samples(found: Loaded, shown: Shown, watch: Watch) -> tuple[dict[str, Any], list[str]]:
+def samples(store: VerdictStore, shown: Shown, watch: Watch) -> tuple[dict[str, Any], list[str]]:
     """The samples of the page by column, and the sheets with their pictures."""
     rows = np.array(list(shown.index), dtype=np.int64)
-    positions = found.train[rows]
-    frame = found.manifest.samples.iloc[positions]
+    positions, classes = store.positions[rows], range(len(store.names))
+    fields = ("id", "title", "description", "tags", "width", "height")
+    frame = store.manifest_columns(*fields).take(rows).to_pandas()
     sizes = np.minimum(frame["width"], frame["height"])
     side = int(np.clip(np.median(sizes), 32, LARGE)) if len(sizes) else LARGE
     with watch.bar("thumbnails", len(positions)) as step:
-        drawn = sprites(pixels_of(found.run, side), positions.tolist(), shown.large, side=side, step=step)
+        drawn = sprites(pixels_of(store.run, side), positions.tolist(), shown.large, side=side, step=step)
     bodies = [
         " · ".join(filter(None, (plain(a), plain(b))))
         for a, b in zip(frame["description"], frame["tags"], strict=True)
@@ -225,21 +213,12 @@ def samples(found: Loaded, shown: Shown, watch: Watch) -> tuple[dict[str, Any], 
         "id": [plain(value, 120) for value in frame["id"]],
         "title": [plain(value) for value in frame["title"]],
         "text": bodies,
-        "given": [class_numbers(found.given[row]) for row in rows],
-        "after": None if found.after is None else [class_numbers(found.after[row]) for row in rows],
+        "given": [store.kind.decode(store.given[row], classes) for row in rows],
+        "after": [store.kind.decode(store.corrected[row], classes) for row in rows]
+        if store.has_verdicts
+        else None,
         "place": [list(place) if place else None for place in drawn.places],
         "tiles": drawn.tiles,
         "unreadable": drawn.unreadable,
     }
     return columns, drawn.sheets
-
-
-def class_numbers(labels: Any) -> list[int]:
-    """The classes of one sample; none of a dropped one.
-
-    >>> class_numbers(2), class_numbers(-1), class_numbers([0, 1, 1]), class_numbers([-1, -1, -1])
-    ([2], [], [1, 2], [])
-    """
-    if np.ndim(labels) == 0:
-        return [int(labels)] if labels >= 0 else []
-    return [int(c) for c in np.flatnonzero(np.asarray(labels) > 0)]

@@ -14,9 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from capro.report.sentences import METRIC_NAMES, SHORT
+from capro.results.label_changes import KINDS, given_count, wrong_share
+from capro.results.metrics import METRIC_NAMES, SHORT_NAMES
 from capro.wording import many, signed
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -31,7 +33,7 @@ def render(data: dict[str, Any]) -> str:
     light = {key: value for key, value in data.items() if key != "sheets"}
     return environment().get_template("page.html.j2").render(
         data=data, style=style, script=script, policy=policy(style, script),
-        block=json_block(light), sheets=data["sheets"], changes=changes(data),
+        block=json_block(light), sheets=data["sheets"], changes=changes(data), judged=judged(data),
     )  # fmt: skip
 
 
@@ -70,6 +72,14 @@ def json_block(value: Any) -> str:
     return text
 
 
+def judged(data: dict[str, Any]) -> dict[str, Any] | None:
+    """How many labels were given, and the share of them that is judged wrong; None before the clean stage."""
+    if not data["noise"]:
+        return None
+    counts = np.array([data["noise"]["total"][kind] for kind in KINDS])
+    return {"given": int(given_count(counts)), "wrong": float(wrong_share(counts))}
+
+
 def changes(data: dict[str, Any]) -> dict[str, Any] | None:
     """Classes made worse first, then better; the middle of a long list is left out, and counted."""
     if not data["comparison"] or not data["comparison"]["changes"]:
@@ -103,6 +113,6 @@ def environment() -> Environment:
         "points": signed,
         "many": many,
         "metric": lambda name: METRIC_NAMES.get(name, name),
-        "short": lambda name: SHORT.get(name, name),
+        "short": lambda name: SHORT_NAMES.get(name, name),
     }
     return made

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from capro.results.label_changes import KINDS, wrong_share
+from capro.results.metrics import METRIC_NAMES
 from capro.wording import listed, many, share, signed
-
-# metrics in a sentence, and in a table
-METRIC_NAMES = {"top1": "top-1 accuracy", "top5": "top-5 accuracy", "mAP": "mean average precision"}
-SHORT = {"top1": "top-1", "top5": "top-5"}
-
 
 # --- summary --------------------------------------------------------------------------------------
 
@@ -31,25 +30,24 @@ def came_in(summary: dict[str, Any]) -> str:
     return text
 
 
-def chosen_threshold(found: dict[str, Any] | None) -> dict[str, Any] | None:
+def chosen_threshold(chosen: dict[str, Any] | None) -> dict[str, Any] | None:
     """The open-set threshold that goes with the model, and a sentence on where it comes from."""
-    if found is None:
+    if chosen is None:
         return None
-    known = found["known"]
+    known = chosen["known"]
     kept = "" if known["kept"] is None else f" It keeps {share(known['kept'], 1)} of them."
     return {
-        "threshold": round(float(found["threshold"]), 2),
-        "text": f"CAPro's own threshold is {found['threshold']:.2f}. It was chosen on "
+        "threshold": round(float(chosen["threshold"]), 2),
+        "text": f"CAPro's own threshold is {chosen['threshold']:.2f}. It was chosen on "
         f"{many(known['samples'], 'sample')}: {known['from']}; no test image was used.{kept}",
     }
 
 
-def was_wrong(counts: dict[str, int], worst: Sequence[tuple[str, float]], *, multi: bool) -> str:
+def was_wrong(counts: dict[str, int], worst: Sequence[tuple[str, float]], *, multi_label: bool) -> str:
     """What the verdicts mean for the labels."""
-    total = sum(counts[name] for name in ("anchor", "keep", "away", "drop"))
-    wrong = counts["away"] + counts["drop"]
-    text = f"The method judges {share(wrong, total)} of the web labels to be wrong: "
-    if multi:
+    wrong = float(wrong_share(np.array([counts[kind] for kind in KINDS])))
+    text = f"The method judges {share(wrong, 1)} of the web labels to be wrong: "
+    if multi_label:
         text += (
             f"{many(counts['away'], 'label')} were removed, {many(counts['drop'], 'label')} "
             f"dropped with their image, and {many(counts['arrived'], 'label')} were missing."
@@ -70,49 +68,43 @@ ANCHORS = {  # by what chose them, see `capro.core.anchors.anchor_choice`
 }
 
 
-def was_done(counts: dict[str, int] | None, anchors: dict[str, int], *, multi: bool) -> str:
+def was_done(counts: dict[str, int] | None, anchors: dict[str, int], *, multi_label: bool) -> str:
     """What was done to the data; anchors are counted by what chose them."""
     text = "".join(f"{many(n, 'image')} {ANCHORS[by]}. " for by, n in anchors.items())
     if counts is not None:
         kept = counts["anchor"] + counts["keep"]
-        noun = "label" if multi else "image"
-        text += f"{many(kept, noun)} kept {'' if multi else 'their label'}".rstrip() + ", "
+        noun = "label" if multi_label else "image"
+        text += f"{many(kept, noun)} kept {'' if multi_label else 'their label'}".rstrip() + ", "
         text += (
             f"{counts['away']:,} were removed and {counts['arrived']:,} added, "
-            if multi
+            if multi_label
             else f"{counts['away']:,} were relabelled, "
         )
         text += f"{counts['drop']:,} were dropped. The classifier was trained on the others."
     return text.strip()
 
 
-def main_metric(results: dict[str, dict[str, float]]) -> str:
-    """The metric of the first sentence: mAP with several labels, else the first."""
-    return "mAP" if "mAP" in results["vanilla"] else next(iter(results["vanilla"]), "")
+def brought(comparison: Mapping[str, Any], names: Sequence[str]) -> str:
+    """What it brought on the test images, harm included.
 
-
-def brought(
-    results: dict[str, dict[str, float]],
-    changes: Sequence[dict[str, Any]],
-    names: Sequence[str],
-    *,
-    tests: int,
-    interval: tuple[float, float] | None,
-) -> str:
-    """What it brought on the test images, harm included."""
-    metric = main_metric(results)
-    before, after = (100 * results[name][metric] for name in ("vanilla", "capro"))
+    Args:
+        comparison: Of `capro.report.collect`.
+        names: Of the classes.
+    """
+    metric, changes = comparison["main"], comparison["changes"]
+    figures = next(row for row in comparison["metrics"] if row["name"] == metric)
+    before, after = (100 * figures[name] for name in ("vanilla", "capro"))
     gain = after - before
     verb = "rose" if gain > 0.05 else "fell" if gain < -0.05 else "stayed"
     to = f"{after:.1f}\N{NO-BREAK SPACE}%"
     change = f"at {to}" if verb == "stayed" else f"from {before:.1f} to {to}"
-    between = ""
+    between, interval = "", comparison["interval"]
     if interval is not None and interval[0] == interval[0]:  # nan: too few images
         between = f" (95\N{NO-BREAK SPACE}% interval {signed(interval[0])} to {signed(interval[1])})"
     text = (
-        f"On {many(tests, 'test image')} {METRIC_NAMES.get(metric, metric)} {verb} {change}, a difference "
-        f"of {signed(gain / 100)} points{between} compared with the same network trained on the web labels as "
-        "they are."
+        f"On {many(comparison['tests'], 'test image')} {METRIC_NAMES.get(metric, metric)} {verb} {change}, "
+        f"a difference of {signed(gain / 100)} points{between} compared with the same network trained on the "
+        "web labels as they are."
     )
     worse = [row for row in changes if row["change"] < 0]
     better = sum(row["change"] > 0 for row in changes)

@@ -57,6 +57,20 @@ class LabelChanges:
         return np.bincount(flat, minlength=classes * len(KINDS)).reshape(classes, len(KINDS))
 
 
+def given_count(counts: Ints) -> Ints:
+    """How many labels were given, of counts by kind, (..., 5) -> (...)."""
+    return np.asarray(counts.sum(axis=-1) - counts[..., ARRIVED])
+
+
+def wrong_share(counts: Ints) -> NDArray[np.float64]:
+    """Share of the given labels that cleaning judged wrong, of counts by kind, (..., 5) -> (...); 0 if none was given.
+
+    >>> float(wrong_share(np.array([1, 4, 3, 7, 2])))
+    0.5
+    """
+    return np.asarray((counts[..., AWAY] + counts[..., DROP]) / np.maximum(1, given_count(counts)))
+
+
 def label_changes(given: Ints, after: Ints, anchored: NDArray[np.bool_]) -> LabelChanges:
     """Compare given and corrected labels.
 

@@ -5,6 +5,7 @@ n samples, C classes. Everything is O(n C log(n C)) at most: rankings are sorted
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -259,6 +260,15 @@ def released_variants(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, f
 
 
 # --- the whole ------------------------------------------------------------------------------------
+
+# how a sentence calls a metric, and a table; the others are called as they are
+METRIC_NAMES = {"top1": "top-1 accuracy", "top5": "top-5 accuracy", "mAP": "mean average precision"}
+SHORT_NAMES = {"top1": "top-1", "top5": "top-5"}
+
+
+def main_metric(figures: Mapping[str, float]) -> str:
+    """The one metric that a sentence names: mAP for multi-label, else the first of the headline."""
+    return "mAP" if "mAP" in figures else next(iter(figures), "")
 
 
 def headline(scores: Scores, y: Labels) -> dict[str, float]:
