@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -132,6 +133,19 @@ def test_the_reference_has_a_place_for_each_table() -> None:
     page = check_docs.reference.filled((ROOT / "docs" / "reference.md").read_text("utf-8"))
     assert page.index("### capro demo") < page.index("`match.top_k`") < page.index("| setting | clip |")
     assert list(check_docs.broken(page)) == []
+
+
+def test_every_column_of_verdicts_and_exports_is_described() -> None:
+    words = "".join((ROOT / "docs" / name).read_text("utf-8") for name in ("export.md", "files.md"))
+    for file in sorted((ROOT / "tests" / "golden").glob("*.json")):
+        record = json.loads(file.read_text("utf-8"))
+        exports = [
+            record.get("exports", {}).get(kind, {}).get("tables", {}) for kind in ("csv", "parquet", "hf")
+        ]
+        tables = [record["verdicts"], record["pairs"], *(rows for each in exports for rows in each.values())]
+        columns = {name for rows in tables for row in rows for name in row}
+        assert len(columns) > 10, file
+        assert [name for name in sorted(columns) if f"`{name}`" not in words] == [], file
 
 
 # --- README.md and docs/results.md ----------------------------------------------------------------
