@@ -85,7 +85,8 @@ def tensors_in(item: Any) -> Iterator[torch.Tensor]:
 
 
 def name_of(work: Any) -> str:
-    return getattr(work, "func", type(work)).__name__
+    work = getattr(work, "func", work)  # of a partial
+    return getattr(work, "__name__", type(work).__name__)
 
 
 @dataclass
@@ -287,13 +288,13 @@ def test_a_node_that_does_not_see_the_files_is_an_error(engine: RayEngine, tmp_p
         list(Elsewhere(engine, tmp_path / "data").map(check, [[Row("a", "a.png")]]))
 
 
-def test_a_task_that_ray_gives_up_is_submitted_again(
+def test_a_task_whose_process_is_gone_is_repeated(
     engine: RayEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_engine, "RETRIES", 0)
+    monkeypatch.setattr(ray_engine, "RETRIES", 1)
     assert list(engine.map(ray_work.DieOnce(tmp_path / "died"), [1])) == [1]
-    monkeypatch.setattr(ray_engine, "RESUBMISSIONS", 0)
-    with pytest.raises(RunError, match="a task was lost 1 times") as caught:
+    monkeypatch.setattr(ray_engine, "RETRIES", 0)
+    with pytest.raises(RunError, match="Ray cannot do a task: WorkerCrashedError") as caught:
         list(engine.map(ray_work.DieOnce(tmp_path / "again"), [0]))
     assert "continues where it stopped" in caught.value.hint
 

@@ -1,8 +1,7 @@
 """Ray as an engine: the parts of a stage are tasks on a cluster. The only module that imports Ray.
 
 This process, the driver, holds the lock of the run and writes the artefacts. Tasks write shards, or return small
-results. Ray repeats a task whose process or node is gone; a task that Ray gives up is submitted again, a
-few times.
+results. Ray repeats a task whose process or node is gone.
 """
 
 from __future__ import annotations
@@ -30,16 +29,9 @@ from capro.pipeline.engine import Engine
 
 T = TypeVar("T")
 R = TypeVar("R")
-RETRIES = 3  # of a task, by Ray
-RESUBMISSIONS = 3  # of a task that Ray has given up
+RETRIES = 15  # of a task whose process or node is gone, by Ray
 REACH = 10  # seconds until a cluster must answer
 AHEAD = 3  # tasks that wait or run for each one that can run
-LOST = (
-    exceptions.WorkerCrashedError,
-    exceptions.NodeDiedError,
-    exceptions.ObjectLostError,
-    exceptions.OutOfMemoryError,
-)
 # one thread a task; one that waits gives its core to others
 WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -116,15 +108,6 @@ def _task(version: str, folder: str, work: bytes, part: Any) -> Any:
     return cloudpickle.loads(work)(part)
 
 
-@dataclass
-class _Sent:
-    """A task that was submitted."""
-
-    part: Any
-    reply: Any
-    resubmitted: int = 0
-
-
 @dataclass(frozen=True)
 class RayEngine(Engine):
     """Parts as tasks of Ray: one CPU each, and one GPU where the work wants it and the cluster has any.
@@ -143,42 +126,29 @@ class RayEngine(Engine):
         task = _task.options(num_cpus=1, num_gpus=int(kind == "GPU"), max_retries=RETRIES)
         sent = ray.put(cloudpickle.dumps(work))  # read by a task itself, so that its error is the task's
 
-        def submit(part: T) -> Any:
-            return task.remote(__version__, self.folder, sent, part)
-
         # After an error or Ctrl-C the others end with the connection. They are not cancelled one by one:
         # `ray.cancel` of a task that is just being sent has ended this process (Ray 2.60).
-        waiting: deque[_Sent] = deque()
+        waiting: deque[Any] = deque()
         for part in parts:
-            waiting.append(_Sent(part, submit(part)))
+            waiting.append(task.remote(__version__, self.folder, sent, part))
             while len(waiting) >= AHEAD * max(1, _slots(kind)):
-                yield self._result(waiting.popleft(), submit)
+                yield _result(waiting.popleft())
         while waiting:
-            yield self._result(waiting.popleft(), submit)
+            yield _result(waiting.popleft())
 
-    def _result(self, sent: _Sent, submit: Callable[[Any], Any]) -> Any:
-        """What a task returned; one that was lost is submitted again."""
-        while True:
-            try:
-                return ray.get(sent.reply)
-            except LOST as error:
-                sent.resubmitted += 1
-                if sent.resubmitted > RESUBMISSIONS:
-                    raise RunError(
-                        f"a task was lost {sent.resubmitted} times by Ray, which repeats it {RETRIES} times each: "
-                        f"{first_line(error)}",
-                        hint="check the memory of the nodes, then give the same command again: "
-                        "it continues where it stopped",
-                    ) from None
-                sent.reply = submit(sent.part)
-            except exceptions.RayTaskError as error:
-                raise _as_raised(error) from None
-            except exceptions.RayError as error:
-                raise RunError(
-                    f"Ray cannot do a task: {type(error).__name__}: {first_line(error)}",
-                    hint="check the cluster (`ray status`), then give the same command again: "
-                    "it continues where it stopped",
-                ) from None
+
+def _result(reply: Any) -> Any:
+    """What a task returned."""
+    try:
+        return ray.get(reply)
+    except exceptions.RayTaskError as error:
+        raise _as_raised(error) from None
+    except exceptions.RayError as error:  # it was lost, though Ray repeats such a task
+        raise RunError(
+            f"Ray cannot do a task: {type(error).__name__}: {first_line(error)}",
+            hint="check the cluster (`ray status`) and the memory of its nodes, then give the same command again: "
+            "it continues where it stopped",
+        ) from None
 
 
 def _as_raised(error: Any) -> BaseException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,14 +39,7 @@ from capro.pipeline.ranks import ranks_of
 from capro.pipeline.run import Run
 from capro.pipeline.shards import Shards, chosen_rows, planned, sharded, write_rows
 from capro.pipeline.stage import Job
-from capro.stages.features import (
-    ImageEncoder,
-    ImageFeatures,
-    embed_images,
-    image_shards,
-    say_encoder,
-    with_images,
-)
+from capro.stages.features import ImageEncoder, ImageFeatures, image_shards, say_encoder, with_images
 from capro.train.batches import Inputs
 from capro.train.setup import cost_line, encoder_cost, image_inputs, load_net, new_net, training_set
 
@@ -72,17 +65,16 @@ def work(job: Job) -> dict[str, Any]:
     cost = text_cost(encoder)
     job.watch.say(cost_line("text encoder", cost))
     encoded = embed_texts(job, source)
-    visual, found = _visual(job)
+    figures = {"text_encoder": cost, **_write_visual(job)}
     write_texts(job, {"": TEXTS, **FIELD_TEXTS}, source, encoded)
     specs = classes_of(job.run)
     job.write(CLASS_TEXTS, encoder.encode([class_text(spec) for spec in specs]))
     if job.settings.method == "plus":
         fields = [name for name in source.columns if name]
-        found |= {"fields": fields, "sense_owners": _write_senses(job, specs, encoder)}
-    write_rows(job.file(VISUAL), visual.shape, visual.blocks())
+        figures |= {"fields": fields, "sense_owners": _write_senses(job, specs, encoder)}
     for name in SHARDS:
         shutil.rmtree(job.folder / name, ignore_errors=True)
-    return {"text_encoder": cost, **found}
+    return figures
 
 
 def text_cost(encoder: TextEncoder) -> dict[str, Any]:
@@ -122,8 +114,8 @@ class DistinctTexts(Portable):
     @cached_property
     def unique(self) -> list[str]:
         """Each text once, sorted by length: a shard's batches waste little on padding."""
-        found = {text for column in self.columns.values() for text in column}
-        return sorted(found, key=lambda text: (len(text), text))
+        texts = {text for column in self.columns.values() for text in column}
+        return sorted(texts, key=lambda text: (len(text), text))
 
 
 @dataclass(frozen=True)
@@ -153,10 +145,10 @@ def write_texts(
     """Text features in the order of the samples, from those of distinct texts; columns without an artefact stay out."""
     whole, width = encoded.folder.parent / "unique.npy", source.encoder.dim
     write_rows(whole, (len(source.unique), width), encoded.blocks())
-    place = {text: number for number, text in enumerate(source.unique)}
+    row_of = {text: row for row, text in enumerate(source.unique)}
     for name, texts in source.columns.items():
         if name in artefacts:
-            rows = np.array([place[text] for text in texts], np.int64)
+            rows = np.array([row_of[text] for text in texts], np.int64)
             write_rows(job.file(artefacts[name]), (len(texts), width), chosen_rows(read_array(whole), rows))
 
 
@@ -167,14 +159,6 @@ def _write_senses(job: Job, specs: list[ClassSpec], encoder: TextEncoder) -> lis
     vectors = encoder.encode(texts) if texts else np.zeros((0, encoder.dim), np.float32)
     job.write(OTHER_SENSES, vectors)
     return owners
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """An array to be written block by block."""
-
-    shape: tuple[int, int]
-    blocks: Callable[[], Iterable[NDArray[Any]]]
 
 
 def _image_encoder(run: Run) -> tuple[Backbone, Inputs]:
@@ -190,24 +174,33 @@ def _image_encoder(run: Run) -> tuple[Backbone, Inputs]:
     return encoder, image_inputs(run, encoder, seed=settings.seed)
 
 
-def _visual(job: Job) -> tuple[_Rows, dict[str, Any]]:
-    """Features v of the training images: of step 1's encoder, or of a backbone by name."""
-    run, settings = job.run, job.settings
-    train, found = manifest_of(run).split("train"), dict[str, Any]()
+def _write_visual(job: Job) -> dict[str, Any]:
+    """Write features v of the training images: of step 1's encoder, or of a backbone by name, whose cost it returns."""
+    run, settings, figures = job.run, job.settings, dict[str, Any]()
+    train = manifest_of(run).split("train")
     if settings.embed.visual == "step1" and settings.net.mode == "frozen":
         plain = run.read(PLAIN_FEATURES)
-        return _Rows((len(train), plain.shape[1]), lambda: chosen_rows(plain, train)), found
+        write_rows(job.file(VISUAL), (len(train), plain.shape[1]), chosen_rows(plain, train))
+        return figures
     source = ImageEncoder(run, _image_encoder)
     encoder, _ = source.loaded
     size = settings.views.size or encoder.size
     if settings.embed.visual != "step1":
-        found["encoder"] = encoder_cost(encoder, size)
-        say_encoder(job, encoder, found["encoder"])
+        figures["encoder"] = encoder_cost(encoder, size)
+        say_encoder(job, encoder, figures["encoder"])
     key = [settings.embed.visual, size, run.finished("pretrain")]
-    shards = image_shards(job.folder / SHARDS[1], len(train), run, key=key)
-    with job.bar("visual features", shards.count) as step:
-        embed_images(job, shards, ImageFeatures(source, "train"), step)
-    return _Rows((len(train), encoder.dim), shards.blocks), found
+    shards = _embed_training_images(job, source, "visual features", key)
+    write_rows(job.file(VISUAL), (len(train), encoder.dim), shards.blocks())
+    return figures
+
+
+def _embed_training_images(job: Job, encoder: ImageEncoder, label: str, key: Any) -> Shards:
+    """Features of the training images, (n, d_v), in shards; ``key`` decides their values."""
+    count = len(manifest_of(job.run).split("train"))
+    shards = image_shards(job.folder / SHARDS[1], count, job.run, key=key)
+    with job.bar(label, count) as step:
+        features = ImageFeatures(encoder, "train")
+        return sharded(shards, features, engine=job.engine, gpu=True, progress=step)
 
 
 def _tower(run: Run) -> TextEncoder:
@@ -224,10 +217,9 @@ def embed_jointly(job: Job) -> dict[str, Any]:
     cost = text_cost(encoder)
     job.watch.say(cost_line("text tower", cost))
     encoded = embed_texts(job, source)
-    features = _features(job)
+    train, features = manifest_of(job.run).split("train"), _pooled_features(job)
     write_texts(job, JOINT_TEXTS, source, encoded)
-    count = len(manifest_of(job.run).split("train"))
-    write_rows(job.file(JOINT_PICTURES), (count, encoder.dim), map(encoder.project, features()))
+    write_rows(job.file(JOINT_PICTURES), (len(train), encoder.dim), map(encoder.project, features))
     job.write(
         JOINT_PROMPTS, np.stack([_prompt(class_prompts(spec), encoder) for spec in classes_of(job.run)])
     )
@@ -242,14 +234,11 @@ def _prompt(texts: list[str], encoder: TextEncoder) -> NDArray[np.float32]:
     return mean / max(float(np.linalg.norm(mean)), 1e-6)
 
 
-def _features(job: Job) -> Callable[[], Iterable[NDArray[Any]]]:
+def _pooled_features(job: Job) -> Iterator[NDArray[Any]]:
     """Pooled picture features of the training samples, (n, d_v), block by block."""
-    run, settings = job.run, job.settings
-    train = manifest_of(run).split("train")
-    if settings.net.mode == "frozen":
-        plain = run.read(PLAIN_FEATURES)
-        return lambda: chosen_rows(plain, train)
-    shards = image_shards(job.folder / SHARDS[1], len(train), run, key=["joint", job.stage.settings(run)])
-    with job.bar("pictures in the joint space", shards.count) as step:
-        embed_images(job, shards, ImageFeatures(ImageEncoder(run, with_images), "train"), step)
-    return shards.blocks
+    run = job.run
+    if job.settings.net.mode == "frozen":
+        return chosen_rows(run.read(PLAIN_FEATURES), manifest_of(run).split("train"))
+    key = ["joint", job.stage.settings(run)]
+    encoder = ImageEncoder(run, with_images)
+    return _embed_training_images(job, encoder, "pictures in the joint space", key).blocks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -105,11 +106,6 @@ class ImageFeatures(Portable):
         return np.concatenate(parts)
 
 
-def embed_images(job: Job, shards: Shards, features: ImageFeatures, step: Step) -> None:
-    """Compute features of images, (n, d_v), by the engine of a stage."""
-    sharded(shards, features, engine=job.engine, gpu=True, progress=step)
-
-
 def with_images(run: Run) -> tuple[Backbone, Inputs]:
     """The backbone that the settings name, before any training, and the images of a run."""
     backbone = pretrained(run.settings)
@@ -137,42 +133,34 @@ def work(job: Job) -> dict[str, Any]:
     say_encoder(job, backbone, cost)
     train, everyone = manifest.split("train"), len(manifest.samples)
     queries, keys = augmented_views(settings)
-    views: list[tuple[str, int, int]] = [("plain", PLAIN, 0)]
+    views = [("plain", PLAIN, 0)]
     views += [("query", QUERY, number) for number in range(queries)]
     views += [("key", KEY, number) for number in range(keys)]
-    shards = [
-        image_shards(
-            job.folder / f"{name}{number}",
-            everyone if view == PLAIN else len(train),
-            job.run,
-            key=[name, number, job.stage.settings(job.run)],
-        )
-        for name, view, number in views
-    ]
-    with job.bar("features of views", sum(part.count for part in shards)) as step:
-        for part, (_, view, number) in zip(shards, views, strict=True):
-            split = None if view == PLAIN else "train"
-            embed_images(job, part, ImageFeatures(encoder, split, view, number), step)
-    named = [(name, part) for (name, *_), part in zip(views, shards, strict=True)]
-    _join(job, named, train, (everyone, backbone.dim))
+    shards: dict[str, list[Shards]] = {"plain": [], "query": [], "key": []}
+    with job.bar("features of views", everyone + len(train) * (queries + keys)) as step:
+        for name, view, number in views:
+            split, count = (None, everyone) if view == PLAIN else ("train", len(train))
+            key = [name, number, job.stage.settings(job.run)]
+            part = image_shards(job.folder / f"{name}{number}", count, job.run, key=key)
+            features = ImageFeatures(encoder, split, view, number)
+            shards[name].append(sharded(part, features, engine=job.engine, gpu=True, progress=step))
+    _join(job, shards, train, (everyone, backbone.dim))
     return {"encoder": cost}
 
 
 def _join(
-    job: Job, shards: list[tuple[str, Shards]], train: NDArray[np.int64], shape: tuple[int, int]
+    job: Job, shards: dict[str, list[Shards]], train: NDArray[np.int64], shape: tuple[int, int]
 ) -> None:
     """Write the arrays from the shards, block by block; then the shards go."""
-    parts = {name: [part for n, part in shards if n == name] for name in ("plain", "query", "key")}
-    blocks = {name: (b for part in of for b in part.blocks()) for name, of in parts.items()}
+    blocks = {name: (b for part in of for b in part.blocks()) for name, of in shards.items()}
     write_rows(job.file(PLAIN_FEATURES), shape, blocks["plain"])
     unaugmented = chosen_rows(job.read(PLAIN_FEATURES), train)
-    query = (1 + len(parts["query"]), len(train), shape[1])
+    query = (1 + len(shards["query"]), len(train), shape[1])
     write_rows(job.file(QUERY_FEATURES), query, chain(unaugmented, blocks["query"]))
-    key = (len(parts["key"]), len(train), shape[1])
+    key = (len(shards["key"]), len(train), shape[1])
     write_rows(job.file(KEY_FEATURES), key, blocks["key"])
-    for _, part in shards:
-        part.drop()
-        part.folder.parent.rmdir()
+    for part in chain.from_iterable(shards.values()):
+        shutil.rmtree(part.folder.parent)
 
 
 def decode_pixels(job: Job) -> dict[str, Any]:
