@@ -122,7 +122,7 @@ def work(run_path: Path, stage: str, memory: float, settings: list[str]) -> None
     from capro.pipeline.run import Run
 
     if stage == "review":
-        from capro.review.table import load_table
+        from capro.review.queue import load_table
 
         table = load_table(Run.open(run_path))
         print(f"  {len(table):,} rows, {len(table.queue.order):,} questions")

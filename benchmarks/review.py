@@ -34,8 +34,7 @@ from capro.results.metrics import headline
 from capro.results.truth import label_accuracy, load_truth, membership
 from capro.review.answers import Decision
 from capro.review.log import log_file, open_log
-from capro.review.queue import random_order
-from capro.review.table import ReviewTable, load_table
+from capro.review.queue import ReviewTable, load_table, random_order
 from capro.stages import PLAN
 from variants import arguments, bench_of, truth_of
 

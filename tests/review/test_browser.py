@@ -17,8 +17,8 @@ import pytest
 
 from capro.pipeline.run import Run
 from capro.review.log import Log, log_file
+from capro.review.queue import ReviewTable
 from capro.review.serving import Review
-from capro.review.table import ReviewTable
 from capro.review.views import Views
 from tests.browsing import MARKS, WatchedPage, browser
 from tests.made_up import CLASSES

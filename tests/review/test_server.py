@@ -14,11 +14,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from capro.pipeline.run import Run
+from capro.review.queue import ReviewTable
 from capro.review.security import HEADERS, AccessControl
 from capro.review.server import make_app
 from capro.review.serving import ApplyError
 from capro.review.session import ReviewSession
-from capro.review.table import ReviewTable
 from capro.review.views import Views
 from tests.made_up import CLASSES, HOSTILE
 from tests.review.made import clean_anew, entered, make_run

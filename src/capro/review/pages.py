@@ -26,8 +26,8 @@ from capro.pipeline import files
 from capro.pipeline.run import Run
 from capro.results.store import VERDICT_NAMES
 from capro.review.pictures import nearest, similarity
+from capro.review.queue import ReviewTable
 from capro.review.session import ReviewSession
-from capro.review.table import ReviewTable
 from capro.review.views import View
 from capro.wording import many, plain, share
 

@@ -18,7 +18,7 @@ from capro.review.answers import ANSWERS, COMMANDS, Decision, Question
 from capro.review.log import Action, open_log
 from capro.review.pictures import Pictures
 from capro.review.progress import summary
-from capro.review.table import load_table
+from capro.review.queue import load_table
 from capro.review.views import View, Views
 from capro.wording import many
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from capro.errors import ConfigError, did_you_mean
 from capro.results.store import VERDICT_NAMES
 from capro.review.pictures import similarity
-from capro.review.table import ReviewTable
+from capro.review.queue import ReviewTable
 from capro.wording import plain
 
 SIZES = (20, 60, 100, 200)
