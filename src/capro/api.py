@@ -386,7 +386,7 @@ def _kind(data: Any) -> str:
 def _each(X: Images) -> Iterator[tuple[str, bytes | Image.Image]]:
     """Names with bytes or RGB images."""
     if isinstance(X, pd.DataFrame):
-        column = choose_columns([str(c) for c in X.columns], config.DataSettings(), place="DataFrame").image
+        column = choose_columns([str(c) for c in X.columns], config.DataSettings(), where="DataFrame").image
         if column is None:
             raise DataError("DataFrame: no column with images", hint="call it 'image' or 'path'")
         X = X[column].tolist()

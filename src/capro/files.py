@@ -57,8 +57,8 @@ def parse_yaml(text: str) -> Any:
 
 def compose_yaml(text: str) -> yaml.Node | None:
     """The nodes of a document, which know their lines."""
-    found: yaml.Node | None = yaml.compose(text, PlainLoader)
-    return found
+    node: yaml.Node | None = yaml.compose(text, PlainLoader)
+    return node
 
 
 def problem_of(error: yaml.YAMLError) -> tuple[int | None, str]:

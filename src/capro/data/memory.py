@@ -32,7 +32,7 @@ def write_frame_source(
     frame = frame.reset_index(drop=True)
     frame.columns = frame.columns.map(str)
     settings = DataSettings(image_column=image_column, label_column=label_column)
-    columns = choose_columns(list(frame.columns), settings, place="DataFrame")
+    columns = choose_columns(list(frame.columns), settings, where="DataFrame")
     if columns.image is None:
         raise DataError(
             f"DataFrame: no column with paths among {', '.join(frame.columns[:12])}",
@@ -40,12 +40,12 @@ def write_frame_source(
         )
     if columns.label is None:
         raise DataError("DataFrame: no column with labels", hint="call it 'label', or give y")
-    given = [os.path.abspath(value) if _is_path(value) else "" for value in frame[columns.image]]
-    folders = {os.path.dirname(value) for value in given if value}
+    paths = [os.path.abspath(value) if _is_path(value) else "" for value in frame[columns.image]]
+    folders = {os.path.dirname(value) for value in paths if value}
     if not folders:
         raise DataError("DataFrame: no row has a path", hint="give paths of image files")
     root = os.path.commonpath(folders)
-    frame[columns.image] = [os.path.relpath(value, root) if value else None for value in given]
+    frame[columns.image] = [os.path.relpath(value, root) if value else None for value in paths]
     frame[columns.label] = [_label(value) for value in frame[columns.label]]
     key = fingerprint([list(frame.columns), frame.astype(str).to_numpy().tolist()])
     _write_once(path, key, lambda target: frame.to_parquet(target, index=False))
@@ -87,19 +87,19 @@ def _write_once(path: Path, key: str, write: Callable[[Path], None]) -> None:
 
 
 def is_hub_data(value: Any) -> bool:
-    """Whether this is a data set of the ``datasets`` package, without importing it."""
+    """Whether this is a dataset of the ``datasets`` package, without importing it."""
     return type(value).__module__.split(".")[0] == "datasets"
 
 
 def _rows(data: Any, settings: DataSettings) -> Iterator[Row]:
     splits = data if isinstance(data, dict) else {"train": data}
-    return HubReader("data set", {name: undecoded(part) for name, part in splits.items()}, settings).rows()
+    return HubReader("dataset", {name: undecoded(part) for name, part in splits.items()}, settings).rows()
 
 
 def write_hub_source(
     data: Any, path: Path, *, image_column: str | None = None, label_column: str | None = None
 ) -> dict[str, Any]:
-    """Write a Hugging Face data set, or a dictionary of splits, to one Parquet table."""
+    """Write a Hugging Face dataset, or a dictionary of splits, to one Parquet table."""
     rows = _rows(data, DataSettings(image_column=image_column, label_column=label_column))
     first = next(rows)
     kind = pa.list_(pa.string()) if first.multi_label else pa.string()
@@ -127,6 +127,6 @@ def _record(row: Row) -> dict[str, Any]:
 
 
 def hub_images(data: Any) -> Iterator[tuple[str, bytes]]:
-    """Names and encoded images of a data set without splits."""
+    """Names and encoded images of a dataset without splits."""
     for number, row in enumerate(_rows(data, DataSettings())):
         yield f"row {number}", row.data or b""

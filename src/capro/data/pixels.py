@@ -50,10 +50,10 @@ def row_bytes(row: Row, source: Source, *, most: int | None = None) -> bytes:
 
 def file_bytes(path: str, offset: int = 0, size: int | None = None, *, most: int | None = None) -> bytes:
     """The bytes of a file or an object, or of a range of it, but no more than ``most``."""
-    found = any_path(path)
-    if isinstance(found, ObjectPath):
-        whole = found.size if size is None else size
-        return found.read_range(offset, whole if most is None else min(whole, most))
+    location = any_path(path)
+    if isinstance(location, ObjectPath):
+        whole = location.size if size is None else size
+        return location.read_range(offset, whole if most is None else min(whole, most))
     with open_regular(path, buffering=0) as file:
         whole = os.fstat(file.fileno()).st_size if size is None else size
         return os.pread(file.fileno(), whole if most is None else min(whole, most), offset)
@@ -61,19 +61,19 @@ def file_bytes(path: str, offset: int = 0, size: int | None = None, *, most: int
 
 def cell_bytes(cell: Any) -> bytes | None:
     """The encoded image of a table's cell: bytes, or Hugging Face's {bytes, path}; its path is not followed."""
-    found = cell.get("bytes") if isinstance(cell, dict) else cell
-    return found if isinstance(found, bytes) else None
+    data = cell.get("bytes") if isinstance(cell, dict) else cell
+    return data if isinstance(data, bytes) else None
 
 
 def hub_bytes(cell: Any) -> bytes | None:
-    """The encoded image of a hub data set's cell, whose path is a file that the datasets package has fetched."""
-    found = cell_bytes(cell)
-    if found is None and isinstance(cell, dict) and isinstance(cell.get("path"), str):
+    """The encoded image of a hub dataset's cell, whose path is a file that the datasets package has fetched."""
+    data = cell_bytes(cell)
+    if data is None and isinstance(cell, dict) and isinstance(cell.get("path"), str):
         try:
             return read_regular(cell["path"])
         except (OSError, ValueError):
             return None
-    return found
+    return data
 
 
 class ImageStore:
@@ -209,7 +209,7 @@ class Pixels:
             progress: Called with the number of images done in each step.
         """
         index = np.zeros((len(self), 3), dtype=np.int64)
-        place = 0
+        offset = 0
         with (
             atomic_path(folder / PIXELS.file, needed=needed) as target,
             target.open("wb", buffering=WRITTEN) as file,
@@ -217,12 +217,12 @@ class Pixels:
         ):
             _write_header(file, 0)
             for position, pixels in enumerate(self._in_order(pool)):
-                index[position] = place, *pixels.shape[:2]
+                index[position] = offset, *pixels.shape[:2]
                 file.write(pixels.tobytes())
-                place += pixels.size
+                offset += pixels.size
                 progress(1)
             file.seek(0)
-            _write_header(file, place)
+            _write_header(file, offset)
         write_array(folder / PIXEL_INDEX.file, index)
 
     def _in_order(self, pool: ThreadPoolExecutor) -> Iterator[NDArray[np.uint8]]:

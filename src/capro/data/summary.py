@@ -62,15 +62,15 @@ def summarise(
         "notes": dict(total),
         "columns": {"read": read, "not_read": [name for name in unused if name not in read.values()]},
         "guessed_encodings": {
-            name: found for intake in intakes for name, found in intake.guessed_encodings.items()
+            name: encoding for intake in intakes for name, encoding in intake.guessed_encodings.items()
         },
         "ignored_tables": [name for intake in intakes for name in intake.ignored_tables],
-        "doubtful_lines": [place for intake in intakes for place in intake.doubtful_lines],
+        "doubtful_lines": [lines for intake in intakes for lines in intake.doubtful_lines],
     }
 
 
-def _counts(found: pd.Series) -> dict[str, int]:
-    return {str(name): int(count) for name, count in found.items()}
+def _counts(series: pd.Series) -> dict[str, int]:
+    return {str(name): int(count) for name, count in series.items()}
 
 
 def explain(reason: str) -> str:
@@ -110,61 +110,61 @@ def _duplicates(samples: pd.DataFrame) -> dict[str, Any]:
 
 def scan_problems(summary: dict[str, Any], *, without_texts: bool = False) -> list[str]:
     """What was wrong with the files; ``without_texts``: that there are no texts is meant."""
-    found = []
+    problems = []
     if summary["quarantined"]:
         reasons = sorted(summary["quarantined_by"].items(), key=lambda item: -item[1])[:3]
         why = "; ".join(f"{count:,}: {explain(reason)}" for reason, count in reasons)
-        found.append(f"{many(summary['quarantined'], 'row')} could not be used ({why}).")
+        problems.append(f"{many(summary['quarantined'], 'row')} could not be used ({why}).")
     copies = summary["duplicates"]
     if copies["copies_in_train"]:
         count = copies["copies_in_train"]
         are = "is an exact copy" if count == 1 else "are exact copies"
         text = f"{many(count, 'training image')} {are} of another image"
         differ = copies["groups_with_different_labels"]
-        found.append(
+        problems.append(
             text + (f"; {many(differ, 'group')} of copies with different labels." if differ else ".")
         )
     leaked = copies["held_out_also_in_train"]
     if leaked:
-        found.append(
+        problems.append(
             f"{many(leaked, 'test or val image')} {'is' if leaked == 1 else 'are'} in the training set as well: "
             "figures measured on them are too good. Remove them from the training data."
         )
     doubts = summary.get("doubtful_lines", [])
     if doubts:
         more = f" and {len(doubts) - SHOWN:,} more" if len(doubts) > SHOWN else ""
-        found.append(
+        problems.append(
             f"{many(len(doubts), 'row')} of several lines, each of which could be a row of the table: "
             f"{'; '.join(doubts[:SHOWN])}{more}. If they are rows, close the quote in the first line."
         )
-    return [*found, *_text_problems(summary, without_texts), *_label_problems(summary)]
+    return [*problems, *_text_problems(summary, without_texts), *_label_problems(summary)]
 
 
 def _text_problems(summary: dict[str, Any], without_texts: bool) -> list[str]:
     """Texts that are missing, or were not read as they are."""
-    found = []
+    problems = []
     empty, total = summary["without_text"].get("train", 0), summary["splits"].get("train", 0)
     if total and empty / total > FEW_TEXTS:
         text = f"{empty:,} of {many(total, 'training sample')} ({share(empty, total)}) have no text"
         stops = empty / total > 1 - FEWEST_TEXTS and not without_texts
         how = "name the column with texts (--text-column), or give --without-texts if there are none"
-        found.append(f"{text}, so a run will stop: {how}." if stops else f"{text}.")
+        problems.append(f"{text}, so a run will stop: {how}." if stops else f"{text}.")
     for name, encoding in summary.get("guessed_encodings", {}).items():
-        found.append(
+        problems.append(
             f"{name} is not UTF-8 and was read as {encoding}; if letters look wrong, give its encoding with --encoding."
         )
     for name in summary.get("ignored_tables", []):
         ending = name[name.rindex(".") :].lower()
-        found.append(
+        problems.append(
             f"the table {name} was not read: rename it to metadata{ending} if it describes the pictures."
         )
     lacking, files = (summary["notes"].get(key, 0) for key in ("files_without_metadata", "files"))
     if lacking:
-        found.append(
+        problems.append(
             f"{lacking:,} of {many(files, 'file')} have no row in the metadata: they have no text, "
             "and the name of their folder is their label."
         )
-    return found
+    return problems
 
 
 def _label_problems(summary: dict[str, Any]) -> list[str]:

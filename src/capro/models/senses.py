@@ -27,7 +27,7 @@ from capro.models.wordnet import Synset
 # a person sense of a word is nearly always a metaphor (tiger, bear, wolf, dog).
 VISIBLE = ("animal", "artifact", "body", "food", "object", "plant")
 
-# In units of the spread. On the three data sets every weight of 0.8 and more for the first, and of
+# In units of the spread. On the three datasets every weight of 0.8 and more for the first, and of
 # 0.5 to 0.7 for the second, gives 68 or 69 right choices of 69.
 HARDLY_VISIBLE = 1.0
 RANK = 0.6  # times log(rank)

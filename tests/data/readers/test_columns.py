@@ -37,12 +37,12 @@ def test_a_misspelt_column_is_named_with_a_suggestion(tmp_path: Path, kind: str)
     ],
 )
 def test_names_are_guessed_in_any_writing(names: list[str], title: str, description: str | None) -> None:
-    found = choose_columns(names, DataSettings(), place="here")
+    found = choose_columns(names, DataSettings(), where="here")
     assert (found.image, found.text, found.description) == (names[0], title, description)
 
 
 def test_no_column_is_read_twice_as_text() -> None:
-    found = choose_columns(["path", "alt text", "title"], DataSettings(text_column="alt text"), place="here")
+    found = choose_columns(["path", "alt text", "title"], DataSettings(text_column="alt text"), where="here")
     assert (found.text, found.description) == ("alt text", None)
 
 

@@ -41,8 +41,8 @@ def load_format(name: str) -> Format:
     """A format by its name for ``--format``."""
     if name not in FORMATS:
         raise ConfigError(f"data.format: no format {name!r}", hint=did_you_mean(name, ("auto", *FORMATS)))
-    found: Format = import_module(f"{__name__}.{name}").FORMAT
-    return found
+    loaded: Format = import_module(f"{__name__}.{name}").FORMAT
+    return loaded
 
 
 def load_writer(name: str) -> Writer:
@@ -53,7 +53,7 @@ def load_writer(name: str) -> Writer:
 
 
 def on_hub(settings: DataSettings, source: str) -> bool:
-    """Whether a source is the name of a data set, not a path."""
+    """Whether a source is the name of a dataset, not a path."""
     return settings.format == "hub" or source.startswith("hub:")
 
 
@@ -84,17 +84,17 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
     if not path.is_file() and not path.is_dir():
         raise DataError(f"{source}: neither a file nor a folder", hint="give a folder, or a table's own file")
     named = None if settings.format == "auto" else load_format(settings.format)
-    found = recognise(path, settings)
-    if found and found.own_splits:
-        return [*found.readers(path, settings, split)]
+    recognised = recognise(path, settings)
+    if recognised and recognised.own_splits:
+        return [*recognised.readers(path, settings, split)]
     if split is None and path.is_dir() and not (named and named.own_splits):
         _refuse_subsets(settings, source)
         parts = _split_folders(path)
         if parts:
             return [one for name, part in parts for one in find(settings, source=str(part), split=name)]
-    if found is None:
+    if recognised is None:
         raise _unreadable(path, settings.format, named)
-    return [*found.readers(path, settings, split)]
+    return [*recognised.readers(path, settings, split)]
 
 
 def find_to_evaluate(settings: DataSettings, source: str) -> list[Reader]:
@@ -112,8 +112,8 @@ def find_to_evaluate(settings: DataSettings, source: str) -> list[Reader]:
 
 def _refuse_subsets(settings: DataSettings, source: str) -> None:
     """Settings for WebVision alone, where the source is something else."""
-    for name, given in (("subset", settings.subset != "all"), ("class_list", settings.class_list)):
-        if given:
+    for name, is_set in (("subset", settings.subset != "all"), ("class_list", settings.class_list)):
+        if is_set:
             raise ConfigError(
                 f"data.{name} is for WebVision, and {source} does not have its layout",
                 hint=f"leave data.{name} out, or give the folder that holds info/synsets.txt",
@@ -128,11 +128,11 @@ def _split_folders(path: AnyPath) -> list[tuple[str, AnyPath]]:
     if any(child.name in METADATA for child in inside):
         return []
     folders = [child for child in inside if child.is_dir() and not child.name.startswith(".")]
-    found = [(SPLIT_FOLDERS.get(child.name.lower(), ""), child) for child in sorted(folders)]
-    names = [name for name, _ in found]
+    splits = [(SPLIT_FOLDERS.get(child.name.lower(), ""), child) for child in sorted(folders)]
+    names = [name for name, _ in splits]
     if "train" not in names or "" in names:
         return []
-    return sorted(found, key=lambda item: ("train", "val", "test").index(item[0]))
+    return sorted(splits, key=lambda item: ("train", "val", "test").index(item[0]))
 
 
 def _unreadable(path: AnyPath, name: str, named: Format | None) -> DataError:

@@ -104,7 +104,7 @@ class Reader:
         return None
 
     def classes(self) -> list[ClassHint]:
-        """The classes that a published data set brings with it; empty for any other source."""
+        """The classes that a published dataset brings with it; empty for any other source."""
         return []
 
     def intake(self) -> Intake:

@@ -93,25 +93,25 @@ def if_missing(split: str) -> Missing:
 
 
 def choose_columns(
-    names: Sequence[str], settings: DataSettings, *, place: str, missing: Missing = "refuse"
+    names: Sequence[str], settings: DataSettings, *, where: str, missing: Missing = "refuse"
 ) -> Columns:
     """Match column names to purposes: as the settings name them, else by common names.
 
     Args:
         names: Of the columns.
         settings: Which columns were named.
-        place: Where the columns are, for the message.
+        where: Where the columns are, for the message.
         missing: What becomes of a column that was named and is not there: an error, a guess like one that
             was not named, or nothing (a row of a source whose rows differ).
 
-    >>> choose_columns(["File-Name", "Alt Text", "label"], DataSettings(), place="metadata.csv").text
+    >>> choose_columns(["File-Name", "Alt Text", "label"], DataSettings(), where="metadata.csv").text
     'Alt Text'
     """
     named = named_columns(settings)
     for purpose, column in named.items():
         if missing == "refuse" and column not in names:
             raise DataError(
-                f"{place}: no column '{column}' for --{purpose}-column",
+                f"{where}: no column '{column}' for --{purpose}-column",
                 hint=did_you_mean(column, map(valid_text, names)),
             )
     if missing == "guess":
@@ -120,7 +120,7 @@ def choose_columns(
     for purpose, name in chosen.items():
         if name is not None and names.count(name) > 1:
             raise DataError(
-                f"{place}: {names.count(name)} columns are called '{name}', which is read as {purpose}",
+                f"{where}: {names.count(name)} columns are called '{name}', which is read as {purpose}",
                 hint=f"rename one of them, or name another column with --{purpose}-column",
             )
     return Columns(**chosen, separator=settings.label_separator, nesting=settings.max_nesting)
@@ -129,12 +129,12 @@ def choose_columns(
 def guess_columns(names: Sequence[str], named: Mapping[str, str]) -> dict[str, str | None]:
     """The columns for purposes that are not named yet, by common names; of equal names the first.
 
-    >>> found = guess_columns(["page title", "ALT_TEXT", "Path"], {})
-    >>> found["image"], found["text"], found["description"]
+    >>> chosen = guess_columns(["page title", "ALT_TEXT", "Path"], {})
+    >>> chosen["image"], chosen["text"], chosen["description"]
     ('Path', 'ALT_TEXT', 'page title')
     """
     known = {_plain_name(name): name for name in reversed(names)}
-    found: dict[str, str | None] = {}
+    chosen: dict[str, str | None] = {}
     texts = {named[purpose] for purpose in TEXTS if purpose in named}
     for purpose, guesses in GUESSES.items():
         if purpose in named:
@@ -143,8 +143,8 @@ def guess_columns(names: Sequence[str], named: Mapping[str, str]) -> dict[str, s
         if purpose in TEXTS:
             candidates = [name for name in candidates if name not in texts]
             texts.update(candidates[:1])
-        found[purpose] = candidates[0] if candidates else None
-    return found
+        chosen[purpose] = candidates[0] if candidates else None
+    return chosen
 
 
 def _plain_name(name: str) -> str:
@@ -154,11 +154,11 @@ def _plain_name(name: str) -> str:
 _GUESSED = frozenset(_plain_name(guess) for guesses in GUESSES.values() for guess in guesses)
 
 
-def image_column(columns: Columns, names: Sequence[str], *, place: str) -> str:
+def image_column(columns: Columns, names: Sequence[str], *, where: str) -> str:
     """The column with the images, which there must be."""
     if columns.image is None:
         raise DataError(
-            f"{place}: no column with images among {valid_text(', '.join(names[:12]))[:500]}",
+            f"{where}: no column with images among {valid_text(', '.join(names[:12]))[:500]}",
             hint="name it with --image-column (data.image_column)",
         )
     return columns.image
@@ -248,7 +248,7 @@ def safe_relative(name: str) -> str | None:
     return "/".join(parts)
 
 
-def safe_place(name: str, detail: str) -> dict[str, Any]:
+def safe_location(name: str, detail: str) -> dict[str, Any]:
     """The path of a row by a published list, or that it leaves the folder."""
     path = safe_relative(name)
     return {"path": path} if path else {"path": "", "problem": "outside-folder", "detail": detail}
@@ -257,8 +257,8 @@ def safe_place(name: str, detail: str) -> dict[str, Any]:
 def is_inside(root: Path, path: Path) -> bool:
     """Whether a path, symbolic links followed, stays in the folder."""
     try:
-        found, inside = os.path.realpath(path), _real(os.path.abspath(root))
-        return found == inside or found.startswith(inside.rstrip(os.sep) + os.sep)
+        real, inside = os.path.realpath(path), _real(os.path.abspath(root))
+        return real == inside or real.startswith(inside.rstrip(os.sep) + os.sep)
     except (OSError, RuntimeError, ValueError):  # a loop of links, a name that no file system has
         return False
 
@@ -284,9 +284,9 @@ def file_below(root: AnyPath, name: str) -> dict[str, Any]:
         return outside
     # a name with accents has two forms in Unicode: macOS writes one, tables mostly have the other
     forms = [relative, *(unicodedata.normalize(form, relative) for form in ("NFC", "NFD"))]
-    found = next((form for form in forms if os.path.isfile(root / form)), None)  # False for names too long
-    if found is not None:
-        return {"path": found}
+    existing = next((form for form in forms if os.path.isfile(root / form)), None)  # False for names too long
+    if existing is not None:
+        return {"path": existing}
     there = any(os.path.exists(root / form) for form in forms)
     return {"path": relative, "problem": "not-a-file" if there else "missing-file", "detail": name}
 
@@ -294,12 +294,12 @@ def file_below(root: AnyPath, name: str) -> dict[str, Any]:
 def json_object(text: str) -> tuple[dict[str, Any], str]:
     """The fields of a JSON object, or what is wrong with it."""
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except RecursionError:
         return {}, "nested too deeply"
     except ValueError as error:
         return {}, first_line(error)
-    return (found, "") if isinstance(found, dict) else ({}, "not an object")
+    return (parsed, "") if isinstance(parsed, dict) else ({}, "not an object")
 
 
 class FieldNames(Iterable[str]):

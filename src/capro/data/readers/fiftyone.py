@@ -77,13 +77,13 @@ class FiftyOneReader(Reader):
             yield guarded(row, id=f"{self._split}/{key}", split=self._split)
 
     def _row(self, key: str, target: Any, multi: bool) -> Row:
-        found = target if isinstance(target, list) else [] if target is None else [target]
-        values = [one.get("label") if isinstance(one, dict) else one for one in found]
+        targets = target if isinstance(target, list) else [] if target is None else [target]
+        values = [one.get("label") if isinstance(one, dict) else one for one in targets]
         labels, _ = label_names(class_name(values, self._classes), None)
-        attributes = next((one.get("attributes") for one in found if isinstance(one, dict)), None)
+        attributes = next((one.get("attributes") for one in targets if isinstance(one, dict)), None)
         known = (part for part in (attributes, self._whole.get(key)) if isinstance(part, dict))
         cells = {name: value for part in known for name, value in part.items()}
-        columns = choose_columns(list(cells), self._settings, place=str(self._file), missing="leave out")
+        columns = choose_columns(list(cells), self._settings, where=str(self._file), missing="leave out")
         return columns.row(
             cells,
             id=f"{self._split}/{key}",
@@ -107,12 +107,12 @@ class FiftyOneReader(Reader):
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        found, problem = json_object(read_regular(path).decode("utf-8-sig"))
+        fields, problem = json_object(read_regular(path).decode("utf-8-sig"))
     except (OSError, ValueError) as error:
         problem = str(error)
     if problem:
         raise DataError(f"{path}: cannot be read: {problem}", hint="check the file")
-    return found
+    return fields
 
 
 def _write(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[str]) -> None:
@@ -122,7 +122,7 @@ def _write(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[s
     does not read, holds each sample's whole record.
     """
     index = {name: number for number, name in enumerate(names)}
-    labels, whole, places = dict[str, Any](), dict[str, Any](), dict[str, str]()
+    labels, whole, paths = dict[str, Any](), dict[str, Any](), dict[str, str]()
     for number, record in enumerate(plain_records(table)):
         key = str(PurePosixPath(record.pop("file_name")).with_suffix(""))
         if pictures.mode == "none":
@@ -130,9 +130,9 @@ def _write(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[s
             path = pictures.path(number)
             if path is None:
                 raise ConfigError("FiftyOne takes pictures from a disk", hint="use --images copy")
-            places[key] = str(path)
-        given = "given_label" if "label" in record else "given_labels"
-        attributes = {name: record[name] for name in ("capro_id", "decision", "evidence", given)}
+            paths[key] = str(path)
+        web_labels = "given_label" if "label" in record else "given_labels"
+        attributes = {name: record[name] for name in ("capro_id", "decision", "evidence", web_labels)}
         targets = [
             {"label": index[name], "attributes": attributes}
             for name in record.get("labels", [record.get("label")])
@@ -140,8 +140,8 @@ def _write(out: Path, table: pd.DataFrame, pictures: Pictures, names: Sequence[s
         labels[key] = targets[0] if "label" in record else targets
         whole[key] = record
     write_json(out / LABELS, {"classes": list(names), "labels": labels, "capro": whole})
-    if places:
-        write_json(out / PLACES, places)
+    if paths:
+        write_json(out / PLACES, paths)
     pictures.write_all("data")
 
 

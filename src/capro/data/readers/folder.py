@@ -84,20 +84,20 @@ class FolderReader(Reader):
             folders[:] = [name for name in folders if not name.startswith(".")]
             visible = (name for name in names if not name.startswith(".") and name.lower() not in METADATA)
             files += [os.path.join(os.path.relpath(folder, self.root), name) for name in visible]
-        found = sorted(Path(name).as_posix() for name in files if _looks_like_picture(self.root / name))
-        self.notes["other_files_ignored"] = len(files) - len(found)
-        if not found:
+        pictures = sorted(Path(name).as_posix() for name in files if _looks_like_picture(self.root / name))
+        self.notes["other_files_ignored"] = len(files) - len(pictures)
+        if not pictures:
             raise DataError(
                 f"{self.root}: no image in this folder",
                 hint="give a folder of images, a table, or tar shards",
             )
-        return found
+        return pictures
 
     def _metadata(self) -> tuple[dict[str, dict[str, Any]], list[Row], Columns | None]:
         """Cells by file name; rows that cannot be used; the columns' purposes."""
         here = sorted(path for path in self.root.iterdir() if path.is_file())
-        found = [path for path in here if path.name.lower() in METADATA]
-        if not found:
+        tables_here = [path for path in here if path.name.lower() in METADATA]
+        if not tables_here:
             tables = [path.name for path in here if path.suffix.lower() in TABLES]
             self._intake = Intake(ignored_tables=tables)
             named = named_columns(self._settings) if if_missing(self._split) == "refuse" else {}
@@ -109,13 +109,13 @@ class FolderReader(Reader):
                     else "put a metadata.csv with a file_name column into the folder",
                 )
             return {}, [], None
-        if len(found) > 1:
-            both = " and ".join(file.name for file in found)
+        if len(tables_here) > 1:
+            both = " and ".join(file.name for file in tables_here)
             raise DataError(f"{self.root}: has two metadata files, {both}", hint="keep one of them")
-        file = found[0]
+        file = tables_here[0]
         encoding = self._settings.encoding
         names = header(file, encoding)
-        columns = choose_columns(names, self._settings, place=str(file), missing=if_missing(self._split))
+        columns = choose_columns(names, self._settings, where=str(file), missing=if_missing(self._split))
         doubts: list[str] = []  # complete after the rows
         self._intake = file_intake([file], names, columns, encoding, doubts)
         image = columns.image

@@ -1,4 +1,4 @@
-"""A Hugging Face data set by name, through the optional ``datasets`` package."""
+"""A Hugging Face dataset by name, through the optional ``datasets`` package."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from capro.errors import DataError, first_line
 
 
 def load_hub(name: str) -> Mapping[str, Any]:
-    """The splits of a data set."""
+    """The splits of a dataset."""
     try:
         import datasets
     except ImportError:
         raise DataError(f"hub:{name} needs the 'datasets' package", hint="pip install 'capro[hub]'") from None
     path, _, config = name.partition("@")
     try:
-        found = datasets.load_dataset(path, config or None)
+        splits = datasets.load_dataset(path, config or None)
     except Exception as error:
         raise DataError(
             f"hub:{name}: {first_line(error)}",
             hint="check the name (hub:OWNER/NAME or hub:OWNER/NAME@CONFIG) and the network",
         ) from None
-    return {split: undecoded(data) for split, data in found.items()}
+    return {split: undecoded(data) for split, data in splits.items()}
 
 
 def undecoded(data: Any) -> Any:
-    """A data set whose images are encoded bytes, not decoded pictures."""
+    """A dataset whose images are encoded bytes, not decoded pictures."""
     import datasets
 
     for column, feature in (data.features or {}).items():
@@ -44,10 +44,10 @@ def undecoded(data: Any) -> Any:
 
 
 class HubReader(Reader):
-    """Reads all splits of a hub data set.
+    """Reads all splits of a hub dataset.
 
     Args:
-        name: Of the data set.
+        name: Of the dataset.
         splits: Its rows, by split; images are encoded bytes.
         settings: Columns.
         split: Put every row into this split.
@@ -59,8 +59,8 @@ class HubReader(Reader):
         self.notes = {}
         self._splits, self._split = splits, split
         names = list(next(iter(splits.values())).column_names)
-        columns = choose_columns(names, settings, place=name, missing=if_missing(split or "train"))
-        self.source = Source("hub", name.removeprefix("hub:"), image_column(columns, names, place=name))
+        columns = choose_columns(names, settings, where=name, missing=if_missing(split or "train"))
+        self.source = Source("hub", name.removeprefix("hub:"), image_column(columns, names, where=name))
         self._columns = replace(columns, split=None) if split else columns
         used = columns.used()
         self._intake = Intake(columns=used, unused=[each for each in names if each not in used.values()])
@@ -101,7 +101,7 @@ class HubReader(Reader):
 
 
 FORMAT = Format(
-    layout="give the name of a data set, hub:OWNER/NAME",
+    layout="give the name of a dataset, hub:OWNER/NAME",
     recognises=lambda *_: False,  # a name is no path: see `find`
     readers=lambda path, settings, split: [HubReader(f"hub:{path}", load_hub(str(path)), settings, split)],
 )

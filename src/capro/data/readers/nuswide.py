@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import ClassHint, Format, Reader
-from capro.data.readers.columns import safe_place
+from capro.data.readers.columns import safe_location
 from capro.data.readers.text_files import Line, paired_lines, read_lines
 from capro.errors import DataError
 
@@ -64,14 +64,14 @@ class NusWideReader(Reader):
     def concepts(self) -> list[str]:
         """Names of the 81 concepts, in the order of every column."""
         path = self.root / "ConceptsList" / "Concepts81.txt"
-        found: list[str] = []
+        names: list[str] = []
         for line in read_lines(path, hint=HINT.format("ConceptsList.zip")):
-            if line.text in found:
+            if line.text in names:
                 line.fail(f"{line.text!r} is there twice", "use the list as it was published")
-            found.append(line.text)
-        if not found:
+            names.append(line.text)
+        if not names:
             raise DataError(f"{path}: empty", hint=HINT.format("ConceptsList.zip"))
-        return found
+        return names
 
     def classes(self) -> list[ClassHint]:
         """The concepts, with the senses that their pictures show where they are the published ones."""
@@ -98,7 +98,7 @@ class NusWideReader(Reader):
         without = unlisted = named = among = 0
         both = paired_lines(self._list, self._tags81, hint=HINT.format("ImageList.zip and NUS_WID_Tags.zip"))
         for number, (line, row) in enumerate(both):
-            place = safe_place(line.text, f"{line.path.name}:{line.number}: {line.text}")
+            location = safe_location(line.text, f"{line.path.name}:{line.number}: {line.text}")
             web = self._web(row)
             photo = line.text.rpartition("_")[2].partition(".")[0]
             unlisted += photo not in tags
@@ -108,10 +108,10 @@ class NusWideReader(Reader):
             labels = web
             if truth is not None:
                 labels = tuple(self.concepts[c] for c in np.flatnonzero(truth[:, number]))
-            if place["path"] and not labels:
-                place["problem"], without = lacking, without + 1
-            identity = f"{self.split}/{place['path'] or line.number}"
-            yield Row(identity, split=self.split, tags=text, labels=labels, multi_label=True, **place)
+            if location["path"] and not labels:
+                location["problem"], without = lacking, without + 1
+            identity = f"{self.split}/{location['path'] or line.number}"
+            yield Row(identity, split=self.split, tags=text, labels=labels, multi_label=True, **location)
         self.notes |= {
             f"{self.split}_images_without_{what}": without,
             f"{self.split}_images_not_in_All_Tags": unlisted,
@@ -136,13 +136,13 @@ class NusWideReader(Reader):
     def _tags(self) -> dict[str, str]:
         """The user's tags by photo id."""
         path = self.root / "NUS_WID_Tags" / "All_Tags.txt"
-        found = {}
+        tags = {}
         for line in read_lines(path, hint=HINT.format("NUS_WID_Tags.zip")):
             photo, *words = line.text.split()
             if not photo.isdigit():
                 line.fail(f"{photo[:80]!r} is not a photo id", "use the file as it was published")
-            found[photo] = " ".join(words)
-        return found
+            tags[photo] = " ".join(words)
+        return tags
 
     def _truth(self) -> NDArray[np.bool_]:
         """Verified labels, (concepts, images of the list)."""
@@ -153,7 +153,7 @@ class NusWideReader(Reader):
             return np.stack([_column(path, number) for path in named])
         whole = self.root / "ImageList" / "Imagelist.txt"
         every = enumerate(read_lines(whole, hint=HINT.format("ImageList.zip")))
-        everyone = {line.text: place for place, line in every}
+        everyone = {line.text: number for number, line in every}
         rows = []
         for line in self._images():
             if line.text not in everyone:
@@ -165,15 +165,15 @@ class NusWideReader(Reader):
 
 def _column(path: Path, number: int) -> NDArray[np.bool_]:
     """A file with 0 or 1 per line, (number,)."""
-    found: list[int] = []
+    labels: list[int] = []
     again = "download labels and image lists again"
     for line in read_lines(path, hint=HINT.format("Groundtruth.zip")):
-        if len(found) == number:
+        if len(labels) == number:
             line.fail(f"label {number + 1} of {number} images", again)
-        found.append(line.integer(line.text, 0, 1, "label"))
-    if len(found) < number:
-        raise DataError(f"{path}: {len(found)} labels for {number} images", hint=again)
-    return np.array(found, np.bool_)
+        labels.append(line.integer(line.text, 0, 1, "label"))
+    if len(labels) < number:
+        raise DataError(f"{path}: {len(labels)} labels for {number} images", hint=again)
+    return np.array(labels, np.bool_)
 
 
 def _readers(root: Path, _: DataSettings, split: str | None) -> list[NusWideReader]:

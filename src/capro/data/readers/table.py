@@ -48,13 +48,13 @@ _SHARD = re.compile(r"^(?P<split>train|val|validation|test)(-\d+-of-\d+)?\.parqu
 
 
 def parquet_splits(folder: AnyPath) -> dict[str, list[AnyPath]]:
-    """Files called ``train-00000-of-00002.parquet`` by split: how Hugging Face stores data sets."""
-    found: dict[str, list[AnyPath]] = {split: [] for split in SPLITS}
+    """Files called ``train-00000-of-00002.parquet`` by split: how Hugging Face stores datasets."""
+    splits: dict[str, list[AnyPath]] = {split: [] for split in SPLITS}
     files: list[Any] = [*folder.glob("*.parquet")]  # all of one kind: they can be sorted
     for path in sorted(files):
         if match := _SHARD.match(path.name):
-            found[match["split"].replace("validation", "val")].append(path)
-    return {split: files for split, files in found.items() if files}
+            splits[match["split"].replace("validation", "val")].append(path)
+    return {split: files for split, files in splits.items() if files}
 
 
 class TableReader(Reader):
@@ -81,11 +81,11 @@ class TableReader(Reader):
     @cached_property
     def _columns(self) -> Columns:
         file, missing = str(self._files[0]), if_missing(self._split)
-        return choose_columns(self._header, self._settings, place=file, missing=missing)
+        return choose_columns(self._header, self._settings, where=file, missing=missing)
 
     @property
     def _image(self) -> str:
-        return image_column(self._columns, self._header, place=str(self._files[0]))
+        return image_column(self._columns, self._header, where=str(self._files[0]))
 
     def count(self) -> int | None:
         """Rows, where that is in the files (Parquet)."""
@@ -175,9 +175,9 @@ def _write_csv(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[s
 
 def _write_parquet(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
     """samples.parquet, and images/ where they were asked for."""
-    found = pa.Table.from_pandas(table, preserve_index=False)
-    found = found.replace_schema_metadata({**(found.schema.metadata or {}), **table_metadata()})
-    pq.write_table(found, out / "samples.parquet")
+    rows = pa.Table.from_pandas(table, preserve_index=False)
+    rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), **table_metadata()})
+    pq.write_table(rows, out / "samples.parquet")
     pictures.write_all()
 
 
@@ -213,10 +213,10 @@ def _hub_schema(table: pd.DataFrame, names: Sequence[str]) -> pa.Schema:
         "label_score": (pa.float64(), {"dtype": "float64", "_type": "Value"}),
     }
     columns = ["image", *(column for column in table.columns if column != "file_name")]
-    found = {column: kinds.get(column, (pa.string(), text)) for column in columns}
-    features = {column: feature for column, (_, feature) in found.items()}
+    typed = {column: kinds.get(column, (pa.string(), text)) for column in columns}
+    features = {column: feature for column, (_, feature) in typed.items()}
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode(), **table_metadata()}
-    return pa.schema([(column, kind) for column, (kind, _) in found.items()], metadata=metadata)
+    return pa.schema([(column, kind) for column, (kind, _) in typed.items()], metadata=metadata)
 
 
 FORMAT = Format(

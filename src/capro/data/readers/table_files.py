@@ -84,11 +84,11 @@ def file_intake(
 ) -> Intake:
     """How table files of the same columns were read."""
     used = columns.used()
-    found = {file.name: encoding_of(file) for file in files} if encoding == "auto" else {}
+    encodings = {file.name: encoding_of(file) for file in files} if encoding == "auto" else {}
     return Intake(
         columns=used,
         unused=[valid_text(name) for name in names if name.strip() and name not in used.values()],
-        guessed_encodings={name: each for name, each in found.items() if each == WINDOWS},
+        guessed_encodings={name: each for name, each in encodings.items() if each == WINDOWS},
         doubtful_lines=doubts,
     )
 
@@ -96,10 +96,10 @@ def file_intake(
 @lru_cache(maxsize=8)
 def _fields(path: AnyPath, encoding: str, *_state: int | str) -> tuple[str, ...]:
     """The names of all fields, in the order in which they first occur. One pass over the file."""
-    found = FieldNames()
+    names = FieldNames()
     for record in _jsonl(path, encoding):
-        found.add(record.cells)
-    return tuple(found)
+        names.add(record.cells)
+    return tuple(names)
 
 
 def _jsonl(path: AnyPath, encoding: str) -> Iterator[Record]:
@@ -110,8 +110,8 @@ def _jsonl(path: AnyPath, encoding: str) -> Iterator[Record]:
                 continue
             cells, problem = ({}, f"more than {MAX_LINE:,} characters") if lines.cut else json_object(line)
             cells = written_texts(cells)
-            place = f"line {lines.number}: {problem}" if problem else ""
-            yield Record(lines.number, cells, place, REPLACED in line)
+            where = f"line {lines.number}: {problem}" if problem else ""
+            yield Record(lines.number, cells, where, REPLACED in line)
 
 
 UNCLOSED = "a quote that is not closed"
@@ -135,10 +135,10 @@ def csv_records(path: AnyPath, encoding: str) -> Iterator[Record]:
             problem = wrong
             if not problem and len(cells) != len(names):
                 problem = f"{table.place}: {len(cells)} cells under {len(names)} column names"
-            found = dict(zip(names, cells, strict=False))
+            named = dict(zip(names, cells, strict=False))
             replaced = any(REPLACED in cell for cell in cells)
             doubt = table.place if table.doubtful and not problem else ""
-            yield Record(number, unescaped(found) if escaped else found, problem, replaced, doubt=doubt)
+            yield Record(number, unescaped(named) if escaped else named, problem, replaced, doubt=doubt)
 
 
 class _Feed(Iterator[str]):
@@ -250,12 +250,12 @@ def _leniently(lines: list[str], separator: str) -> tuple[list[str], str]:
     """The cells of a row in which text may follow a closing quote, or what is wrong with it."""
     asked = []
 
-    def given() -> Iterator[str]:
+    def read_lines() -> Iterator[str]:
         yield from lines
         asked.append(True)  # the reader wants a further line: it is within a quote
 
     try:
-        cells = next(csv.reader(given(), delimiter=separator), [])
+        cells = next(csv.reader(read_lines(), delimiter=separator), [])
     except csv.Error as error:  # mostly a carriage return outside quotes
         return [], str(error).partition(" - ")[0]
     return ([], UNCLOSED) if asked else (cells, "")
@@ -349,8 +349,8 @@ def _group(
 
 
 def _rows_at_once(file: pq.ParquetFile, group: int) -> int:
-    found = file.metadata.row_group(group)
-    average = int(found.total_byte_size) // max(1, int(found.num_rows))
+    facts = file.metadata.row_group(group)
+    average = int(facts.total_byte_size) // max(1, int(facts.num_rows))
     return max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // max(1, average)))
 
 
@@ -401,12 +401,12 @@ def class_labels(columns: pa.Schema) -> dict[str, list[str]]:
         features = json.loads((columns.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError, RecursionError):
         return {}
-    found = {}
+    names_by_column = {}
     for column, feature in features.items() if isinstance(features, dict) else []:
         inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
         if isinstance(inner, dict) and isinstance(inner.get("names"), list):
-            found[column] = inner["names"]
-    return found
+            names_by_column[column] = inner["names"]
+    return names_by_column
 
 
 def holds_bytes(file: AnyPath, column: str) -> bool:
@@ -414,6 +414,6 @@ def holds_bytes(file: AnyPath, column: str) -> bool:
     with open_parquet(file) as opened:
         kind = opened.schema_arrow.field(column).type
     if pa.types.is_struct(kind):
-        place = kind.get_field_index("bytes")
-        kind = kind.field(place).type if place >= 0 else pa.null()
+        at = kind.get_field_index("bytes")
+        kind = kind.field(at).type if at >= 0 else pa.null()
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

@@ -168,12 +168,12 @@ class _Header:
 
 def _has_checksum(block: bytes) -> bool:
     try:
-        told = _number(block[148:156])
+        written = _number(block[148:156])
     except _BadHeader:
         return False
     rest = block[:148] + b" " * 8 + block[156:]
     total = sum(rest)
-    return told == total or told == total - 256 * sum(byte > 127 for byte in rest)  # of signed bytes
+    return written == total or written == total - 256 * sum(byte > 127 for byte in rest)  # of signed bytes
 
 
 def _number(field: bytes) -> int:
@@ -188,16 +188,16 @@ def _number(field: bytes) -> int:
 
 def _size(header: _Header, pax: dict[str, str]) -> int:
     """The bytes that follow a header."""
-    told = pax.get("size")
-    if told is not None and not (told.isascii() and told.isdigit() and len(told) < 19):
-        raise _BadHeader(f"a size of {told[:40]!r}")
-    size = header.size if told is None else int(told)
+    written = pax.get("size")
+    if written is not None and not (written.isascii() and written.isdigit() and len(written) < 19):
+        raise _BadHeader(f"a size of {written[:40]!r}")
+    size = header.size if written is None else int(written)
     return 0 if header.kind in WITHOUT_DATA else size
 
 
 def _pax(content: bytes) -> dict[str, str]:
     """The records of an extended header, each ``LENGTH KEY=VALUE`` and a line feed."""
-    found: dict[str, str] = {}
+    records: dict[str, str] = {}
     at = 0
     while at < len(content) and content[at : at + 1] != b"\0":
         digits, blank, _ = content[at : at + 20].partition(b" ")
@@ -206,9 +206,9 @@ def _pax(content: bytes) -> dict[str, str]:
         key, equals, value = record[len(digits) + 1 :].partition(b"=")
         if not record.endswith(b"\n") or len(record) != length or not equals:
             raise _BadHeader("extended records that cannot be read")
-        found[key.decode("utf-8", "replace")] = value[:-1].decode("utf-8", "surrogateescape")
+        records[key.decode("utf-8", "replace")] = value[:-1].decode("utf-8", "surrogateescape")
         at += length
-    return found
+    return records
 
 
 def _text(field: bytes) -> str:

@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -57,7 +57,7 @@ STATUS_FIELDS = (  # what a crawler writes about the download, no text of the pa
 )  # fmt: skip
 NOTES = ("shards", "truncated_shards", "damaged_places", "replaced", "other_members_ignored")
 MAX_CHOSEN = 1000  # combinations of fields whose columns are remembered
-MAX_META = 64 << 20  # a json of more than 64 MB describes no image
+MAX_META = 64 << 20  # bytes: a larger text describes no image
 
 
 @dataclass
@@ -65,9 +65,9 @@ class _Sample:
     """The members of one sample: where the image is, and the raw texts."""
 
     key: str
-    image: tuple[int, int] | None = None
-    data: bytes | None = None  # of the image, where the shard is streamed
-    texts: dict[str, bytes] = field(default_factory=dict)
+    image: Member | None = None
+    data: bytes | None = None  # of the image, where the shard comes from an object store
+    texts: dict[str, bytes] = field(default_factory=dict)  # by ending
     problem: str = ""
 
     @property
@@ -90,7 +90,7 @@ class TarReader(Reader):
         self._seen_fields = FieldNames()
         self.usual: set[str] | None = None  # endings that every whole sample has; None before the first
         self._used: dict[str, str] = {}
-        self._chosen: dict[tuple[str, ...], Columns] = {}
+        self._columns = lru_cache(MAX_CHOSEN)(self._choose)  # most samples have the same fields
 
     def intake(self) -> Intake:
         """Of the samples' fields."""
@@ -134,44 +134,39 @@ class TarReader(Reader):
         endings = sample.endings
         self.usual = endings if self.usual is None else self.usual & endings
         identity = f"{self._split}/{shard.stem}/{sample.key}"
-        row = partial(self._row, shard, sample, seen)
-        return guarded(row, id=identity, split=self._split, path=shard.name)
-
-    def _row(self, shard: AnyPath, sample: _Sample, seen: set[str]) -> Row:
-        identity = f"{self._split}/{shard.stem}/{sample.key}"
         if sample.key in seen:
             identity = f"{identity}#{len(seen)}"
             return Row(identity, shard.name, self._split, problem="duplicate-id", detail=sample.key)
         seen.add(sample.key)
-        cells, known = self._cells(sample)
-        cells = written_texts(cells)
+        row = partial(self._row, shard, sample, identity)
+        return guarded(row, id=identity, split=self._split, path=shard.name)
+
+    def _row(self, shard: AnyPath, sample: _Sample, identity: str) -> Row:
+        cells = written_texts(self._cells(sample))
         self._seen_fields.add(cells)
+        row = self._columns(tuple(cells)).row(cells, id=identity, split=self._split, path=shard.name)
+        if sample.image is not None:
+            row.offset, row.size, row.data = sample.image.offset, sample.image.size, sample.data
         status = cells.get("status")
-        if not known and status not in (None, "success"):
-            detail = f"{text_of(status)} {text_of(cells.get('error_message'))}"
-            known = {"problem": "not-downloaded", "detail": detail}
-        if not known and sample.image is None:
-            known = {"problem": "no-image"}
-        offset, size = sample.image or (None, None)
-        known |= {"path": shard.name, "offset": offset, "size": size, "data": sample.data}
-        columns = self._columns(tuple(cells))
-        return columns.row(cells, id=identity, split=self._split, **known)
+        if sample.problem:
+            row.problem, row.detail = "bad-row", sample.problem
+        elif status not in (None, "success"):
+            row.problem = "not-downloaded"
+            row.detail = f"{text_of(status)} {text_of(cells.get('error_message'))}"
+        elif sample.image is None:
+            row.problem = "no-image"
+        return row
 
-    def _columns(self, names: tuple[str, ...]) -> Columns:
-        """The columns of a sample with these fields; most samples have the same."""
-        if names not in self._chosen:
-            missing: Missing = "leave out" if self._needed else "guess"
-            found = choose_columns(names, self._settings, place=str(self.root), missing=missing)
-            self._used = found.used() | self._used
-            if len(self._chosen) >= MAX_CHOSEN:
-                self._chosen.clear()
-            self._chosen[names] = found
-        return self._chosen[names]
+    def _choose(self, names: tuple[str, ...]) -> Columns:
+        """The columns of a sample with these fields."""
+        missing: Missing = "leave out" if self._needed else "guess"
+        columns = choose_columns(names, self._settings, where=str(self.root), missing=missing)
+        self._used = columns.used() | self._used
+        return columns
 
-    def _cells(self, sample: _Sample) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The sample's fields (the json's, and each text member under its ending), and a problem."""
+    def _cells(self, sample: _Sample) -> dict[str, Any]:
+        """The sample's fields: those of the json, and each text member under its ending."""
         cells: dict[str, Any] = {}
-        problem = {"problem": "bad-row", "detail": sample.problem} if sample.problem else {}
         for extension, raw in sample.texts.items():
             text = raw.decode("utf-8-sig", "replace")
             self.notes["replaced"] += REPLACED in text
@@ -181,8 +176,8 @@ class TarReader(Reader):
             parsed, wrong = json_object(text)
             cells = {**parsed, **cells}
             if wrong:
-                problem = {"problem": "bad-row", "detail": f"{sample.key}.json: {wrong}"}
-        return cells, problem
+                sample.problem = f"{sample.key}.json: {wrong}"
+        return cells
 
     def _check_columns(self) -> None:
         for purpose, column in named_columns(self._settings).items():
@@ -205,22 +200,22 @@ class _ShardRows:
     gap: Gap | None = None  # damage that no row accounts for yet
 
     def rows(self) -> Iterator[Row]:
-        """Every sample, and every place where samples are lost."""
+        """Every sample, and every gap in which samples are lost."""
         current: _Sample | None = None
-        for found in members(self.file):
-            if isinstance(found, Gap):
-                yield from self._before(found, current)
+        for member in members(self.file):
+            if isinstance(member, Gap):
+                yield from self._before(member, current)
                 current = None
                 continue
-            if found.kind in ("folder", "other"):
-                self.reader.notes["other_members_ignored"] += found.kind == "other"
+            if member.kind in ("folder", "other"):
+                self.reader.notes["other_members_ignored"] += member.kind == "other"
                 continue
-            key, extension = _split_name(found.name)
+            key, extension = _split_name(member.name)
             if current is not None and current.key != key:
                 yield from self._finished(current)
                 current = None
             current = current or _Sample(key)
-            self._take(current, extension, found)
+            self._take(current, extension, member)
         if current is not None:
             yield from self._finished(current)
         yield from self._unexplained()
@@ -230,7 +225,7 @@ class _ShardRows:
             sample.problem = f"{member.name}: a sparse file, which is not stored in one piece"
         elif extension in IMAGE_ENDINGS:
             if sample.image is None:  # the first of several
-                sample.image = member.offset, member.size
+                sample.image = member
                 if self.file.streamed and member.size <= REQUEST:  # a larger one is a request of its own
                     sample.data = self.file.read(member.size, member.offset)
         elif extension not in TEXT_ENDINGS:

@@ -73,9 +73,9 @@ def _non_ascii(file: BinaryIO) -> tuple[int, int]:
 
 def open_text(path: AnyPath, encoding: str) -> TextIO:
     """A text file; what is outside its encoding becomes replacement characters. Only ``\\n`` ends a line."""
-    found = encoding_of(path, encoding)
+    detected = encoding_of(path, encoding)
     try:
-        return io.TextIOWrapper(open_bytes(path), encoding=found, errors="replace", newline="\n")
+        return io.TextIOWrapper(open_bytes(path), encoding=detected, errors="replace", newline="\n")
     except OSError as error:
         raise _unreadable(path, error) from None
 

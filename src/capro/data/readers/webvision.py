@@ -25,7 +25,7 @@ from typing import Any
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import ClassHint, Format, Reader, guarded
-from capro.data.readers.columns import Columns, safe_place, safe_relative, text_of
+from capro.data.readers.columns import Columns, safe_location, safe_relative, text_of
 from capro.data.readers.text_files import Line, paired_lines, read_lines
 from capro.errors import DataError, did_you_mean
 from capro.files import read_regular
@@ -50,18 +50,18 @@ class Info:
     @cached_property
     def synsets(self) -> list[tuple[str, str]]:
         """WordNet id and name of each class; a name that two classes share gets its id behind it."""
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for line in read_lines(self.root / "info" / "synsets.txt", hint=INFO):
             wnid, _, words = line.text.partition(" ")
             if not _WNID.fullmatch(wnid):
                 line.fail(f"{wnid[:80]!r} is not a WordNet id", "each line is 'n01440764 tench, ...'")
-            if wnid in found:
+            if wnid in names:
                 line.fail(f"{wnid} is there twice", "use the list as it was published")
-            found[wnid] = words.split(",")[0].strip() or wnid
-        if not found:
+            names[wnid] = words.split(",")[0].strip() or wnid
+        if not names:
             raise DataError(f"{self.root / 'info' / 'synsets.txt'}: empty", hint=INFO)
-        counts = Counter(found.values())
-        return [(wnid, name if counts[name] == 1 else f"{name} ({wnid})") for wnid, name in found.items()]
+        counts = Counter(names.values())
+        return [(wnid, name if counts[name] == 1 else f"{name} ({wnid})") for wnid, name in names.items()]
 
     @property
     def engines(self) -> list[str]:
@@ -71,14 +71,14 @@ class Info:
     @cached_property
     def class_of_query(self) -> dict[int, int]:
         """Class, from 0, of each query id; the file counts classes from 1."""
-        found = {}
+        classes = {}
         for line in read_lines(self.root / "info" / "queries_synsets_map.txt", hint=INFO):
             cells = line.text.split()
             if len(cells) != 2:
                 line.fail(f"{len(cells)} columns", "each line is a query id and a synset id")
             query = line.integer(cells[0], 1, 10**9, "query id")
-            found[query] = line.integer(cells[1], 1, len(self.synsets), "synset id") - 1
-        return found
+            classes[query] = line.integer(cells[1], 1, len(self.synsets), "synset id") - 1
+        return classes
 
     @cached_property
     def wanted(self) -> list[int]:
@@ -93,10 +93,10 @@ class Info:
         for line in read_lines(self.class_list, hint=hint):
             text = line.text.partition("#")[0].strip()
             if text:
-                found = known.get(text, known.get(named_in(text)))
-                if found is None:
+                index = known.get(text, known.get(named_in(text)))
+                if index is None:
                     line.fail(f"no class {text[:80]!r} in synsets.txt", did_you_mean(text, known))
-                chosen.add(found)
+                chosen.add(index)
         if not chosen:
             raise DataError(f"{self.class_list}: names no class", hint=hint)
         return sorted(chosen)
@@ -115,8 +115,8 @@ class Info:
 
     def files(self) -> list[Path]:
         """The files in ``info/`` that decide a scan."""
-        found = sorted((self.root / "info").glob("*.txt"))
-        return [*found, self.class_list] if self.class_list else found
+        lists = sorted((self.root / "info").glob("*.txt"))
+        return [*lists, self.class_list] if self.class_list else lists
 
 
 def named_in(text: str) -> str:
@@ -195,11 +195,11 @@ class WebVisionReader(Reader):
             stem = name.rpartition("/")[2].rpartition(".")[0]
             strange += bool(entry.get("id")) and text_of(entry["id"]) != stem
             path = f"{VALIDATION}/{name}" if self.part == "val" else name
-            place = safe_place(path, f"{line.path.name}:{line.number}")
+            location = safe_location(path, f"{line.path.name}:{line.number}")
             labels = (self.info.synsets[label][1],)
             known = {"id": f"{self.split}/{path}", "split": self.split}
-            row = partial(TEXT_FIELDS.row, entry, labels=labels, **known, **place)
-            yield guarded(row, **known, path=place["path"])
+            row = partial(TEXT_FIELDS.row, entry, labels=labels, **known, **location)
+            yield guarded(row, **known, path=location["path"])
         if strange:
             self.notes[f"{self.part}_texts_with_another_id"] = strange
 
@@ -242,22 +242,20 @@ class _Texts:
         safe = safe_relative(name)
         if safe is None:
             line.fail(f"{name[:80]!r} leaves the folder", "use the list as it was published")
-        places = [self._root / folder / safe for folder in META_FOLDERS]
+        candidates = [self._root / folder / safe for folder in META_FOLDERS]
         engine, _, rest = safe.partition("/")
-        places.append(self._root / f"{engine}_json" / rest)
-        found = next((place for place in places if place.is_file()), None)
-        if found is None:
+        candidates.append(self._root / f"{engine}_json" / rest)
+        file = next((path for path in candidates if path.is_file()), None)
+        if file is None:
             line.fail(f"{safe} is not there", f"unpack the archive with the texts into {self._root}")
         try:
-            entries = json.loads(read_regular(found).decode("utf-8-sig", "replace"))
+            entries = json.loads(read_regular(file).decode("utf-8-sig", "replace"))
         except (ValueError, RecursionError, OSError) as error:
             where = getattr(error, "lineno", None)
-            place = f"{found}:{where}" if where else str(found)
-            raise DataError(f"{place}: not valid JSON: {error}", hint="download the file again") from None
+            shown = f"{file}:{where}" if where else str(file)
+            raise DataError(f"{shown}: not valid JSON: {error}", hint="download the file again") from None
         if not isinstance(entries, list):
-            raise DataError(
-                f"{found}: holds a {type(entries).__name__}, not a list", hint="download it again"
-            )
+            raise DataError(f"{file}: holds a {type(entries).__name__}, not a list", hint="download it again")
         return entries
 
 
@@ -283,16 +281,16 @@ class ImageNetReader(Reader):
         """Every image of a wanted class, in path order; other classes are counted."""
         names = dict(self.info.synsets)
         for path, wnid in self._wanted:
-            place = safe_place(path, path)
-            yield Row(f"test/{self.root.name}/{path}", split="test", labels=(names[wnid],), **place)
+            location = safe_location(path, path)
+            yield Row(f"test/{self.root.name}/{path}", split="test", labels=(names[wnid],), **location)
 
     @cached_property
     def _wanted(self) -> list[tuple[str, str]]:
         """Path and WordNet id of the images of wanted classes."""
         wanted = {self.info.synsets[number][0] for number in self.info.wanted}
-        found = list(self._by_folder()) or list(self._by_list())
-        self.notes["imagenet_images_of_other_classes"] = sum(wnid not in wanted for _, wnid in found)
-        return [(path, wnid) for path, wnid in found if wnid in wanted]
+        images = list(self._by_folder()) or list(self._by_list())
+        self.notes["imagenet_images_of_other_classes"] = sum(wnid not in wanted for _, wnid in images)
+        return [(path, wnid) for path, wnid in images if wnid in wanted]
 
     def _by_folder(self) -> Iterator[tuple[str, str]]:
         for path in sorted(self.root.glob("n*/[!.]*")):
