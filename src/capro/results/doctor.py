@@ -13,20 +13,16 @@ from operator import attrgetter
 from typing import Any, Literal, get_args
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from capro.config import Settings
 from capro.core.anchors import anchor_choice
-from capro.data.labels import labels_of
-from capro.data.manifest import manifest_of
 from capro.data.summary import FEW_TEXTS
-from capro.models.classes import classes_of, has_meaning
-from capro.pipeline.artefacts import ANCHORS, CLEANED_LABELS, DETAILS, SUMMARY, VISUAL
+from capro.models.classes import has_meaning
+from capro.pipeline.artefacts import DETAILS, SUMMARY
 from capro.pipeline.run import Run
-from capro.results.label_changes import class_findings, finding_text
-from capro.results.metrics import class_sizes
+from capro.results.label_changes import class_findings, finding_text, wrong_share
 from capro.results.neighbourhood import noise_from_anchors
+from capro.results.store import VerdictStore
 
 SMALL_CLASS = 20  # samples; fewer give no prototype worth the name
 SHOWN = 5
@@ -62,7 +58,7 @@ class Facts:
     classes_known: bool = False
     noise: float | None = None  # estimated share of wrong web labels
     noise_from: str = ""
-    positive_ratio: float | None = None  # several labels: positives over negatives, class mean
+    positive_ratio: float | None = None  # multi-label: positives over negatives, class mean
     harmed: list[str] = field(default_factory=list)  # classes worse than vanilla
     compared: int = 0
     emptied: list[str] = field(default_factory=list)  # classes that cleaning left nearly empty
@@ -74,86 +70,67 @@ class Facts:
 
 def examine(run: Run) -> Facts:
     """Facts of a scanned run; the further it has come, the more there are."""
-    manifest, summary = manifest_of(run), run.read(SUMMARY)
-    train = manifest.samples.iloc[manifest.split("train")]
-    empty = (train["title"] + train["description"] + train["tags"]).str.strip() == ""
-    pairs = pd.DataFrame({"class": train["labels"], "empty": empty}).explode("class").dropna()
-    by_class = pairs.groupby("class", sort=False)["empty"]
-    sizes = {str(name): int(count) for name, count in by_class.size().items()}
-    bare = {str(name): float(share) for name, share in by_class.mean().items()}
-    known: dict[str, Any] = {}
-    if run.finished("classes"):
-        specs = classes_of(run)
-        known = {
-            "classes_known": True,
-            "ambiguous": [spec.name for spec in specs if spec.ambiguous],
-            "undefined": [spec.name for spec in specs if not has_meaning(spec)],
-        }
-        sizes = {spec.name: sizes.get(spec.name, 0) for spec in specs}
-        bare = {name: bare[name] for name, size in sizes.items() if size}
-    if manifest.task == "multi":
-        ratios = [n / max(1, len(train) - n) for n in sizes.values() if n]
-        known["positive_ratio"] = float(np.mean(ratios)) if ratios else None
-    noise, origin = _noise(run)
+    store, summary = VerdictStore(run), run.read(SUMMARY)
+    n, splits = len(store), summary["splits"]
+    sizes = store.kind.counts(store.given, len(store.names))
+    bare = store.kind.counts(store.given[store.without_text], len(store.names))
+    classes_known = run.finished("classes") is not None
+    ratios = [size / max(1, n - size) for size in sizes.tolist() if size and store.multi_label]
+    noise, origin = _noise(store)
     return Facts(
-        task=manifest.task,
-        sizes=sizes,
-        samples=len(train),
-        no_text=float(empty.mean()) if len(train) else 0.0,
-        no_text_by_class=bare,
-        test_samples=len(manifest.split("test")),
+        task=store.kind.task,
+        sizes=dict(zip(store.names, sizes.tolist(), strict=True)),
+        samples=n,
+        no_text=summary["without_text"].get("train", 0) / n if n else 0.0,
+        no_text_by_class={store.names[c]: float(bare[c] / sizes[c]) for c in np.flatnonzero(sizes)},
+        test_samples=splits.get("test", 0),
         quarantined=int(summary["quarantined"]),
         duplicates=summary["duplicates"],
+        ambiguous=[spec.name for spec in store.classes if classes_known and spec.ambiguous],
+        undefined=[spec.name for spec in store.classes if classes_known and not has_meaning(spec)],
+        classes_known=classes_known,
         noise=noise,
         noise_from=origin,
+        positive_ratio=float(np.mean(ratios)) if ratios else None,
         classes_wrong=[finding_text(each) for each in class_findings(run)],
-        **known,
-        **_results(run),
+        **_results(store),
     )
 
 
-def _labels(run: Run) -> NDArray[np.int64]:
-    """The web labels of the training samples."""
-    manifest = manifest_of(run)
-    return labels_of(manifest, manifest.split("train"), [spec.name for spec in classes_of(run)])
-
-
-def _noise(run: Run) -> tuple[float | None, str]:
+def _noise(store: VerdictStore) -> tuple[float | None, str]:
     """Noise from anchors against the rest, else from what cleaning called noise."""
-    visual, anchors, after = run.find(VISUAL), run.find(ANCHORS), run.find(CLEANED_LABELS)
-    # an image of several things is like many others: with several labels neighbours have no vote
-    if visual is not None and anchors is not None and manifest_of(run).task == "single":
+    # an image of several things is like many others: in multi-label data neighbours have no vote
+    if store.visual is not None and len(store.anchors) and not store.multi_label:
         # drawn ones are as noisy as the rest, and typical pictures agree with their class by choice
-        chosen = anchor_choice(anchors) == "text"
-        found = noise_from_anchors(
-            np.asarray(visual),
-            _labels(run),
-            anchors["row"].to_numpy(dtype=np.int64)[chosen],
-            exact_below=run.settings.match.exact_below,
+        by_text = anchor_choice(store.anchors) == "text"
+        noise = noise_from_anchors(
+            np.asarray(store.visual),
+            store.given,
+            store.anchors["row"].to_numpy(dtype=np.int64)[by_text],
+            exact_below=store.run.settings.match.exact_below,
         )
-        if found is not None:
-            return found, "from comparing anchors with the other samples"
-    if after is not None:
-        labels, given = np.array(after), _labels(run)
-        if labels.ndim == 2:
-            return float((labels <= 0)[given > 0].mean()), "the labels that cleaning removed"
-        return float((labels != given).mean()), "the labels that cleaning changed"
+        if noise is not None:
+            return noise, "from comparing anchors with the other samples"
+    if store.has_verdicts:
+        share = wrong_share(store.changes.counts(len(store.names)).sum(axis=0))
+        return float(share), f"the labels that cleaning {'removed' if store.multi_label else 'changed'}"
     return None, ""
 
 
-def _results(run: Run) -> dict[str, Any]:
+def _results(store: VerdictStore) -> dict[str, Any]:
     """What evaluation and cleaning did to the classes."""
-    found: dict[str, Any] = {}
-    details, after = run.noted(DETAILS), run.find(CLEANED_LABELS)
+    results: dict[str, Any] = {}
+    details = store.run.noted(DETAILS)
     if details is not None:
         rows = details.get("classes", [])
-        found["harmed"] = [row["class"] for row in rows if row["difference"] < 0]
-        found["compared"] = len(rows)
-    if after is not None:
-        names = [spec.name for spec in classes_of(run)]
-        before, left = (class_sizes(labels, len(names)) for labels in (_labels(run), after))
-        found["emptied"] = [names[c] for c in np.flatnonzero((before > 0) & (left < 0.1 * before))]
-    return found
+        results["harmed"] = [row["class"] for row in rows if row["difference"] < 0]
+        results["compared"] = len(rows)
+    if store.has_verdicts:
+        before, left = (
+            store.kind.counts(labels, len(store.names)) for labels in (store.given, store.corrected)
+        )
+        results["emptied"] = [store.names[c] for c in np.flatnonzero((before > 0) & (left < 0.1 * before))]
+    return results
 
 
 # --- rules ----------------------------------------------------------------------------------------
@@ -168,24 +145,26 @@ class Rule:
     Attributes:
         level: How urgent.
         topic: In a few words.
-        found: What is wrong: nothing if falsy, else `{found}` in text and action; names are listed.
-        text: What and why, a format with ``found``, the facts ``f`` and the settings ``s``.
+        problem: What is wrong: nothing if falsy, else `{problem}` in text and action; names are listed.
+        text: What and why, a format with ``problem``, the facts ``f`` and the settings ``s``.
         action: What to do about it, a format as well.
     """
 
     level: Level
     topic: str
-    found: Condition
+    problem: Condition
     text: str
     action: str = ""
 
     def finding(self, facts: Facts, settings: Settings) -> Finding | None:
         """The finding, if there is one."""
-        found = self.found(facts, settings)
-        if not found:
+        problem = self.problem(facts, settings)
+        if not problem:
             return None
-        found = _names(found) if isinstance(found, list) else found
-        text, action = (form.format(found=found, f=facts, s=settings) for form in (self.text, self.action))
+        problem = _names(problem) if isinstance(problem, list) else problem
+        text, action = (
+            form.format(problem=problem, f=facts, s=settings) for form in (self.text, self.action)
+        )
         return Finding(self.level, self.topic, text, action)
 
 
@@ -326,14 +305,14 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     Rule(
         "warning", "duplicates across splits",
         lambda f, _: _leaked(f),
-        "{found[0]:,} test or val images are in the training set as well ({found[1]}): figures "
+        "{problem[0]:,} test or val images are in the training set as well ({problem[1]}): figures "
         "measured on them are too good",
         "remove them from the training data",
     ),
     Rule(
         "warning", "copies with different labels",
         lambda f, _: f.duplicates.get("groups_with_different_labels", 0),
-        "{found:,} images occur several times in training with different labels: at "
+        "{problem:,} images occur several times in training with different labels: at "
         "least one label of each is wrong, unless images have several labels",
     ),
     Rule(
@@ -357,7 +336,7 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     ),
     Rule(
         "warning", "texts missing in classes", lambda f, _: _without_text(f),
-        "more than half of the samples have no text in these classes: {found}",
+        "more than half of the samples have no text in these classes: {problem}",
     ),
     Rule(
         "advice", "dictionary",
@@ -366,28 +345,28 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
         ),
         "train.queue is {s.train.queue:,} for {f.samples:,} samples: many embeddings "
         "in the dictionary come from past epochs (our rule: at most half of the samples)",
-        "--set train.queue={found}",
+        "--set train.queue={problem}",
     ),
     Rule(
         "advice", "uneven classes", lambda f, s: s.finetune.balance is None and _uneven(f),
-        "the largest class has {found[0]:,} samples, the smallest {found[1]:,}: the classifier will "
+        "the largest class has {problem[0]:,} samples, the smallest {problem[1]:,}: the classifier will "
         f"favour the large ones (our rule: balance them if the ratio is {UNEVEN} or more)",
         "--set finetune.balance=0.5, or 0 if classes are as uneven where the model will be used",
     ),
     Rule(
         "warning", "small classes", lambda f, _: _small(f),
-        f"fewer than {SMALL_CLASS} training samples in {{found}}: too few for anchors "
+        f"fewer than {SMALL_CLASS} training samples in {{problem}}: too few for anchors "
         "and other samples to correct",
         "collect more images of these classes, or join classes",
     ),
     Rule(
         "warning", "classes without meaning", lambda f, _: f.no_text < 1 and f.undefined,
-        "neither sense nor definition: {found}; texts are compared with their bare names",
+        "neither sense nor definition: {problem}; texts are compared with their bare names",
         "add a sense or a definition in classes.yaml",
     ),
     Rule(
         "advice", "ambiguous names", lambda f, _: f.no_text < 1 and f.ambiguous,
-        "several senses: {found}; the class text alone decides which of them the anchors show",
+        "several senses: {problem}; the class text alone decides which of them the anchors show",
         "check `capro classes show --run RUN` and match/anchors.png",
     ),
     Rule(
@@ -413,12 +392,12 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     ),
     Rule(
         "advice", "classes made worse", lambda f, _: f.harmed and (len(f.harmed), _names(f.harmed)),
-        "{found[0]} of {f.compared} classes are worse than vanilla: {found[1]} (the paper: 312 of 1,000)",
+        "{problem[0]} of {f.compared} classes are worse than vanilla: {problem[1]} (the paper: 312 of 1,000)",
         "check their anchors and senses first",
     ),
     Rule(
         "warning", "emptied classes", lambda f, _: f.emptied,
-        "cleaning kept less than a tenth of the samples of {found}",
+        "cleaning kept less than a tenth of the samples of {problem}",
         "check their anchors: the sense may be wrong",
     ),
 ]  # fmt: skip
@@ -428,10 +407,10 @@ def diagnose(facts: Facts, settings: Settings) -> list[Finding]:
     """Findings, warnings first."""
     # the method plus has none of the paper's thresholds to choose
     rules = [rule for rule in RULES if settings.method == "paper" or isinstance(rule, Rule)]
-    found = [each for rule in rules if (each := rule.finding(facts, settings))]
+    findings = [each for rule in rules if (each := rule.finding(facts, settings))]
     look = "check its pictures in the report, then its entry in classes.yaml"
-    found += [Finding("warning", "class", text, look) for text in facts.classes_wrong]
-    return sorted(found, key=lambda each: LEVELS.index(each.level))
+    findings += [Finding("warning", "class", text, look) for text in facts.classes_wrong]
+    return sorted(findings, key=lambda each: LEVELS.index(each.level))
 
 
 def advice(run: Run) -> dict[str, Any]:

@@ -153,6 +153,12 @@ class VerdictStore:
         texts = {name: self._texts[name][row].as_py() for name in FIELDS}
         return {name: text for name, text in texts.items() if text}
 
+    @cached_property
+    def without_text(self) -> NDArray[np.bool_]:
+        """Rows whose texts are all empty, (n,)."""
+        lengths = [pc.utf8_length(pc.utf8_trim_whitespace(self._texts[name])) for name in FIELDS]
+        return np.asarray(sum(np.asarray(pc.fill_null(length, 0)) for length in lengths) == 0)
+
     def containing(self, words: str) -> NDArray[np.bool_]:
         """Rows whose texts or id contain all of these words, in any case, (n,)."""
         hit = np.ones(len(self), dtype=bool)

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.core.kept_scores import KeptScores
-from capro.data.labels import MULTI_LABEL, labels_of
+from capro.data.labels import MULTI_LABEL
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers.columns import label_names, text_of
 from capro.data.readers.table_files import header, whole_records
 from capro.errors import DataError
-from capro.models.classes import classes_of
-from capro.pipeline.artefacts import ANCHORS, CLEANED_LABELS, FUSED_SCORES
 from capro.pipeline.run import Run
 from capro.results.metrics import average_precision, binned, harmonic, mean, shares_by_class, wilson
+from capro.results.store import VerdictStore
 from capro.stores import AnyPath
 
 NAME_COLUMNS = ("id", "file_name", "key", "path")
@@ -239,19 +237,16 @@ def on_truth(run: Run, truth: AnyPath) -> dict[str, Any]:
     Where only some samples were checked the figures are theirs, and ``intervals`` say where those of the whole set
     lie with 95 %, if the checked ones were drawn at random.
     """
-    manifest, specs = manifest_of(run), classes_of(run)
-    classes = [spec.name for spec in specs]
-    found = read_truth(truth, manifest)
+    store = VerdictStore(run)
+    classes = store.names
+    found = read_truth(truth, manifest_of(run))
     rows, total = found.checked, len(found.labels)
     known = [found.labels[row] or () for row in rows]
     member = membership(known, classes)
-    given = labels_of(manifest, manifest.split("train"), classes)
-    cleaned = np.array(run.read(CLEANED_LABELS))
-    before, after = given[rows], cleaned[rows]
-    out = cleaned < 0 if cleaned.ndim == 1 else (cleaned < 0).any(axis=1)
-    anchors = _checked_anchors(run, rows, total)
+    before, after = store.given[rows], store.corrected[rows]
+    anchors = _checked_anchors(store, rows)
     pure = purity(*anchors, member)
-    ambiguous = np.array([bool(spec.ambiguous) for spec in specs])
+    ambiguous = np.array([bool(spec.ambiguous) for spec in store.classes])
     shares = {
         "anchor_share": Measured(member[anchors], anchors[0]),
         "web_label_accuracy": true_labels(before, member),
@@ -268,27 +263,25 @@ def on_truth(run: Run, truth: AnyPath) -> dict[str, Any]:
         "anchor_purity": mean(pure[~np.isnan(pure)]),
         "anchor_purity_ambiguous": mean(pure[ambiguous & ~np.isnan(pure)]),
         **{name: each.share for name, each in shares.items()},
-        "kept": float(1 - out.mean()),
+        "kept": float(1 - store.kind.dropped(store.corrected).mean()),
         "noise_detection": noise_detection(before, after, member),
         "intervals": {name: each.interval for name, each in (shares | noise).items()}
         if len(rows) < total
         else {},
-        **score_quality(
-            KeptScores(run.read(FUSED_SCORES), "fused", len(classes))[rows], before, after, member
-        ),
+        **score_quality(store.scores[rows], before, after, member),
         "purity_by_class": dict(zip(classes, map(float, pure), strict=True)),
     }
 
 
 def _checked_anchors(
-    run: Run, rows: NDArray[np.int64], total: int
+    store: VerdictStore, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Anchors among the checked samples: their places there, and their classes."""
-    frame = run.read(ANCHORS)
-    place = np.full(total, -1, dtype=np.int64)
-    place[rows] = np.arange(len(rows))
-    at = place[frame["row"].to_numpy(dtype=np.int64)]
-    return at[at >= 0], frame["class_index"].to_numpy(dtype=np.int64)[at >= 0]
+    """Anchors among the checked samples: their numbers there, and their classes."""
+    number = np.full(len(store), -1, dtype=np.int64)
+    number[rows] = np.arange(len(rows))
+    anchors = number[store.anchors["row"].to_numpy(dtype=np.int64)]
+    labels = store.anchors["class_index"].to_numpy(dtype=np.int64)
+    return anchors[anchors >= 0], labels[anchors >= 0]
 
 
 def _unknown(truth: Sequence[tuple[str, ...]], classes: Sequence[str]) -> dict[str, int]:
