@@ -118,10 +118,12 @@ def _measured(x: NDArray[Any], name: str) -> Iterator[tuple[slice, NDArray[np.fl
         yield part, block, norm
 
 
-def search_here(found: Searcher, base: RowReader, width: int) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
+def search_here(
+    searcher: Searcher, base: RowReader, width: int
+) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
     """Search every row of the base in blocks, in this process."""
     for start in range(0, len(base) if width else 0, QUERIES):
-        yield found.search(base[start : start + QUERIES], width)
+        yield searcher.search(base[start : start + QUERIES], width)
 
 
 def nearest(
@@ -139,7 +141,7 @@ def nearest(
 
     Args:
         features: (n, d); need not be normalised.
-        k: neighbours per sample; the pool of method.md is 4k of its k.
+        k: neighbours per sample; re-ranking searches for 4k and keeps k (docs/paper.md).
         exact_below: exact search for n below this, IVF from there on.
         seed: of the IVF clustering and of the sample on which recall is measured.
         budget: memory to keep to, with copies of the features and the index on disk; None holds all
@@ -163,23 +165,23 @@ def nearest(
     width = min(k + 1, len(base))  # one more: a vector finds itself
     by_size = index_kind == "auto" or budget is None
     if len(base) < 2 or (len(unit) < exact_below if by_size else index_kind == "exact"):
-        found = Searcher(exact_search(base, budget))
+        searcher = Searcher(exact_search(base, budget))
     elif budget is not None:
-        found = index_search(base, width, budget, kind=index_kind, recall=recall, seed=seed)
+        searcher = index_search(base, width, budget, kind=index_kind, recall=recall, seed=seed)
     else:
-        found = inverted_lists(base, width, nprobe=NPROBE, seed=seed)
+        searcher = inverted_lists(base, width, nprobe=NPROBE, seed=seed)
     similarity = new_array(budget, "similarity", (len(base), width))
     hits = new_array(budget, "hits", (len(base), width), np.int32)
     start = 0
-    for values, places in through(found, base, width):
+    for values, rows in through(searcher, base, width):
         part = slice(start, start + len(values))
-        similarity[part], hits[part] = values, places
+        similarity[part], hits[part] = values, rows
         start += len(values)
-    share = found.recall
-    del found  # an index frees its lists
+    measured_recall = searcher.recall
+    del searcher  # an index frees its lists
     index, cosine = _expanded(groups, hits, similarity, k, budget)
     release(hits, similarity, index, cosine, unit)
-    return Neighbors(index, cosine, share)
+    return Neighbors(index, cosine, measured_recall)
 
 
 def _expanded(
@@ -192,10 +194,10 @@ def _expanded(
     for start in range(0, n, ROWS):
         part = slice(start, start + ROWS)
         index[part], cosine[part] = -1, -np.inf
-        found = np.flatnonzero(groups.of_row[part] >= 0)
-        place = groups.of_row[part][found]
-        index[part][found], cosine[part][found] = groups.expand(
-            start + found, hits[place], similarity[place], k
+        grouped = np.flatnonzero(groups.of_row[part] >= 0)
+        group = groups.of_row[part][grouped]
+        index[part][grouped], cosine[part][grouped] = groups.expand(
+            start + grouped, hits[group], similarity[group], k
         )
     return index, cosine
 

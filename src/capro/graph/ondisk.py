@@ -132,14 +132,14 @@ class RowReader:
         """A copy of some rows."""
         if self._limit is None:
             return np.asarray(self.array[rows])
-        found = np.array(self.array[rows])
+        copied = np.array(self.array[rows])
         # scattered rows touch a page each, whatever their width
-        each = max(found[:1].nbytes, 4096 if not isinstance(rows, slice) else 0)
-        self._read += each * len(found)
+        each = max(copied[:1].nbytes, 4096 if not isinstance(rows, slice) else 0)
+        self._read += each * len(copied)
         if self._read > self._limit:
             release(self.array)
             self._read = 0
-        return found
+        return copied
 
 
 Floats = NDArray[np.float32]
@@ -193,10 +193,8 @@ def exact_search(base: RowReader, budget: Budget | None = None) -> Search:
         for start in range(0, n, step):
             block = np.ascontiguousarray(base[start : start + step])
             # the search of IndexFlatIP without the index's copy of the features
-            value, place = faiss.knn(
-                queries, block, min(width, len(block)), metric=faiss.METRIC_INNER_PRODUCT
-            )
-            best, index = (value, place) if len(block) == n else _merge(best, index, value, place + start)
+            value, row = faiss.knn(queries, block, min(width, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+            best, index = (value, row) if len(block) == n else _merge(best, index, value, row + start)
         return best, index
 
     return search
@@ -218,20 +216,20 @@ def inverted_lists(base: RowReader, width: int, *, nprobe: int, seed: int) -> Se
     return Searcher(index.search, _recall(index.search(base[sample], width)[1], truth, sample), index)
 
 
-def _recall(found: NDArray[np.int64], truth: NDArray[np.int64], sample: NDArray[np.int64]) -> float:
+def _recall(hits: NDArray[np.int64], truth: NDArray[np.int64], sample: NDArray[np.int64]) -> float:
     """Share of the true nearest others that were found."""
-    hit = (truth[:, :, None] == found[:, None, :]).any(axis=2)
-    return float(hit[truth != sample[:, None]].mean())
+    is_hit = (truth[:, :, None] == hits[:, None, :]).any(axis=2)
+    return float(is_hit[truth != sample[:, None]].mean())
 
 
 def _merge(
-    best: Floats, index: NDArray[np.int64], value: Floats, place: NDArray[np.int64]
+    best: Floats, index: NDArray[np.int64], value: Floats, row: NDArray[np.int64]
 ) -> tuple[Floats, NDArray[np.int64]]:
     """The best of two lists of hits, (b, w) and (b, w')."""
     width = best.shape[1]
-    values, places = np.hstack([best, value]), np.hstack([index, place])
+    values, rows = np.hstack([best, value]), np.hstack([index, row])
     order = np.argsort(-values, axis=1, kind="stable")[:, :width]
-    return np.take_along_axis(values, order, axis=1), np.take_along_axis(places, order, axis=1)
+    return np.take_along_axis(values, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
 def index_search(
@@ -272,22 +270,22 @@ def index_search(
 
 def lists_search(lists: Lists, base: RowReader, budget: Budget | None) -> Search:
     """The search of an index that another process has built."""
-    index, kept = _open(lists.files)
+    index, owners = _open(lists.files)
     index.nprobe = lists.nprobe
-    return _searching(index, kept, lists.kind, base, budget)
+    return _searching(index, owners, lists.kind, base, budget)
 
 
-def _searching(index: Any, kept: Any, kind: str, base: RowReader, budget: Budget | None) -> Search:
+def _searching(index: Any, owners: Any, kind: str, base: RowReader, budget: Budget | None) -> Search:
     search: Search = index.search if kind == "ivf" or budget is None else _refined(index, base, budget)
 
-    def keeping(block: Floats, width: int, _kept: Any = kept) -> tuple[Floats, NDArray[np.int64]]:
-        return search(block, width)  # the lists live as long as the search
+    def with_owners(block: Floats, width: int, _owners: Any = owners) -> tuple[Floats, NDArray[np.int64]]:
+        return search(block, width)  # the owners of the lists live as long as the search
 
-    return keeping
+    return with_owners
 
 
 def _open(files: tuple[str, ...]) -> tuple[Any, Any]:
-    """Map an index; that of several files searches the lists of all. Returns what must live on, too."""
+    """Map an index; several files are searched as one. Returns the index, and the owners of its lists."""
     import faiss
 
     index: Any = faiss.read_index(files[0], faiss.IO_FLAG_MMAP)
@@ -347,7 +345,7 @@ def _refined(index: Any, base: RowReader, budget: Budget) -> Search:
 
     def search(queries: Floats, width: int) -> tuple[Floats, NDArray[np.int64]]:
         value = np.full((len(queries), width), -np.inf, np.float32)
-        place = np.full((len(queries), width), -1, np.int64)
+        row = np.full((len(queries), width), -1, np.int64)
         many = min(REFINE * width, len(base))
         step = budget.rows(8 * many * queries.shape[1], most=max(1, len(queries)))
         for start in range(0, len(queries), step):
@@ -358,7 +356,7 @@ def _refined(index: Any, base: RowReader, budget: Budget) -> Search:
             gathered = vectors[where.reshape(candidates.shape)]  # (b, many, d)
             cosine = np.einsum("bmd,bd->bm", gathered, queries[part])
             cosine[candidates < 0] = -np.inf
-            value[part], place[part] = _merge(value[part], place[part], cosine, candidates)
-        return value, place
+            value[part], row[part] = _merge(value[part], row[part], cosine, candidates)
+        return value, row
 
     return search

@@ -1,4 +1,4 @@
-"""Reciprocal neighbours and re-ranking by Jaccard distance (Eq. 3; method.md, Text enhancement).
+"""Reciprocal neighbours and re-ranking by Jaccard distance (Eq. 3; docs/paper.md).
 
 All of it is linear in N: O(N k) entries in the sparse matrices, O(k) for each of the 4k N pairs in
 the pools. A row of V has at most k + 1 entries in sorted order: scipy merges two rows in one pass. With
@@ -94,10 +94,10 @@ def rerank(neighbors: Neighbors, k: int, *, own: bool = False) -> Neighbors:
     for start in range(0, n, step):
         pool = neighbors.index[start : start + step]  # (b, 4k)
         cosine = neighbors.similarity[start : start + step]
-        row, place = np.nonzero(pool >= 0)
+        row, column = np.nonzero(pool >= 0)
         refined = np.full(pool.shape, np.inf, np.float32)
-        d_J = jaccard_distance(V, row + start, pool[row, place])
-        refined[row, place] = (1 - cosine[row, place] + d_J) / 2
+        d_J = jaccard_distance(V, row + start, pool[row, column])
+        refined[row, column] = (1 - cosine[row, column] + d_J) / 2
         order = np.argsort(refined, axis=1, kind="stable")[:, :k]
         part = slice(start, start + step)
         index[part] = np.take_along_axis(pool, order, axis=1)

@@ -1,4 +1,4 @@
-"""Text enhancement: texts smoothed over the graph of similar images (method.md, Text enhancement).
+"""Text enhancement: texts smoothed over the graph of similar images (docs/paper.md).
 
 Enhancers: `none`; `knn`, the plain k-NN graph of VSGraph; `reciprocal`, the re-ranked mutual
 neighbours of CAPro, with the same smoothing. After the search everything takes O(N k d_t) time, and
@@ -20,7 +20,7 @@ from capro.graph.ondisk import Budget, Floats, RowReader, new_array, release
 from capro.graph.rerank import rerank, sparse_rows
 
 Enhancer = Literal["none", "knn", "reciprocal"]
-POOL = 4  # the pool that re-ranking chooses from is 4k wide (method.md, Text enhancement)
+POOL = 4  # the pool that re-ranking chooses from is 4k wide (docs/paper.md)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def adjacency(neighbors: Neighbors, *, mutual: bool = True) -> csr_array:
 
 
 def smoothing_operator(adjacency: csr_array) -> csr_array:
-    """Normalise a graph with self-loops, D^-1/2 (A + I) D^-1/2 (method.md, Text enhancement).
+    """Normalise a graph with self-loops, D^-1/2 (A + I) D^-1/2 (docs/paper.md).
 
     Args:
         adjacency: A, (n, n), symmetric, non-negative, zero diagonal.
@@ -116,8 +116,8 @@ def _smooth_within(operator: csr_array, texts: NDArray[Any], budget: Budget) -> 
     for start in range(0, len(texts), ROWS):
         part = slice(start, start + ROWS)
         rows = operator[part]
-        needed, place = np.unique(rows.indices, return_inverse=True)
-        block = csr_array((rows.data, place, rows.indptr), shape=(rows.shape[0], len(needed)))
+        needed, column = np.unique(rows.indices, return_inverse=True)
+        block = csr_array((rows.data, column, rows.indptr), shape=(rows.shape[0], len(needed)))
         out[part] = unit_rows(block @ reader[needed].astype(np.float32), "smoothed texts")
         if start % (16 * ROWS) == 0:
             release(out)
@@ -135,7 +135,7 @@ def enhance(
     budget: Budget | None = None,
     **search: Unpack[SearchOptions],
 ) -> Enhanced:
-    """Fill in and correct texts by those of similar images (method.md, Text enhancement).
+    """Fill in and correct texts by those of similar images (docs/paper.md).
 
     Args:
         features: v, (n, d_v), visual features.

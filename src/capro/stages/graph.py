@@ -82,16 +82,16 @@ class SharedSearch:
     progress: Step = nothing
 
     def __call__(
-        self, found: Searcher, base: RowReader, width: int
+        self, searcher: Searcher, base: RowReader, width: int
     ) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
         """All blocks, in order."""
 
         def in_memory(begin: int, end: int, step: Step) -> NDArray[Any]:
-            return _block(found.search, base[begin:end], width, step)
+            return _block(searcher.search, base[begin:end], width, step)
 
         compute: Compute = in_memory
         if self.engine.remote:
-            compute = _FileSearch(self._vectors(base), self._lists(found), width, self.budget)
+            compute = _FileSearch(self._vectors(base), self._lists(searcher), width, self.budget)
         shards = planned(self.folder, len(base), key=self.key, size=QUERIES)
         sharded(shards, compute, engine=self.engine, progress=self.progress)
         for block in shards.blocks():
@@ -105,16 +105,16 @@ class SharedSearch:
         write_array(self.folder / "base.npy", base.array)
         return str(self.folder / "base.npy")
 
-    def _lists(self, found: Searcher) -> Lists | None:
+    def _lists(self, searcher: Searcher) -> Lists | None:
         """The files of the index, for other processes; None if the search is exact."""
-        if found.index is None:
-            return found.lists
+        if searcher.index is None:
+            return searcher.lists
         import faiss
 
         file = self.folder / "ivf.index"
         with atomic_path(file) as temporary:
-            faiss.write_index(found.index, str(temporary))
-        return Lists("ivf", (str(file),), found.index.nprobe)
+            faiss.write_index(searcher.index, str(temporary))
+        return Lists("ivf", (str(file),), searcher.index.nprobe)
 
 
 def search_options(job: Job, scratch: Path) -> dict[str, Any]:

@@ -86,14 +86,14 @@ def work(job: Job) -> dict[str, Any]:
         "random": anchors.random,
         "chosen_by": anchors.by,
     }
-    found = _with_picked(pd.DataFrame(chosen), anchors, decided_of(job.run, training), ids, classes)
-    found["words"], found["neighbors"] = _evidence(job.run, found, ids)
-    job.write(ANCHORS, found)
+    table = _with_picked(pd.DataFrame(chosen), anchors, decided_of(job.run, training), ids, classes)
+    table["words"], table["neighbors"] = _evidence(job.run, table, ids)
+    job.write(ANCHORS, table)
     counts = np.bincount(anchors.label, minlength=len(classes))
     short = (counts > 0) & (counts < job.settings.match.top_k)
     return {
-        "anchors": len(found),
-        "chosen_by": {str(name): int(n) for name, n in found["chosen_by"].value_counts().items()},
+        "anchors": len(table),
+        "chosen_by": {str(name): int(n) for name, n in table["chosen_by"].value_counts().items()},
         "recall": job.run.result("graph")["recall"],
         "classes_below_k": classes[short].tolist(),
         "classes_without_anchor": sorted(classes[counts == 0].tolist()),
@@ -101,21 +101,21 @@ def work(job: Job) -> dict[str, Any]:
 
 
 def _with_picked(
-    found: pd.DataFrame,
+    table: pd.DataFrame,
     anchors: Anchors,
     person: DecisionArrays | None,
     ids: NDArray[np.object_],
     classes: NDArray[np.object_],
 ) -> pd.DataFrame:
-    """Anchors with those that a person picked, after the others of their class; they are random in no sense."""
+    """Anchors with those that a person picked, after the others of their class; they do not count as random."""
     if person is None or not person.anchors.any():
-        return found
+        return table
     gallery = anchors.gallery
     picked = np.flatnonzero(person.anchors[gallery.sample])
     known = person.known(gallery.sample[picked])
     picked = picked[known[np.arange(len(picked)), gallery.label[picked]] > 0.5]
-    there = set(zip(found["row"], found["class_index"], strict=True))
-    rank = found["class_index"].value_counts().to_dict()
+    there = set(zip(table["row"], table["class_index"], strict=True))
+    rank = table["class_index"].value_counts().to_dict()
     rows = []
     for at in picked.tolist():
         sample, label = int(gallery.sample[at]), int(gallery.label[at])
@@ -136,8 +136,8 @@ def _with_picked(
             }
         )
     if not rows:
-        return found
-    both = pd.concat([found, pd.DataFrame(rows).astype(found.dtypes.to_dict())])
+        return table
+    both = pd.concat([table, pd.DataFrame(rows).astype(table.dtypes.to_dict())])
     return both.sort_values(["class_index", "rank"], ignore_index=True)
 
 
@@ -154,30 +154,30 @@ def _evidence(
         list(dict.fromkeys(" ".join([texts[row], *(texts[n] for n in others)]).split()))
         for row, others in zip(anchors["row"], lenders, strict=True)
     ]
-    vocabulary = sorted({word for found in words for word in found})
+    vocabulary = sorted({word for of_anchor in words for word in of_anchor})
     settings = run.settings.embed
     encoder = load_text_encoder(settings.text_encoder, max_tokens=settings.max_tokens)
     vectors = encoder.encode(vocabulary) if vocabulary else np.zeros((0, encoder.dim), np.float32)
     scores = vectors @ np.asarray(run.read(CLASS_TEXTS)).T
-    place = {word: number for number, word in enumerate(vocabulary)}
+    row_of = {word: number for number, word in enumerate(vocabulary)}
     best = [
-        sorted(found, key=lambda word, c=label: -scores[place[word], c])[:SHOWN]  # type: ignore[misc]
-        for found, label in zip(words, anchors["class_index"], strict=True)
+        sorted(of_anchor, key=lambda word, c=label: -scores[row_of[word], c])[:SHOWN]  # type: ignore[misc]
+        for of_anchor, label in zip(words, anchors["class_index"], strict=True)
     ]
     return best, [ids[others].tolist() for others in lenders]
 
 
 def check(run: Run) -> list[str]:
     """Classes with few anchors or none."""
-    found = run.result("match")
+    figures = run.result("match")
     texts = {
         "classes_below_k": "with fewer than match.top_k samples, which are all anchors",
         "classes_without_anchor": "without any sample, and so without anchors",
     }
     return [
-        f"{many(len(found[key]), 'class', 'classes')} {text}: {some(found[key])}"
+        f"{many(len(figures[key]), 'class', 'classes')} {text}: {some(figures[key])}"
         for key, text in texts.items()
-        if found[key]
+        if figures[key]
     ]
 
 
@@ -187,11 +187,11 @@ def check(run: Run) -> list[str]:
 def purity_by_enhancer(
     run: Run, truth: Path, *, enhancers: Sequence[str] = ("random", "none", "knn", "reciprocal")
 ) -> dict[str, NDArray[np.float64]]:
-    """Anchor purity of each class by enhancer, measured on true labels; trains and keeps nothing."""
+    """Anchor purity of each class by enhancer, measured on ground truth; trains and writes nothing."""
     settings = run.settings
     training = training_set(run)
     member = membership(load_truth(truth, manifest_of(run)), training.classes)
-    texts, found = run.read(TEXTS), {}
+    texts, purities = run.read(TEXTS), {}
     for name in enhancers:
         enhanced = texts
         if name in ("knn", "reciprocal"):
@@ -202,8 +202,8 @@ def purity_by_enhancer(
             ).texts  # fmt: skip
         mode = "random" if name == "random" else "text"
         anchors = _match(run, training, enhanced, mode=mode, random_share=0.0)
-        found[name] = purity(anchors.sample, anchors.label, member)
-    return found
+        purities[name] = purity(anchors.sample, anchors.label, member)
+    return purities
 
 
 def anchor_sheet(run: Run, *, columns: int = 12) -> Path:
