@@ -11,8 +11,9 @@ all samples as in a fit to a part). The truth measures and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -24,48 +25,47 @@ from torch import Tensor
 
 from capro.bench import Bench
 from capro.bench.store import only_one
-from capro.core import plus
-from capro.core.plus import fitting, one_label, several
-from capro.core.plus.fitting import FoldScores, linear
+from capro.core import posterior, views
+from capro.core.evidence import Evidence
+from capro.core.label_rule import decide, decide_multi_label
+from capro.core.linear import Centring, FoldScores, linear
+from capro.core.posterior import MultiLabelPosterior, SingleLabelPosterior, Temperature
+from capro.core.views import Centres
 from capro.data.manifest import manifest_of
 from capro.pipeline.artefacts import VISUAL
 from capro.results.truth import label_accuracy, load_truth, membership, score_quality
-from capro.stages import PLAN, posterior
+from capro.stages import PLAN
+from capro.stages.posterior import evidence_of
 from capro.train.setup import training_set
 from variants import PRESETS, arguments, bench_of, truth_of
 
-Change = Callable[[list[Any], dict[str, Any]], None]  # of the arguments of single_label or several_labels
+Less = Callable[[Evidence], Evidence]  # the evidence with a part removed
 
 
-def without_texts(given: list[Any], options: dict[str, Any]) -> None:
-    del options
-    given[1] = []
+def without_texts(evidence: Evidence) -> Evidence:
+    joint = evidence.joint and replace(evidence.joint, texts=[])
+    return replace(evidence, texts=[], joint=joint)
 
 
-def without_labels(given: list[Any], options: dict[str, Any]) -> None:
-    del options
-    given[3] = torch.full_like(given[3], -1)
+def without_labels(evidence: Evidence) -> Evidence:
+    return replace(evidence, answers=[torch.full_like(y, -1) for y in evidence.answers])
 
 
-def joined_fields(given: list[Any], options: dict[str, Any]) -> None:
-    del options
-    given[1] = [torch.nn.functional.normalize(torch.stack(given[1]).sum(0), dim=1)] if given[1] else []
+def joined_fields(evidence: Evidence) -> Evidence:
+    joined = torch.nn.functional.normalize(torch.stack([*evidence.texts]).sum(0), dim=1)
+    return replace(evidence, texts=[joined])
 
 
-def without(*names: str) -> Change:
-    """Optional arguments are not given."""
-
-    def change(given: list[Any], options: dict[str, Any]) -> None:
-        del given
-        for name in names:
-            options.pop(name, None)
-
-    return change
+def without_anchors(evidence: Evidence) -> Evidence:
+    return replace(evidence, anchors=None)
 
 
-def one_round(given: list[Any], options: dict[str, Any]) -> None:
-    del given
-    options["rounds"] = 1
+def without_senses(evidence: Evidence) -> Evidence:
+    return replace(evidence, meanings=replace(evidence.meanings, senses=None, owner=None))
+
+
+def without_names(evidence: Evidence) -> Evidence:
+    return replace(evidence, meanings=replace(evidence.meanings, names=None))
 
 
 def in_fold(
@@ -77,62 +77,64 @@ def in_fold(
     return FoldScores(model(x, offsets), model)
 
 
-def shared(given: list[Any], options: dict[str, Any]) -> None:
-    """For `single_label`: classes share their weights, as in a fit to very few samples of each."""
-    x, _, class_texts, y = given
-    options.pop("anchors", None)
-    options["centres"] = plus.Centres.of(x, y, len(class_texts))
+def not_fitted(_: type, logits: Tensor, *__: Any, **___: Any) -> Temperature:
+    return Temperature(torch.ones(()), torch.zeros(logits.shape[1]))
 
 
-BOTH: dict[str, Change | dict[str, Any]] = {
+# options of the estimator, a change of the evidence, or names of functions and what stands for them
+Change = dict[str, Any] | Less | list[tuple[Any, str, Any]]
+BOTH: dict[str, Change] = {
     "all parts": {},
     "no texts": without_texts,
-    "one round of EM": one_round,
-    "judged in fold": {
-        "fitting.judge_folds": in_fold,
-        "one_label.judge_folds": in_fold,
-        "several.judge_folds": in_fold,
-    },
+    "one round of EM": {"rounds": 1},
+    "judged in fold": [(posterior, "judge_folds", in_fold), (views, "judge_folds", in_fold)],
 }
-ONE = BOTH | {
+SINGLE: dict[str, Change] = BOTH | {
     "no web labels": without_labels,
-    "no anchors: the label-free start": without("anchors"),
-    "a start from anchors, however few": {"one_label.worth_a_start": lambda anchors, _: bool(anchors.any())},
-    "weights that classes share": shared,
-    "no other senses": without("senses", "owner"),
-    "no correction on text vectors (V)": {"one_label.TEXT_DECAY": 1e6},
-    "no texts start as none of these": {
-        "one_label.first_none": lambda field: torch.zeros_like(field.present)
-    },
-    "sharpness of the picture not fitted": {
-        "one_label.temperature": lambda logits, *_: plus.Temperature(
-            torch.ones(()), torch.zeros(logits.shape[1])
-        )
-    },
-    "Bayes' rule in place of the cautious pool": {"one_label.cautious_pool": plus.pool},
+    "no anchors: the label-free start": without_anchors,
+    "a start from anchors, however few": [
+        (posterior, "worth_a_start", lambda anchors, _: bool(anchors.any()))
+    ],
+    "weights that classes share": {"shared": True},
+    "no other senses": without_senses,
+    "no correction on text vectors (V)": [(posterior, "TEXT_DECAY", 1e6)],
+    "no texts start as none of these": [
+        (posterior, "first_none", lambda field: torch.zeros_like(field.present))
+    ],
+    "sharpness of the picture not fitted": [(Temperature, "fitted", classmethod(not_fitted))],
+    "Bayes' rule in place of the cautious pool": [(posterior, "cautious_pool", posterior.pool)],
 }
-SEVERAL = BOTH | {"all fields as one text": joined_fields, "no bare class names": without("class_names")}
-MODULES = {"fitting": fitting, "one_label": one_label, "several": several}
+MULTI: dict[str, Change] = BOTH | {
+    "all fields as one text": joined_fields,
+    "no bare class names": without_names,
+}
 
 
-def patched(stack: ExitStack, change: Change | dict[str, Any]) -> None:
-    """Remove a part, until the stack is closed."""
-    if isinstance(change, dict):
-        for place, value in change.items():
-            module, name = place.split(".")
-            stack.enter_context(patch.object(MODULES[module], name, value))
-        return
-    for name in ("single_label", "several_labels"):
-        real = getattr(plus, name)
+@contextmanager
+def patched(change: Change) -> Iterator[None]:
+    """Functions that stand for others."""
+    changes = change if isinstance(change, list) else []
+    patches = [patch.object(*each) for each in changes]
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in patches:
+            each.stop()
 
-        def call(*given: Any, _real: Any = real, **options: Any) -> plus.Posterior:
-            changed = list(given)
-            change(changed, options)
-            work = plus.many_classes if "centres" in options else _real
-            found: plus.Posterior = work(*changed, **options)
-            return found
 
-        stack.enter_context(patch.object(plus, name, call))
+def posterior_without(evidence: Evidence, change: Change, *, multi_label: bool, seed: int) -> Tensor:
+    """The posterior of the samples with one part removed."""
+    options = dict(change) if isinstance(change, dict) else {}
+    evidence = change(evidence) if callable(change) else evidence
+    with patched(change):
+        if multi_label:
+            return MultiLabelPosterior(seed=seed, **options).fit(evidence).out_of_fold.q
+        if options.pop("shared", False):
+            x = Centring.of(evidence.pictures)(evidence.pictures)
+            options["centres"] = Centres.of(x, evidence.answers[0], evidence.classes)
+        return SingleLabelPosterior(seed=seed, **options).fit(evidence).out_of_fold.q
 
 
 def some_of_each(labels: Tensor, count: int, seed: int) -> NDArray[np.int64]:
@@ -146,26 +148,23 @@ def measure(bench: Bench, seeds: Sequence[int], per_class: int | None) -> dict[s
     """Figures of each variant: labels true, kept, errors found, score ECE, right at 0.9."""
     run = bench.run_of("accuracy", "plus", ["method=plus"], 0)
     PLAN.do(run, "scan", "posterior", watch=bench.watch)
-    training, features = training_set(run), run.read(VISUAL)
+    training = training_set(run)
+    whole = evidence_of(run, training, run.read(VISUAL))
     member = membership(load_truth(truth_of(bench), manifest_of(run)), training.classes)
-    rows = SEVERAL if training.multi_label else ONE
     figures: dict[str, list[float]] = {}
-    for label, change in rows.items():
+    for label, change in (MULTI if training.multi_label else SINGLE).items():
         found = []
         for seed in seeds:
-            with ExitStack() as stack:
-                patched(stack, change)
-                if per_class:
-                    part = some_of_each(training.labels, per_class, seed)
-                    stack.enter_context(patch.object(posterior, "_part", lambda *_, part=part: part))
-                    stack.enter_context(patch.object(posterior, "ENOUGH", 0))
-                weighed = posterior.weigh(run, training, features, seed=seed)
-            q, given, true = weighed.posterior.q, training.labels[weighed.rows], member[weighed.rows]
+            rows = np.arange(len(whole))
+            if per_class:
+                rows = some_of_each(training.labels, per_class, seed)
+            q = posterior_without(whole.take(rows), change, multi_label=training.multi_label, seed=seed)
+            given, true = training.labels[rows], member[rows]
             anchors = torch.zeros(len(given), dtype=torch.bool)
-            decided = plus.decide_pairs(q, given) if training.multi_label else plus.decide(q, given, anchors)
-            after, scores = decided.labels.numpy(), q[:, : len(training.classes)].numpy()
+            corrected = decide_multi_label(q, given) if training.multi_label else decide(q, given, anchors)
+            after, scores = corrected.labels.numpy(), q[:, : len(training.classes)].numpy()
             quality = score_quality(scores, given.numpy(), after, true)
-            out = after < 0 if after.ndim == 1 else (after < 0).any(axis=1)
+            out = training.kind.dropped(after)
             found.append([label_accuracy(after, true), 1 - out.mean(), *quality.values()])
         figures[label] = np.mean(found, axis=0).tolist()
         bench.watch.say(f"{label}: {figures[label]}")

@@ -146,7 +146,7 @@ class Work:
             r = self.task.similarity(heads.compared(keys), two.prototypes)
             target = losses.collective_target(z, keys, q, r, tau=TAU, alpha=0.5)
         logits = heads.auxiliary(z)
-        kl = losses.bootstrap_loss_binary if self.multi_label else losses.bootstrap_loss
+        kl = losses.bootstrap_loss_multi_label if self.multi_label else losses.bootstrap_loss
         kl(logits, target).backward()  # type: ignore[no-untyped-call]
 
 

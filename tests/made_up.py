@@ -13,7 +13,7 @@ from PIL import Image
 
 from capro import config
 from capro.core.kept_scores import CLASS, keep
-from capro.core.label_rule import adjust, adjust_binary
+from capro.core.label_rule import adjust, adjust_multi_label
 from capro.graph.neighbors import nearest
 from capro.pipeline.artefacts import (
     CLEANED_LABELS,
@@ -102,7 +102,7 @@ def make_verdict_rows(training: setup.TrainingSet, seed: int = 0) -> verdicts.Ve
         p, r = rng.random((2, n, c)).astype(np.float32)
         anchored[: n // 3] = labels[: n // 3] > 0
         o = torch.from_numpy((p + r) / 2)
-        corrected, decisions = adjust_binary(o, labels, anchored, gamma=0.6)
+        corrected, decisions = adjust_multi_label(o, labels, anchored, gamma=0.6)
     else:
         p, r = rng.dirichlet(np.full(c, 0.4), (2, n)).astype(np.float32)
         anchored[:3] = True

@@ -12,17 +12,17 @@ from torch.nn import functional
 
 from capro.core.losses import (
     bootstrap_loss,
-    bootstrap_loss_binary,
+    bootstrap_loss_multi_label,
     class_offsets,
     classification_loss,
-    classification_loss_binary,
+    classification_loss_multi_label,
     collective_target,
     instance_loss,
     positive_weights,
     projection_loss,
-    projection_loss_binary,
+    projection_loss_multi_label,
     prototype_loss,
-    prototype_loss_binary,
+    prototype_loss_multi_label,
     reconstruction_loss,
     total,
 )
@@ -160,7 +160,7 @@ def test_bootstrap_equals_loops(seed):
 
 
 @given(seeds)
-def test_binary_classification_equals_loops(seed):
+def test_multi_label_classification_equals_loops(seed):
     x = Batch(seed)
     x.labels[0, 2] = -1  # one pair leaves
     wanted = []
@@ -171,14 +171,14 @@ def test_binary_classification_equals_loops(seed):
             if x.labels[i, c] >= 0
         ]
         wanted += [mean(pairs)] if pairs else []
-    found = classification_loss_binary(x.logits, x.labels, pos_weight=x.pos_weight)
+    found = classification_loss_multi_label(x.logits, x.labels, pos_weight=x.pos_weight)
     assert float(found) == pytest.approx(mean(wanted))
-    whole = projection_loss_binary(x.v_rec, x.v, x.logits, x.labels, pos_weight=x.pos_weight)
+    whole = projection_loss_multi_label(x.v_rec, x.v, x.logits, x.labels, pos_weight=x.pos_weight)
     torch.testing.assert_close(whole, found + reconstruction_loss(x.v_rec, x.v))
 
 
 @given(seeds, st.booleans())
-def test_binary_prototype_loss_equals_loops(seed, absent):
+def test_multi_label_prototype_loss_equals_loops(seed, absent):
     x = Batch(seed)
     if absent:
         x.pairs[2, 1] = 0
@@ -192,12 +192,12 @@ def test_binary_prototype_loss_equals_loops(seed, absent):
                 two_way = (x.pairs[c] @ x.z_sub[i, c] / 0.1).softmax(0)
                 terms.append(-math.log(float(two_way[int(x.labels[i, c])])))
         wanted.append(mean(terms))
-    found = prototype_loss_binary(x.z_sub, x.pairs, x.labels, tau=0.1)
+    found = prototype_loss_multi_label(x.z_sub, x.pairs, x.labels, tau=0.1)
     assert float(found) == pytest.approx(mean(wanted))
 
 
 @given(seeds)
-def test_binary_bootstrap_equals_loops(seed):
+def test_multi_label_bootstrap_equals_loops(seed):
     x = Batch(seed)
     q = x.logits.sigmoid()
     wanted = []
@@ -207,7 +207,7 @@ def test_binary_bootstrap_equals_loops(seed):
             a, b = float(q[i, c]), min(max(float(x.share[i, c]), 1e-6), 1 - 1e-6)
             terms.append(a * math.log(a / b) + (1 - a) * math.log((1 - a) / (1 - b)))
         wanted.append(mean(terms))
-    assert float(bootstrap_loss_binary(x.logits, x.share)) == pytest.approx(mean(wanted))
+    assert float(bootstrap_loss_multi_label(x.logits, x.share)) == pytest.approx(mean(wanted))
 
 
 # ---------------------------------------------------------------------------- every term
@@ -222,9 +222,9 @@ def all_terms(x: Batch, part: Tensor, y: Tensor, labels: Tensor) -> dict[str, Te
         "pro": prototype_loss(x.z, x.prototypes, y, tau=0.1),
         "ins": instance_loss(x.z, x.z_key, x.keys, tau=0.1),
         "bts": bootstrap_loss(x.logits, x.target, weight=part),
-        "bce": classification_loss_binary(x.logits, labels, pos_weight=x.pos_weight),
-        "pro2": prototype_loss_binary(x.z_sub, x.pairs, labels, tau=0.1),
-        "bts2": bootstrap_loss_binary(x.logits, x.share, weight=part),
+        "bce": classification_loss_multi_label(x.logits, labels, pos_weight=x.pos_weight),
+        "pro2": prototype_loss_multi_label(x.z_sub, x.pairs, labels, tau=0.1),
+        "bts2": bootstrap_loss_multi_label(x.logits, x.share, weight=part),
     }
 
 
@@ -282,7 +282,7 @@ def test_targets_get_no_gradient():
     assert not b.requires_grad
     loss = projection_loss(x.v_rec, x.v, x.logits, x.y)
     loss = loss + instance_loss(x.z, x.z_key, x.keys, tau=0.1)
-    loss = loss + bootstrap_loss(x.logits, x.target) + bootstrap_loss_binary(x.logits, x.share)
+    loss = loss + bootstrap_loss(x.logits, x.target) + bootstrap_loss_multi_label(x.logits, x.share)
     loss.backward()
     for name in ["v", "z_key", "keys", "target", "share"]:
         assert getattr(x, name).grad is None, name
@@ -319,8 +319,8 @@ def test_gradients_equal_finite_differences():
     functions: list[Callable[[Tensor], Tensor]] = [
         lambda t: classification_loss(t, x.y),
         lambda t: bootstrap_loss(t, x.target),
-        lambda t: bootstrap_loss_binary(t, x.share),
-        lambda t: classification_loss_binary(t, x.labels, pos_weight=x.pos_weight),
+        lambda t: bootstrap_loss_multi_label(t, x.share),
+        lambda t: classification_loss_multi_label(t, x.labels, pos_weight=x.pos_weight),
     ]
     for function in functions:
         assert torch.autograd.gradcheck(function, x.logits.requires_grad_())
@@ -355,9 +355,9 @@ def test_kl_is_zero_where_q_equals_b_and_positive_elsewhere(seed):
     x = Batch(seed)
     one = x.logits[:1]
     assert float(bootstrap_loss(one, one.softmax(1))) == pytest.approx(0, abs=1e-7)
-    assert float(bootstrap_loss_binary(one, one.sigmoid())) == pytest.approx(0, abs=1e-7)
+    assert float(bootstrap_loss_multi_label(one, one.sigmoid())) == pytest.approx(0, abs=1e-7)
     assert float(bootstrap_loss(one, x.target[:1])) > 1e-6
-    assert float(bootstrap_loss_binary(one, x.share[:1])) > 1e-6
+    assert float(bootstrap_loss_multi_label(one, x.share[:1])) > 1e-6
 
 
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=5), st.data())
@@ -368,14 +368,14 @@ def test_kl_is_never_negative(logits, data):
     row = torch.tensor([logits], dtype=torch.float64)
     assert float(bootstrap_loss(row, b / b.sum())) >= -1e-12
     # At the floor itself: the bounded b may differ from q by 1e-6.
-    assert float(bootstrap_loss_binary(row, (b > 1).double())) >= -1e-12
+    assert float(bootstrap_loss_multi_label(row, (b > 1).double())) >= -1e-12
 
 
 def test_kl_direction_is_q_over_b():
     q, b = torch.tensor([[0.9, 0.1]]), torch.tensor([[0.5, 0.5]])
     wanted = 0.9 * math.log(1.8) + 0.1 * math.log(0.2)
     assert float(bootstrap_loss(q.log(), b)) == pytest.approx(wanted, rel=1e-5)
-    found = bootstrap_loss_binary(torch.tensor([[math.log(9)]]), torch.tensor([[0.5]]))
+    found = bootstrap_loss_multi_label(torch.tensor([[math.log(9)]]), torch.tensor([[0.5]]))
     assert float(found) == pytest.approx(wanted, rel=1e-5)
 
 

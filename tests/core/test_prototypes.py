@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from capro.core.prototypes import (
     class_sums,
-    class_sums_binary,
+    class_sums_multi_label,
     polish,
-    polish_binary,
+    polish_multi_label,
     present,
     similarity,
-    similarity_binary,
+    similarity_multi_label,
     unit,
 )
 
@@ -166,7 +166,7 @@ def test_similarity_has_no_nan_in_its_gradient():
 # ---------------------------------------------------------------------------- multi-label
 
 
-def slow_start_binary(z: Tensor, y: Tensor, anchored: Tensor) -> Tensor:
+def slow_start_multi_label(z: Tensor, y: Tensor, anchored: Tensor) -> Tensor:
     found = torch.zeros(z.shape[1], 2, z.shape[2], dtype=z.dtype)
     for c in range(z.shape[1]):
         for i in range(len(z)):
@@ -177,11 +177,11 @@ def slow_start_binary(z: Tensor, y: Tensor, anchored: Tensor) -> Tensor:
     return functional.normalize(found, dim=-1)
 
 
-def test_start_binary_takes_negatives_from_anchors_without_the_class():
+def test_start_multi_label_takes_negatives_from_anchors_without_the_class():
     z = torch.eye(4)[:, None, :].expand(4, 2, 4)  # sample i is axis i in both subspaces
     y = torch.tensor([[1, 0], [1, 1], [0, 1], [0, 1]])
     anchored = torch.tensor([[1, 0], [0, 1], [0, 1], [0, 0]]).bool()
-    found = unit(class_sums_binary(z, y, anchored))
+    found = unit(class_sums_multi_label(z, y, anchored))
     half = math.sqrt(0.5)
     assert torch.equal(found[0, 1], torch.tensor([1.0, 0, 0, 0]))
     assert torch.equal(found[0, 0], torch.tensor([0, 0, 1.0, 0]))  # sample 1 carries class 0
@@ -190,23 +190,23 @@ def test_start_binary_takes_negatives_from_anchors_without_the_class():
 
 
 @given(seeds, st.integers(0, 8))
-def test_start_binary_equals_loops(seed, n):
+def test_start_multi_label_equals_loops(seed, n):
     z, y = sphere(n, C, D, seed=seed), draw(2, n, C, seed=seed)
     anchored = (y == 1) & (draw(2, n, C, seed=seed + 1) == 1)
-    wanted = slow_start_binary(z, y, anchored)
-    torch.testing.assert_close(unit(class_sums_binary(z, y, anchored)), wanted)
-    blocks = class_sums_binary(z[:2], y[:2], anchored[:2])
-    blocks += class_sums_binary(z[2:], y[2:], anchored[2:])
+    wanted = slow_start_multi_label(z, y, anchored)
+    torch.testing.assert_close(unit(class_sums_multi_label(z, y, anchored)), wanted)
+    blocks = class_sums_multi_label(z[:2], y[:2], anchored[:2])
+    blocks += class_sums_multi_label(z[2:], y[2:], anchored[2:])
     torch.testing.assert_close(unit(blocks), wanted)
 
 
 @given(seeds, st.integers(0, 8), momenta, st.booleans())
-def test_polish_binary_is_polish_in_each_subspace(seed, b, momentum, masked):
+def test_polish_multi_label_is_polish_in_each_subspace(seed, b, momentum, masked):
     prototypes, z = sphere(C, 2, D, seed=seed), sphere(b, C, D, seed=seed + 1)
     prototypes[0, 1] = 0
     y = draw(2, b, C, seed=seed, low=-1)
     mask = draw(2, b, C, seed=seed + 2) == 1 if masked else None
-    found = polish_binary(prototypes, z, y, momentum=momentum, mask=mask)
+    found = polish_multi_label(prototypes, z, y, momentum=momentum, mask=mask)
     for c in range(C):
         used = y[:, c] if mask is None else torch.where(mask[:, c], y[:, c], -1)
         wanted = slow_polish(prototypes[c], z[:, c], used, momentum)
@@ -214,10 +214,10 @@ def test_polish_binary_is_polish_in_each_subspace(seed, b, momentum, masked):
     assert present(found)[1:].all()
 
 
-def test_similarity_binary_is_the_two_way_softmax():
+def test_similarity_multi_label_is_the_two_way_softmax():
     z, prototypes = sphere(5, C, D, seed=0), sphere(C, 2, D, seed=1)
     prototypes[2, 0] = 0
-    found = similarity_binary(z, prototypes, tau=0.2)
+    found = similarity_multi_label(z, prototypes, tau=0.2)
     for i in range(5):
         for c in range(C):
             pair = (prototypes[c] @ z[i, c] / 0.2).softmax(0)

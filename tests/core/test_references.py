@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from capro.core.losses import (
     bootstrap_loss,
-    bootstrap_loss_binary,
+    bootstrap_loss_multi_label,
     classification_loss,
-    classification_loss_binary,
+    classification_loss_multi_label,
     collective_target,
     total,
 )
@@ -94,7 +94,7 @@ def test_none_leaves_the_total_at_the_classification_loss(multi):
     out = outputs(multi=multi)
     found = provider("none").loss(out).loss
     if multi:
-        wanted = classification_loss_binary(out.p_logits, out.labels, pos_weight=out.pos_weight)
+        wanted = classification_loss_multi_label(out.p_logits, out.labels, pos_weight=out.pos_weight)
     else:
         wanted = classification_loss(out.p_logits, out.labels)
     torch.testing.assert_close(found, wanted)
@@ -177,7 +177,7 @@ def test_ncr_equals_loops(multi, k):
         mean = sum(w[j] * beliefs[j] for j in nearest) / sum(w.values())
         torch.testing.assert_close(target[i], mean)
         if CLEAN[i]:
-            kl = bootstrap_loss_binary if multi else bootstrap_loss
+            kl = bootstrap_loss_multi_label if multi else bootstrap_loss
             terms.append(float(kl(logits[i : i + 1], mean[None])))
     assert float(loss) == pytest.approx(sum(terms) / len(terms))
 
@@ -199,7 +199,7 @@ def test_cb_is_equations_8_and_9(multi):
     assert out.r_keys is not None
     wanted = collective_target(out.z, out.keys, out.q_keys, out.r_keys, tau=0.3, alpha=0.2)
     torch.testing.assert_close(target, wanted)
-    kl = bootstrap_loss_binary if multi else bootstrap_loss
+    kl = bootstrap_loss_multi_label if multi else bootstrap_loss
     weight = torch.tensor(CLEAN).double()
     torch.testing.assert_close(loss, kl(out.q_logits, wanted, weight=weight))
 
@@ -208,7 +208,7 @@ def test_cb_is_equations_8_and_9(multi):
 def test_cb_can_be_told_to_reach_the_classifier_too(multi):
     out = outputs(multi=multi)
     alone, both_ = (provider("cb", to_classifier=told).loss(out) for told in (False, True))
-    kl = bootstrap_loss_binary if multi else bootstrap_loss
+    kl = bootstrap_loss_multi_label if multi else bootstrap_loss
     more = kl(out.p_logits, alone.target, weight=torch.tensor(CLEAN).double())
     torch.testing.assert_close(both_.loss, alone.loss + more)
     torch.testing.assert_close(both_.target, alone.target)

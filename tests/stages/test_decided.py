@@ -15,7 +15,7 @@ from capro.pipeline.run import Run
 from capro.review.answers import Decision
 from capro.review.log import open_log
 from capro.stages import PLAN, run_all
-from capro.stages.decided import settled_set
+from capro.stages.decided import decided_set
 from capro.train.setup import anchored_of, training_set
 from tests import squares
 
@@ -130,7 +130,7 @@ def test_capro_as_published_keeps_decided_labels(tmp_path: Path) -> None:
     log.close()
     run_all(run)
     assert np.array(run.read(CLEANED_LABELS))[:2].tolist() == [other, -1]
-    settled = settled_set(run, training, anchored_of(run, training))
+    settled = decided_set(run, training, anchored_of(run, training))
     assert ids[1] not in settled.training.row_ids  # step 2 does not see it
     assert settled.training.row_ids == [ids[row] for row in settled.rows]
     assert len(settled.rows) == len(ids) - 1
@@ -140,4 +140,4 @@ def test_capro_as_published_keeps_decided_labels(tmp_path: Path) -> None:
     log.decide([Decision(sample, "out") for sample in ids], person="me")
     log.close()
     with pytest.raises(DataError, match="dropped every training sample"):
-        settled_set(run, training, anchored_of(run, training))
+        decided_set(run, training, anchored_of(run, training))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from capro.core import plus
+from capro.core.evidence import ClassMeanings, Evidence
 from capro.core.kept_scores import KeptScores, keep
+from capro.core.linear import NO_CALIBRATION
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
 from capro.pipeline.artefacts import (
@@ -31,7 +31,7 @@ from capro.pipeline.run import Run
 from capro.results.label_changes import finding_text
 from capro.results.truth import on_truth
 from capro.stages import PLAN, clean, run_all
-from capro.stages.posterior import Evidence, check, row_blocks
+from capro.stages.posterior import check, memory_of_all, row_blocks, rows_at_once
 from capro.stages.training import calibration_of, judge_of
 from capro.train.objectives import ClassifierOnly
 from capro.train.setup import training_set
@@ -81,7 +81,7 @@ def test_wrong_labels_are_found_and_mended(single):
 def test_a_fit_to_a_part_judges_the_others_too(single, several, tmp_path, monkeypatch, multi):
     whole = several if multi else single
     n = len(whole.read(CLEANED_LABELS))
-    monkeypatch.setattr(Evidence, "rows_at_once", lambda _: n - 8)
+    monkeypatch.setattr("capro.stages.posterior.rows_at_once", lambda *_: n - 8)
     run = tiny.copied(whole, tmp_path / "run")
     PLAN.do(run, "posterior", "clean", force=True)
     assert (run.result("posterior")["fitted_to"], whole.result("posterior")["fitted_to"]) == (n - 8, n)
@@ -89,19 +89,19 @@ def test_a_fit_to_a_part_judges_the_others_too(single, several, tmp_path, monkey
     assert found["cleaned_label_accuracy"] > found["web_label_accuracy"] + 0.05
 
 
-def test_the_memory_of_the_fit_bounds_its_rows(single):
-    evidence = Evidence(single, training_set(single), np.zeros((5, 7), np.float32))
-    settings = single.settings.model_copy(
-        update={"plus": single.settings.plus.model_copy(update={"memory_gb": 0.001})}
-    )
-    small = replace(evidence, run=single.with_settings(settings))
-    assert small.rows_at_once() < evidence.rows_at_once() / 3000
-    assert replace(evidence, features=np.zeros((evidence.rows_at_once(), 7), np.float32)).memory_gb() <= 3
-    assert replace(evidence, features=np.zeros((evidence.rows_at_once() + 1, 7), np.float32)).memory_gb() > 3
+def test_the_memory_of_the_fit_bounds_its_rows():
+    def evidence(n: int) -> Evidence:
+        pictures, texts, labels = np.empty((n, 7), np.float32), np.empty((n, 5), np.float32), np.empty(n)
+        return Evidence(pictures, [texts], [labels], ClassMeanings(torch.zeros(3, 5)))
+
+    most = rows_at_once(evidence(5), 3)
+    assert rows_at_once(evidence(5), 0.001) < most / 3000
+    assert memory_of_all(evidence(most)) <= 3
+    assert memory_of_all(evidence(most + 1)) > 3
 
 
 def test_a_fit_to_very_few_samples_is_told(single, tmp_path, monkeypatch):
-    monkeypatch.setattr(Evidence, "rows_at_once", lambda _: 12)
+    monkeypatch.setattr("capro.stages.posterior.rows_at_once", lambda *_: 12)
     run = tiny.copied(single, tmp_path / "run")
     PLAN.do(run, "posterior", force=True)
     assert any(
@@ -332,7 +332,7 @@ def test_the_last_classifier_is_scaled_by_its_calibration(kind, request, tmp_pat
     assert found.scale > 0
     assert (found.shift == 0) == (kind == "single")
     plain = tiny.copied(run, tmp_path / "plain")
-    monkeypatch.setattr("capro.stages.training.calibrate", lambda *_, **__: plus.NO_CALIBRATION)
+    monkeypatch.setattr("capro.stages.training.calibrate", lambda *_, **__: NO_CALIBRATION)
     PLAN.do(plain, "finetune", force=True)
     before, after = plain.read(STEP3), run.read(STEP3)
     name = "heads.classifier"

@@ -1,11 +1,16 @@
-"""The fused score and the rule that keeps, corrects or drops a web label (Eq. 6 and 7), with the text as evidence."""
+"""What becomes of a web label: kept, corrected or dropped. Pure.
+
+The paper's rule looks at the fused score (Eq. 6 and 7), with the text as evidence; the method plus at the posterior of
+the true label, which also says which samples a person should look at and which classes have something wrong.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +21,7 @@ from capro.graph.neighbors import unit_rows
 
 NULL = -1
 TINY = 1e-12  # a belief of 0 has no logarithm
+CLASSES_AT_ONCE = 1024  # that are compared with all others
 
 
 class LabelDecision(IntEnum):
@@ -45,14 +51,14 @@ def fused_score(p: Tensor, r: Tensor, *, alpha: float) -> Tensor:
 
 
 def with_text(o: Tensor, t: Tensor, *, weight: float) -> Tensor:
-    """Count the text too: o' proportional to o t^weight, normalised (ours, one label only).
+    """Count the text too: o' proportional to o t^weight, normalised (ours, single-label only).
 
     Eq. 6 is a mean of two beliefs that come from the same picture. The text is evidence of its own, so its
     belief multiplies: a class that one of both excludes is excluded.
 
     Args:
         o: fused score, (b, C).
-        t: probabilities by the text, (b, C), `capro.core.label_rule`; a row of zeros, no text, leaves o.
+        t: probabilities by the text, (b, C), `TextEvidence`; a row of zeros, no text, leaves o.
         weight: 0 gives o.
 
     >>> with_text(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([[0.8, 0.2], [0.0, 0.0]]), weight=1)
@@ -105,10 +111,10 @@ def adjust(
     return labels, decisions
 
 
-def adjust_binary(
+def adjust_multi_label(
     o: Tensor, y: Tensor, anchored: Tensor, *, gamma: float, protect_anchors: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The label rule per class (method.md, Multi-label).
+    """The label rule per class (docs/paper.md).
 
     Positive if o > gamma, else negative if 1 - o > gamma, else the web label stays; anchors of c
     keep label c. A sample that had labels and lost them all is out.
@@ -125,7 +131,7 @@ def adjust_binary(
         `PairDecision` per pair, (b, C) int64. A sample without any web label is not out: it is a
         negative of every class.
 
-    >>> labels, decisions = adjust_binary(torch.tensor([[0.95, 0.5, 0.01]]),
+    >>> labels, decisions = adjust_multi_label(torch.tensor([[0.95, 0.5, 0.01]]),
     ...     torch.tensor([[0, 1, 1]]), torch.zeros(1, 3, dtype=torch.bool), gamma=0.9)
     >>> labels.tolist(), [PairDecision(int(d)).name for d in decisions[0]]
     ([[1, 1, 0]], ['ADD', 'KEEP', 'REMOVE'])
@@ -139,6 +145,130 @@ def adjust_binary(
     out = (y == 1).any(dim=1) & ~(labels == 1).any(dim=1)
     return torch.where(out[:, None], NULL, labels), decisions
 
+
+# --- the posterior decides (method plus) ----------------------------------------------------------
+
+
+class CorrectedLabels(NamedTuple):
+    """Corrected labels and what was done, in the shape of the labels; and where a person should be asked."""
+
+    labels: Tensor  # -1 for out
+    decisions: Tensor  # numbers of `LabelDecision`, or of `PairDecision` for several labels
+    ask: Tensor  # bool
+
+
+def decide(q: Tensor, y: Tensor, anchors: Tensor, *, sure: float = 0.5) -> CorrectedLabels:
+    """Keep, relabel or drop by the posterior of the method plus, single-label; and whether to ask.
+
+    The most probable state decides: none of these drops, another class relabels. Where it has no more than `sure`,
+    the best class stands until a person has been asked. An anchor that loses its label is an anchor no more.
+
+    Args:
+        q: (n, C + 1).
+        y: web labels, (n,), -1 for none.
+        anchors: (n,) bool.
+        sure: a decision has more than this.
+
+    >>> q = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])
+    >>> corrected = decide(q, torch.zeros(4, dtype=torch.int64), torch.tensor([True, True, False, False]))
+    >>> corrected.labels.tolist(), [LabelDecision(d).name for d in corrected.decisions.tolist()]
+    ([0, 1, -1, 0], ['ANCHOR', 'RELABEL', 'DROP', 'KEEP'])
+    >>> corrected.ask.tolist()
+    [False, False, False, True]
+    """
+    C = q.shape[1] - 1
+    top, best = q.max(1)
+    ask = top <= sure
+    labels = torch.where(ask, q[:, :C].argmax(1), torch.where(best < C, best, NULL))
+    decisions = torch.where(labels == y, int(LabelDecision.KEEP), int(LabelDecision.RELABEL))
+    decisions = torch.where((labels == y) & anchors, int(LabelDecision.ANCHOR), decisions)
+    return CorrectedLabels(labels, torch.where(labels == NULL, int(LabelDecision.DROP), decisions), ask)
+
+
+def decide_multi_label(q: Tensor, y: Tensor, *, doubtful: float = 0.1) -> CorrectedLabels:
+    """Keep, add or remove for every (sample, class) by the posterior; asked is where q is near one half.
+
+    A sample that had labels and lost them all is out, as in `adjust_multi_label`.
+
+    Args:
+        q: (n, C).
+        y: given labels in {0, 1}, (n, C).
+        doubtful: distance from one half.
+
+    >>> corrected = decide_multi_label(torch.tensor([[0.9, 0.2, 0.45]]), torch.tensor([[0, 0, 1]]))
+    >>> corrected.labels.tolist(), [PairDecision(d).name for d in corrected.decisions[0].tolist()]
+    ([[1, 0, 0]], ['ADD', 'KEEP', 'REMOVE'])
+    >>> corrected.ask.tolist()
+    [[False, False, True]]
+    """
+    labels = (q > 0.5).long()
+    decisions = torch.where(labels > y, int(PairDecision.ADD), int(PairDecision.KEEP))
+    decisions = torch.where(labels < y, int(PairDecision.REMOVE), decisions)
+    out = (y > 0).any(1) & ~(labels > 0).any(1)
+    return CorrectedLabels(torch.where(out[:, None], NULL, labels), decisions, (q - 0.5).abs() < doubtful)
+
+
+class ClassFinding(NamedTuple):
+    """Something is wrong with a class."""
+
+    kind: str  # "anchors", "one class", "sense"
+    classes: tuple[int, ...]
+    share: float  # what the kind measures, see `diagnose`
+    rows: tuple[int, ...]  # samples that show it, the clearest first
+
+
+def diagnose(
+    q: Tensor,
+    y: Tensor,
+    texts: Sequence[Tensor],
+    class_texts: Tensor,
+    *,
+    anchors: Tensor | None = None,
+    shown: int = 9,
+) -> list[ClassFinding]:
+    """Which classes have something wrong, single-label, by the posterior q, (n, C + 1), and the samples to show.
+
+    Kinds: "anchors", most anchors of a class end elsewhere (share of them); "one class", pictures and
+    texts cannot tell two classes apart (posterior mass they exchange, of the smaller one's); "sense",
+    no text of the class's samples is nearest to its class text more often than by chance (share).
+    """
+    C = q.shape[1] - 1
+    out, best = [], q.argmax(1)
+    nearest = sum((t @ class_texts.T for t in texts), torch.zeros(len(y), C)).argmax(1)
+    has_text = torch.zeros(len(y), dtype=torch.bool)
+    for t in texts:
+        has_text |= t.any(1)
+    for c in range(C):
+        mine = torch.zeros_like(has_text) if anchors is None else anchors & (y == c)
+        away = mine & (best != c)
+        if mine.any() and (share := float(away.sum() / mine.sum())) > 0.5:
+            out.append(ClassFinding("anchors", (c,), share, _clearest(away, q[:, c], shown)))
+        read = (y == c) & has_text
+        if read.any() and (share := float((nearest[read] == c).float().mean())) < 1 / C:
+            own = sum((t @ class_texts[c] for t in texts), torch.zeros(len(y)))
+            out.append(ClassFinding("sense", (c,), share, _clearest(read, own, shown)))
+    classes = q[:, :C]
+    size = classes.sum(0).clamp(min=1e-6)
+    for begin in range(0, C, CLASSES_AT_ONCE):
+        some = slice(begin, begin + CLASSES_AT_ONCE)
+        overlap = classes[:, some].T @ classes  # (c, C): mass that two classes share on the same samples
+        # two equal classes share half of the smaller one's mass on every sample
+        exchanged = overlap.div_(torch.minimum(size[some, None], size[None])).triu_(1 + begin)
+        for row, b in (exchanged > 0.25).nonzero().tolist():
+            a = begin + row
+            both = classes[:, a] * classes[:, b]
+            shows = _clearest(both > 0, -both, shown)
+            out.append(ClassFinding("one class", (a, b), float(exchanged[row, b]), shows))
+    return out
+
+
+def _clearest(mask: Tensor, score: Tensor, shown: int) -> tuple[int, ...]:
+    """Rows of the mask with the lowest scores."""
+    rows = mask.nonzero()[:, 0]
+    return tuple(rows[score[rows].argsort(stable=True)][:shown].tolist())
+
+
+# --- texts as evidence beside the fused score ------------------------------------------------------
 
 FITTED_ON = 20_000  # samples, evenly spread over the set: more would not move the fit
 SHARPEST = 100.0  # 1 / tau_t at most
@@ -188,24 +318,24 @@ def _fit(cosines: Tensor, labels: Tensor) -> tuple[float, Tensor]:
         cosines: (m, C).
         labels: (m,).
     """
-    known = cosines.double()
+    cosines = cosines.double()
     sharpness = torch.tensor(10.0, dtype=torch.float64, requires_grad=True)
-    bias = torch.zeros(known.shape[1], dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(cosines.shape[1], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [sharpness, bias], max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe"
     )
 
     def loss_of() -> Tensor:
         optimizer.zero_grad()
-        logits = sharpness * known + bias
+        logits = sharpness * cosines + bias
         loss = torch.nn.functional.cross_entropy(logits, labels) + RIDGE * (bias**2).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     with torch.enable_grad():
         optimizer.step(loss_of)  # type: ignore[no-untyped-call]
-    found = float(sharpness.detach().clamp(0, SHARPEST))  # below 0: texts contradict the labels
-    return found, bias.detach().float() if found else torch.zeros_like(bias).float()
+    sharp = float(sharpness.detach().clamp(0, SHARPEST))  # below 0: texts contradict the labels
+    return sharp, bias.detach().float() if sharp else torch.zeros_like(bias).float()
 
 
 def _cosines(texts: NDArray[Any], s_c: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:

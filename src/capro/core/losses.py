@@ -6,7 +6,7 @@ Conventions of every term:
   the graph, with zero gradients.
 - `count` replaces the divisor. With several ranks, give the mean number of participants per rank:
   the average of the ranks' losses is then the loss of the global batch.
-- Terms ending in `_binary` are the multi-label forms: a mean over classes within each sample.
+- Terms ending in `_multi_label` are the multi-label forms: a mean over classes within each sample.
 
 For a batch b, Q keys, C classes and width d: L_pro is O(b C d), L_ins O(b Q d), and the collective
 target O(b Q (d + C)), of which only (b, Q) and (Q, C) are kept in memory.
@@ -210,7 +210,7 @@ def positive_weights(positives: Tensor, n_samples: int, *, power: float = 0.5) -
     return ((n_samples - positives).clamp(min=1) / positives.clamp(min=1)) ** power
 
 
-def classification_loss_binary(
+def classification_loss_multi_label(
     logits: Tensor,
     y: Tensor,
     *,
@@ -234,7 +234,7 @@ def classification_loss_binary(
     return _average(_class_mean(losses, part), part.any(dim=1), weight, count=count)
 
 
-def projection_loss_binary(
+def projection_loss_multi_label(
     v_rec: Tensor,
     v: Tensor,
     q_logits: Tensor,
@@ -245,11 +245,11 @@ def projection_loss_binary(
     samples: Count = None,
 ) -> Tensor:
     """`projection_loss` with the binary cross-entropy."""
-    auxiliary = classification_loss_binary(q_logits, y, pos_weight=pos_weight, count=count)
+    auxiliary = classification_loss_multi_label(q_logits, y, pos_weight=pos_weight, count=count)
     return reconstruction_loss(v_rec, v, count=samples) + auxiliary
 
 
-def prototype_loss_binary(
+def prototype_loss_multi_label(
     z_sub: Tensor,
     prototypes: Tensor,
     y: Tensor,
@@ -260,14 +260,14 @@ def prototype_loss_binary(
 ) -> Tensor:
     """L_pro in every class subspace: a two-way softmax, (b, C, d) x (C, 2, d).
 
-    Classes of which a prototype is absent leave; y as in `classification_loss_binary`.
+    Classes of which a prototype is absent leave; y as in `classification_loss_multi_label`.
     """
     margin = prototype_margin(z_sub, prototypes, tau=tau)  # (b, C)
     y = torch.where(present(prototypes).all(dim=1), y, -1)
-    return classification_loss_binary(margin, y, pos_weight=pos_weight, count=count)
+    return classification_loss_multi_label(margin, y, pos_weight=pos_weight, count=count)
 
 
-def bootstrap_loss_binary(
+def bootstrap_loss_multi_label(
     q_logits: Tensor, target: Tensor, *, weight: Tensor | None = None, count: Count = None
 ) -> Tensor:
     """Bernoulli KL(q || b) averaged over classes, the multi-label L_bts; no gradient into b.

@@ -117,7 +117,7 @@ def similarity(z: Tensor, prototypes: Tensor, *, tau: float) -> Tensor:
 
 
 @torch.no_grad()
-def class_sums_binary(z_sub: Tensor, y: Tensor, anchored: Tensor) -> Tensor:
+def class_sums_multi_label(z_sub: Tensor, y: Tensor, anchored: Tensor) -> Tensor:
     """`class_sums` in every class subspace, (n, C, d) -> (C, 2, d) (method.md, Multi-label).
 
     At n anchors and C classes z_sub is n C d numbers: embed in blocks, add, then `unit`.
@@ -138,7 +138,7 @@ def class_sums_binary(z_sub: Tensor, y: Tensor, anchored: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def polish_binary(
+def polish_multi_label(
     prototypes: Tensor, z_sub: Tensor, y: Tensor, *, momentum: float, mask: Tensor | None = None
 ) -> Tensor:
     """`polish` in every class subspace, for the negative and the positive prototype.
@@ -176,7 +176,7 @@ def prototype_margin(z_sub: Tensor, prototypes: Tensor, *, tau: float) -> Tensor
     return torch.einsum("bcd,cd->bc", z_sub, direction) / tau
 
 
-def similarity_binary(z_sub: Tensor, prototypes: Tensor, *, tau: float) -> Tensor:
+def similarity_multi_label(z_sub: Tensor, prototypes: Tensor, *, tau: float) -> Tensor:
     """Positive share of the two-way softmax, r per class: (b, C, d) x (C, 2, d) -> (b, C).
 
     A class with an absent prototype gives one half, no evidence either way.

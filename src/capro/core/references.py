@@ -27,9 +27,9 @@ from torch.nn import functional
 from capro.core.losses import (
     Count,
     bootstrap_loss,
-    bootstrap_loss_binary,
+    bootstrap_loss_multi_label,
     classification_loss,
-    classification_loss_binary,
+    classification_loss_multi_label,
     collective_target,
 )
 from capro.core.own_settings import OWN, own_settings
@@ -104,13 +104,13 @@ class Outputs:
 
     def cross_entropy(self, logits: Tensor, target: Tensor, weight: Tensor, count: Count) -> Tensor:
         if self.multi_label:
-            return classification_loss_binary(
+            return classification_loss_multi_label(
                 logits, target, pos_weight=self.pos_weight, weight=weight, count=count
             )
         return classification_loss(logits, target, weight=weight, count=count)
 
     def divergence(self, logits: Tensor, target: Tensor, weight: Tensor, count: Count) -> Tensor:
-        kl = bootstrap_loss_binary if self.multi_label else bootstrap_loss
+        kl = bootstrap_loss_multi_label if self.multi_label else bootstrap_loss
         return kl(logits, target, weight=weight, count=count)
 
 

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from capro.core import plus
 from capro.core.anchors import anchor_choice
 from capro.core.kept_scores import CLASS, Entries, KeptScores, keep
+from capro.core.label_rule import decide, decide_multi_label
 from capro.data.labels import kind_of
 from capro.graph.neighbors import nearest
 from capro.pipeline.artefacts import (
@@ -46,7 +46,7 @@ from capro.review.decisions import DecisionArrays
 from capro.stages.decided import decided_of, with_decisions
 from capro.stages.graph import SharedSearch, search_options
 from capro.stages.plan import has_step2
-from capro.stages.posterior import row_blocks, weigh
+from capro.stages.posterior import fit_posterior, row_blocks
 from capro.stages.training import Parts, judge_of, parts_of
 from capro.train.batches import forward_plain
 from capro.train.judgement import Judge, Judged, judge_all
@@ -97,7 +97,7 @@ def _by_posterior(job: Job, parts: Parts, anchored: Tensor) -> Judged:
     load_net(run, STEP2, parts.net)
     encoder, device = parts.net.eval().encoder, training.labels.device
     v = forward_plain(encoder, parts.inputs, training.positions, width=encoder.dim, device=device)
-    return _judged(job, training, anchored, weigh(run, training, v.cpu().numpy()).entries())
+    return _judged(job, training, anchored, fit_posterior(run, training, v.cpu().numpy()).entries())
 
 
 def _judged(job: Job, training: TrainingSet, anchored: Tensor, blocks: Iterable[Entries]) -> Judged:
@@ -146,10 +146,10 @@ def _decide(part: _Part, *, classes: int, sure: float) -> Judged:
     )
     none = None
     if kind.multi_label:
-        decided = plus.decide_pairs(q, y)
+        decided = decide_multi_label(q, y)
         by_picture, by_words = picture.sigmoid(), words.sigmoid()
     else:
-        decided = plus.decide(q, y, torch.from_numpy(anchored), sure=sure)
+        decided = decide(q, y, torch.from_numpy(anchored), sure=sure)
         by_picture, by_words = picture.exp()[:, :classes], words.exp()[:, :classes]
         none = q[:, classes].clone().numpy()  # a view would keep all of q
     scores = {"fused": q[:, :classes], "classifier": by_picture, "text": by_words}

@@ -1,4 +1,4 @@
-"""What a person has decided, as the stages take it (docs/review.md)."""
+"""What people have decided, as the stages take it (docs/review.md)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from capro.core.evidence import Settled
 from capro.core.kept_scores import CLASS
 from capro.core.label_rule import LabelDecision, PairDecision
 from capro.data.labels import kind_of
@@ -25,8 +26,18 @@ def decided_of(run: Run, training: TrainingSet) -> DecisionArrays | None:
     return decision_arrays(run, training.row_ids, training.classes, multi_label=training.multi_label)
 
 
-class Settled(NamedTuple):
-    """The training set of step 2 with what a person decided.
+def settled_by_people(run: Run, training: TrainingSet) -> Settled | None:
+    """What people have settled of training rows, as the posterior takes it; None without any decision."""
+    decisions = decided_of(run, training)
+    if decisions is None:
+        return None
+    rows = np.flatnonzero(decisions.about_content)
+    q = decisions.known(rows) if training.multi_label else decisions.states(rows)
+    return Settled(torch.from_numpy(rows), torch.from_numpy(q))
+
+
+class DecidedSet(NamedTuple):
+    """The training set of step 2 with what people decided.
 
     Attributes:
         training: Its rows.
@@ -39,11 +50,11 @@ class Settled(NamedTuple):
     rows: NDArray[np.int64]
 
 
-def settled_set(run: Run, training: TrainingSet, anchored: Tensor) -> Settled:
+def decided_set(run: Run, training: TrainingSet, anchored: Tensor) -> DecidedSet:
     """CAPro as published: decided labels stand in the place of web labels and are anchors; what is out is not there."""
     decisions = decided_of(run, training)
     if decisions is None:
-        return Settled(training, anchored, np.arange(len(training.positions)))
+        return DecidedSet(training, anchored, np.arange(len(training.positions)))
     rows = np.flatnonzero(~decisions.dropped)
     if not len(rows):
         raise DataError("people dropped every training sample", hint="undo decisions in `capro review`")
@@ -54,7 +65,7 @@ def settled_set(run: Run, training: TrainingSet, anchored: Tensor) -> Settled:
     mine[decisions.rows] = yes if training.multi_label else yes.any(axis=1)
     own = torch.from_numpy(mine[rows]).to(anchored.device)
     left = replace(training, positions=training.positions[rows], labels=labels)
-    return Settled(left, anchored[torch.from_numpy(rows).to(anchored.device)] | own, rows)
+    return DecidedSet(left, anchored[torch.from_numpy(rows).to(anchored.device)] | own, rows)
 
 
 def with_decisions(

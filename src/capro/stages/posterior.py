@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from capro.core import plus
+from capro.core.evidence import ClassMeanings, Evidence, JointVectors, take
 from capro.core.kept_scores import Entries, entries_type, keep, numbers_only, width_of
+from capro.core.label_rule import diagnose
+from capro.core.linear import Centring, numbers_of_fit
+from capro.core.posterior import MultiLabelPosterior, Posterior, SingleLabelPosterior, Views
+from capro.core.views import Centres
 from capro.models.folders import has_text_tower
 from capro.pipeline.artefacts import (
     CLASS_NAME_TEXTS,
@@ -34,8 +37,7 @@ from capro.pipeline.run import Run
 from capro.pipeline.shards import write_rows
 from capro.pipeline.stage import Job
 from capro.results.label_changes import class_findings, finding_text
-from capro.review.decisions import DecisionArrays
-from capro.stages.decided import decided_of
+from capro.stages.decided import settled_by_people
 from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
 
 BLOCK = 8192  # rows that are judged at once
@@ -44,338 +46,255 @@ ENOUGH = 5  # samples per class that a fit to a part should have
 SCORES = ["posterior", "words", "picture"]  # of POSTERIOR
 
 
-Rows = NDArray[np.int64] | slice
-
-
 def row_blocks(n: int, width: int = 1) -> Iterator[slice]:
     """Rows in blocks, smaller ones where a row has very many numbers; one block of none where there are none."""
     size = min(BLOCK, max(1, CELLS // width))
     yield from (slice(start, min(n, start + size)) for start in range(0, max(1, n), size))
 
 
-def _tensor(array: NDArray[Any], rows: Rows = slice(None)) -> Tensor:
-    return torch.from_numpy(np.array(array[rows]))
+def evidence_of(run: Run, training: TrainingSet, features: NDArray[np.float32]) -> Evidence:
+    """What a run knows of its training rows and classes; arrays may be memory maps."""
+    fields, joint = run.result("embed")["fields"], None
+    if has_text_tower(run.settings.net.backbone):
+        joint_texts = [run.read(JOINT_TEXTS[name]) for name in fields]
+        joint = JointVectors(run.read(JOINT_PICTURES), take(run.read(JOINT_PROMPTS)), joint_texts)
+    class_texts = take(run.read(CLASS_TEXTS))
+    if training.multi_label:
+        anchors, meanings = None, ClassMeanings(class_texts, names=take(run.read(CLASS_NAME_TEXTS)))
+    else:
+        anchors = anchored_of(run, training).cpu()
+        owner = torch.tensor(run.result("embed")["sense_owners"], dtype=torch.int64)
+        meanings = ClassMeanings(class_texts, senses=take(run.read(OTHER_SENSES)), owner=owner)
+    texts, settled = [run.read(FIELD_TEXTS[name]) for name in fields], settled_by_people(run, training)
+    return Evidence(features, texts, [training.labels.cpu()], meanings, anchors, joint, settled)
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What a run knows of its training rows, read as far as it is asked for.
+class RunEvidence(Portable):
+    """The training rows of a run and what is known of them.
 
-    Attributes:
-        run: The run.
-        training: Its training rows.
-        features: Of their pictures, (n, d); may be a memory map.
+    Another process reads them from the run by itself, once, with the features of `embed`.
     """
 
     run: Run
-    training: TrainingSet
-    features: NDArray[np.float32]
+    set: TrainingSet | None = field(default=None, compare=False)
+    features: NDArray[np.float32] | None = field(default=None, compare=False)
 
     @cached_property
-    def _fields(self) -> list[NDArray[Any]]:
-        return [self.run.read(FIELD_TEXTS[name]) for name in self.run.result("embed")["fields"]]
+    def training(self) -> TrainingSet:
+        """The training rows."""
+        return training_set(self.run) if self.set is None else self.set
 
     @cached_property
-    def decided(self) -> DecisionArrays | None:
-        """What a person has decided; None without any decision."""
-        return decided_of(self.run, self.training)
+    def evidence(self) -> Evidence:
+        """What is known of them."""
+        features = self.run.read(VISUAL) if self.features is None else self.features
+        return evidence_of(self.run, self.training, features)
 
-    @cached_property
-    def _joint_fields(self) -> list[NDArray[Any]] | None:
-        """Texts in the space of an image-text model; None where the backbone is none."""
-        if not has_text_tower(self.run.settings.net.backbone):
-            return None
-        return [self.run.read(JOINT_TEXTS[name]) for name in self.run.result("embed")["fields"]]
 
-    @cached_property
-    def class_texts(self) -> Tensor:
-        """s^c, (C, d_t)."""
-        return _tensor(self.run.read(CLASS_TEXTS))
-
-    def texts(self, rows: Rows) -> list[Tensor]:
-        """Each field's text vectors, (b, d_t)."""
-        return [_tensor(field, rows) for field in self._fields]
-
-    def labels(self, rows: Rows) -> Tensor:
-        """Web labels, (b,) or (b, C)."""
-        return self.training.labels.cpu()[rows]
-
-    def known(self, rows: Rows) -> Tensor | None:
-        """What a person has decided of them; None without any decision."""
-        if self.decided is None:
-            return None
-        known = self.decided.known if self.training.multi_label else self.decided.states
-        return torch.from_numpy(known(rows))
-
-    def towers(self, rows: Rows) -> plus.Towers | None:
-        """The space of an image-text model, measured on these rows."""
-        if self._joint_fields is None:
-            return None
-        pictures, prompts = self.run.read(JOINT_PICTURES), _tensor(self.run.read(JOINT_PROMPTS))
-        texts = [_tensor(field, rows) for field in self._joint_fields]
-        return plus.Towers.measured(_tensor(pictures, rows), prompts, texts)
-
-    def joint(self, towers: plus.Towers | None, rows: Rows) -> plus.Joint | None:
-        """What the image-text model says of these rows."""
-        if towers is None or self._joint_fields is None:
-            return None
-        texts = [_tensor(field, rows) for field in self._joint_fields]
-        return towers(_tensor(self.run.read(JOINT_PICTURES), rows), texts)
-
-    def _numbers(self) -> tuple[int, int]:
-        """What EM holds, by measure: numbers for each row (some 25 of each class, and the inputs), and for the fit."""
-        texts, states = sum(field.shape[1] for field in self._fields), len(self.class_texts) + 1
-        width = self.features.shape[1]
-        fit = plus.numbers_of_fit(max(width, texts), states)
-        return 2 * width + 3 * texts + (26 + len(self._fields)) * states, fit
-
-    def rows_at_once(self) -> int:
-        """How many rows EM can have within ``plus.memory_gb``."""
-        row, fit = self._numbers()
-        return max(1, int(self.run.settings.plus.memory_gb * 2**30 / 4 - fit) // row)
-
-    def memory_gb(self) -> float:
-        """What EM would take with all rows."""
-        row, fit = self._numbers()
-        return (row * len(self.features) + fit) * 4 / 2**30
+_Block = tuple[
+    slice, NDArray[np.int64], Views
+]  # rows, those of the fit among them, and what is believed of these
 
 
 @dataclass(frozen=True)
-class Weighed:
+class RunPosterior:
     """A posterior that was fitted to all training rows, or to a random part of them.
 
     Attributes:
-        evidence: What it was fitted to.
-        posterior: Of the rows of the fit.
-        rows: Which these are, ascending, (m,).
-        centring: Of the features.
-        towers: Of the image-text model, where there is one.
+        source: The training rows.
+        model: What was fitted.
+        rows: Those of the fit, ascending, (m,).
     """
 
-    evidence: Evidence
-    posterior: plus.Posterior
+    source: RunEvidence
+    model: Posterior
     rows: NDArray[np.int64]
-    centring: plus.Centring
-    towers: plus.Towers | None
 
     def entries(self, engine: Engine = THIS_PROCESS) -> Iterator[Entries]:
-        """Beliefs in all training rows as scores that are kept, block by block.
+        """The posteriors of all training rows as scores that are kept, block by block.
 
         Args:
-            engine: Who judges rows outside the fit. A remote one reads the stage's own evidence: for the
-                features of `embed` alone.
+            engine: Who judges rows outside the fit; other processes only with the features of `embed`.
         """
-        n, evidence = len(self.evidence.features), self.evidence
-        judge = _Judge(evidence, self.posterior.of, self.centring, self.towers, self.posterior.several)
-        blocks: Iterator[_Block] = map(self._block, row_blocks(n, self.posterior.q.shape[1]))
-        if not engine.remote or len(self.rows) == n:  # beliefs of the fit are in this process's memory
-            return map(judge, blocks)
-        # a part of a tensor would be sent with the whole of it
-        copies = ((rows, fit, plus.Beliefs(*(part.clone() for part in own))) for rows, fit, own in blocks)
-        return engine.map(replace(judge, evidence=_SentEvidence(evidence.run)), copies)
+        n, width = len(self.source.evidence), self.model.out_of_fold.q.shape[1]
+        if len(self.rows) == n:  # everything is known already, in this process
+            engine = THIS_PROCESS
+        judge = _JudgeRows(self.source, self.model.without_samples())
+        return engine.map(judge, map(self._block, row_blocks(n, width)))
 
     def _block(self, rows: slice) -> _Block:
         begin, end = np.searchsorted(self.rows, [rows.start, rows.stop])
-        found = self.posterior
-        own = plus.Beliefs(*(part[begin:end] for part in (found.q, found.words, found.picture)))
+        # a part of a tensor would be sent to other processes with the whole of it
+        own = Views(*(part[begin:end].clone() for part in self.model.out_of_fold))
         return rows, self.rows[begin:end], own
 
-
-_Block = tuple[slice, NDArray[np.int64], plus.Beliefs]  # rows, those of the fit among them, and their beliefs
-
-
-@dataclass(frozen=True)
-class _SentEvidence(Portable):
-    """The evidence of a run with the features of `embed`; each process reads it once."""
-
-    run: Run
-
-    @cached_property
-    def read(self) -> Evidence:
-        """As the stage has it."""
-        return Evidence(self.run, training_set(self.run), self.run.read(VISUAL))
+    @property
+    def few(self) -> bool:
+        """Whether the fit had so few samples of each class that all classes share their weights."""
+        return isinstance(self.model, SingleLabelPosterior) and self.model.centres is not None
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """What was fitted, without the rows of the fit.
+class _JudgeRows:
+    """The work on a block of rows; picklable."""
 
-    Attributes:
-        evidence: Of all training rows.
-        judge: From what is known of rows to beliefs (`plus.Posterior.of`).
-        centring: Of the features.
-        towers: Of the image-text model, where there is one.
-        several: Whether samples have several labels.
-    """
-
-    evidence: Evidence | _SentEvidence
-    judge: Callable[..., plus.Beliefs]
-    centring: plus.Centring
-    towers: plus.Towers | None
-    several: bool
+    source: RunEvidence
+    model: Posterior
 
     def __call__(self, block: _Block) -> Entries:
         """What is kept of a block: the highest posteriors, none of these and the web labels among them."""
-        evidence = self.evidence.read if isinstance(self.evidence, _SentEvidence) else self.evidence
-        rows, fit, own = block
-        q, words, picture = (part.numpy() for part in self._beliefs(evidence, rows, fit, own))
-        numbers_only(q, place="posterior", name=evidence.training.id_of, begin=rows.start)
-        also = evidence.training.kind.membership(evidence.labels(rows).numpy(), q.shape[1])
-        if not self.several:
+        training, rows = self.source.training, block[0]
+        q, words, picture = (part.numpy() for part in self._views(*block))
+        numbers_only(q, place="posterior", name=training.id_of, begin=rows.start)
+        also = training.kind.membership(training.labels[rows].cpu().numpy(), q.shape[1])
+        if not training.multi_label:
             also[:, -1] = True
-        return keep({"posterior": q, "words": words, "picture": picture}, also, multi_label=self.several)
+        scores = {"posterior": q, "words": words, "picture": picture}
+        return keep(scores, also, multi_label=training.multi_label)
 
-    def _beliefs(
-        self, evidence: Evidence, rows: slice, fit: NDArray[np.int64], own: plus.Beliefs
-    ) -> plus.Beliefs:
-        """Those of the fit were judged out of fold in it."""
+    def _views(self, rows: slice, fit: NDArray[np.int64], own: Views) -> Views:
+        """Rows of the fit were judged out of fold in it."""
         if len(fit) == rows.stop - rows.start:
             return own
         others = np.setdiff1d(np.arange(rows.start, rows.stop), fit)
-        judged = self.judge(
-            self.centring(_tensor(evidence.features, others)),
-            evidence.texts(others),
-            evidence.labels(others),
-            joint=evidence.joint(self.towers, others),
-            known=evidence.known(others),
-        )
+        judged = self.model.judge(self.source.evidence.take(others))
         parts = []
         for new, old in zip(judged, own, strict=True):
             merged = torch.empty(rows.stop - rows.start, new.shape[1])
             merged[others - rows.start], merged[fit - rows.start] = new, old
             parts.append(merged)
-        return plus.Beliefs(*parts)
+        return Views(*parts)
 
 
-def weigh(run: Run, training: TrainingSet, features: NDArray[np.float32], **options: Any) -> Weighed:
-    """The posterior of the training rows from features of their pictures, (n, d), and what the run knows.
+def fit_posterior(
+    run: Run, training: TrainingSet, features: NDArray[np.float32] | None = None, *, rounds: int = 0
+) -> RunPosterior:
+    """The posterior of the training rows from what the run knows.
 
     Where EM on all rows would take more than ``plus.memory_gb``, it is fitted to a random part of them (what a
     person has decided is in it), and the others are judged with what was fitted.
+
+    Args:
+        run: The run.
+        training: Its training rows.
+        features: Of their pictures, (n, d); those of `embed` if None.
+        rounds: Of EM; 0 for those of the settings.
     """
-    evidence, settings = Evidence(run, training, features), run.settings.plus
-    rows = _part(evidence, run.settings.seed)
-    fit: Rows = slice(None) if len(rows) == len(features) else rows
-    v = _tensor(features, fit)
-    centring, towers = plus.centring(v), evidence.towers(fit)
-    x, texts, labels = centring(v), evidence.texts(fit), evidence.labels(fit)
-    options = {
-        "folds": settings.folds,
-        "seed": run.settings.seed,
-        "known": evidence.known(fit),
-        "joint": evidence.joint(towers, fit),
-        **options,
-    }
-    if settings.rounds:
-        options.setdefault("rounds", settings.rounds)
+    settings, source = run.settings.plus, RunEvidence(run, training, features)
+    evidence = source.evidence
+    rows = fitted_rows(evidence, settings.memory_gb, run.settings.seed)
+    part = evidence.take(slice(None) if len(rows) == len(evidence) else rows)
+    options = {"folds": settings.folds, "rounds": rounds or settings.rounds, "seed": run.settings.seed}
     if training.multi_label:
-        names = _tensor(run.read(CLASS_NAME_TEXTS))
-        found = plus.several_labels(x, texts, evidence.class_texts, labels, class_names=names, **options)
-    else:
-        owners = torch.tensor(run.result("embed")["sense_owners"], dtype=torch.int64)
-        options |= {"senses": _tensor(run.read(OTHER_SENSES)), "owner": owners}
-        if _too_few(evidence, rows):
-            centres = _centres(evidence, centring)
-            found = plus.many_classes(x, texts, evidence.class_texts, labels, centres=centres, **options)
-        else:
-            anchors = anchored_of(run, training).cpu()[fit]
-            found = plus.single_label(x, texts, evidence.class_texts, labels, anchors=anchors, **options)
-    return Weighed(evidence, found, rows, centring, towers)
+        return RunPosterior(source, MultiLabelPosterior(**options).fit(part), rows)
+    few = len(rows) < len(evidence) and len(rows) < ENOUGH * evidence.classes
+    centres = _centres(evidence, Centring.of(part.pictures)) if few else None
+    return RunPosterior(source, SingleLabelPosterior(**options, centres=centres).fit(part), rows)
 
 
-def _too_few(evidence: Evidence, rows: NDArray[np.int64]) -> bool:
-    """Whether a part of the rows has so few of each class that all classes must share their weights."""
-    return len(rows) < len(evidence.features) and len(rows) < ENOUGH * len(evidence.class_texts)
-
-
-def _centres(evidence: Evidence, centring: plus.Centring) -> plus.Centres:
+def _centres(evidence: Evidence, centring: Centring) -> Centres:
     """Of the pictures of each web label, over all training rows."""
-    classes, (n, width) = len(evidence.class_texts), evidence.features.shape
-    found = plus.Centres(torch.zeros(classes, width), torch.zeros(classes, dtype=torch.int64))
-    for rows in row_blocks(n):
-        part = plus.Centres.of(centring(_tensor(evidence.features, rows)), evidence.labels(rows), classes)
-        found = plus.Centres(found.sums + part.sums, found.sizes + part.sizes)
-    return found
+    sums = torch.zeros(evidence.classes, evidence.pictures.shape[1])
+    sizes = torch.zeros(evidence.classes, dtype=torch.int64)
+    for rows in row_blocks(len(evidence)):
+        pictures, labels = take(evidence.pictures, rows), take(evidence.answers[0], rows)
+        part = Centres.of(centring(pictures), labels, evidence.classes)
+        sums, sizes = sums + part.sums, sizes + part.sizes
+    return Centres(sums, sizes)
 
 
-def _part(evidence: Evidence, seed: int) -> NDArray[np.int64]:
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def _numbers(evidence: Evidence) -> tuple[int, int]:
+    """What EM holds, by measure: numbers for each row (some 25 of each class, and the inputs), and for the fit."""
+    texts, states = sum(texts.shape[1] for texts in evidence.texts), evidence.classes + 1
+    width = evidence.pictures.shape[1]
+    fit = numbers_of_fit(max(width, texts), states)
+    return 2 * width + 3 * texts + (26 + len(evidence.texts)) * states, fit
+
+
+def rows_at_once(evidence: Evidence, memory_gb: float) -> int:
+    """How many rows EM can have within so much memory."""
+    row, fit = _numbers(evidence)
+    return max(1, int(memory_gb * 2**30 / 4 - fit) // row)
+
+
+def memory_of_all(evidence: Evidence) -> float:
+    """Gigabytes that EM would take with all rows."""
+    row, fit = _numbers(evidence)
+    return (row * len(evidence) + fit) * 4 / 2**30
+
+
+def fitted_rows(evidence: Evidence, memory_gb: float, seed: int) -> NDArray[np.int64]:
     """Rows that the posterior is fitted to, ascending."""
-    n, most = len(evidence.features), evidence.rows_at_once()
+    n, most = len(evidence), rows_at_once(evidence, memory_gb)
     if n <= most:
         return np.arange(n)
     order = np.random.default_rng(seed_for(seed, "posterior")).permutation(n)
-    if evidence.decided is not None:  # a person's answers count wherever they are
-        order = order[np.argsort(~evidence.decided.about_content[order], kind="stable")]
+    if evidence.settled is not None:  # a person's answers count wherever they are
+        settled = np.zeros(n, dtype=bool)
+        settled[evidence.settled.at] = True
+        order = order[np.argsort(~settled[order], kind="stable")]
     return np.sort(order[:most])
+
+
+# --- the stage ------------------------------------------------------------------------------------
 
 
 def check(run: Run) -> list[str]:
     """What the posterior found of classes, in words; and whether it saw enough of them."""
-    said, found = [finding_text(each) for each in class_findings(run)], run.result("posterior")
-    if "all_gb" in found:
-        said.append(
-            f"The posterior was fitted to {found['fitted_to']:,} samples, fewer than {ENOUGH} per class, so all "
-            f"classes share their weights: plus.memory_gb={found['all_gb']:g} would give each its own."
+    lines, result = [finding_text(finding) for finding in class_findings(run)], run.result("posterior")
+    if "all_gb" in result:
+        lines.append(
+            f"The posterior was fitted to {result['fitted_to']:,} samples, fewer than {ENOUGH} per class, so all "
+            f"classes share their weights: plus.memory_gb={result['all_gb']:g} would give each its own."
         )
-    return said
+    return lines
 
 
 def work(job: Job) -> dict[str, Any]:
     training = training_set(job.run)
     with job.bar("fitting the posterior", None):
-        weighed = weigh(job.run, training, job.read(VISUAL))
-    found = weighed.posterior
-    shape = (len(training.positions), width_of(found.q.shape[1], multi_label=found.several))
+        posterior = fit_posterior(job.run, training)
+    model, evidence = posterior.model, posterior.source.evidence
+    shape = len(evidence), width_of(len(model.prior), multi_label=training.multi_label)
     with job.bar("posterior of samples", shape[0]) as step:
-        entries = counted(weighed.entries(job.engine), step)
+        entries = counted(posterior.entries(job.engine), step)
         write_rows(job.file(POSTERIOR), shape, entries, dtype=entries_type(SCORES))
     fields = job.run.result("embed")["fields"]
-    weights = found.field_weights.reshape(len(fields), -1).mean(1).tolist() if fields else []
-    return {
-        "label_weight": found.label_weight,
-        "field_weights": dict(zip(fields, weights, strict=True)),
-        **_joint_weights(found, fields),
-        "none_of_these": None if found.several else float(found.prior[-1]),
-        "fitted_to": len(weighed.rows),
-        **_short_of_memory(weighed),
-        "findings": _findings(job.run, weighed),
+    result = {
+        "label_weight": float(model.answer_weights[0]),
+        "field_weights": dict(zip(fields, model.field_weights.mean(1).tolist(), strict=True)),
+        "none_of_these": None if training.multi_label else float(model.prior[-1]),
+        "fitted_to": len(posterior.rows),
+        "findings": _findings(posterior),
     }
+    if model.fit_weights is not None:  # how much the image-text model's own evidence counted
+        result["zero_shot_weight"] = model.zero_shot_weight
+        result["fit_weights"] = dict(zip(fields, model.fit_weights.tolist(), strict=True))
+    if posterior.few:  # the memory that a fit to all rows would take
+        result["all_gb"] = math.ceil(10 * memory_of_all(evidence)) / 10
+    return result
 
 
-def _short_of_memory(weighed: Weighed) -> dict[str, Any]:
-    """The memory that a fit to all rows would take, where a part has too few of them."""
-    evidence = weighed.evidence
-    if evidence.training.multi_label or not _too_few(evidence, weighed.rows):
-        return {}
-    return {"all_gb": math.ceil(10 * evidence.memory_gb()) / 10}
-
-
-def _joint_weights(found: plus.Posterior, fields: list[str]) -> dict[str, Any]:
-    """How much the image-text model's own evidence counted, where there is one."""
-    if found.zero_shot_weight is None or found.fit_weights is None:
-        return {}
-    fits = dict(zip(fields, found.fit_weights.tolist(), strict=True))
-    return {"zero_shot_weight": found.zero_shot_weight, "fit_weights": fits}
-
-
-def _findings(run: Run, weighed: Weighed) -> list[dict[str, Any]]:
-    """Classes with something wrong, and the samples that show it (one label), by the rows of the fit."""
-    found, evidence, rows = weighed.posterior, weighed.evidence, weighed.rows
-    if found.several or _too_few(evidence, rows):  # a class of a sample or two shows nothing
+def _findings(posterior: RunPosterior) -> list[dict[str, Any]]:
+    """Classes with something wrong, and the samples that show it (single-label), by the rows of the fit."""
+    training, rows = posterior.source.training, posterior.rows
+    if training.multi_label or posterior.few:  # a class of a sample or two shows nothing
         return []
-    training = evidence.training
-    anchors, known = text_anchors(run, training).cpu()[rows], evidence.known(rows)
-    if known is not None:  # what a person decided is no sign of a class with something wrong
-        anchors &= known.isnan().any(1)
-    texts, labels = evidence.texts(rows), evidence.labels(rows)
-    listed = plus.diagnose(found.q, labels, texts, evidence.class_texts, anchors=anchors)
-    ids = [training.ids[position] for position in training.positions[rows]]
+    part = posterior.source.evidence.take(rows)
+    anchors = text_anchors(posterior.source.run, training).cpu()[rows]
+    if part.settled is not None:  # what a person decided is no sign of a class with something wrong
+        anchors[part.settled.whole] = False
+    q, classes = posterior.model.out_of_fold.q, part.meanings.texts
     return [
         {
-            "kind": each.kind,
-            "classes": [training.classes[c] for c in each.classes],
-            "share": each.share,
-            "samples": [ids[row] for row in each.rows],
+            "kind": finding.kind,
+            "classes": [training.classes[c] for c in finding.classes],
+            "share": finding.share,
+            "samples": [training.id_of(rows[row]) for row in finding.rows],
         }
-        for each in listed
+        for finding in diagnose(q, part.answers[0], part.texts, classes, anchors=anchors)
     ]

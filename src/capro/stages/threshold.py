@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from capro.config import Settings
-from capro.core.plus import NO_CALIBRATION
+from capro.core.linear import NO_CALIBRATION
 from capro.data.labels import known_labels
 from capro.data.manifest import manifest_of
 from capro.pipeline.artefacts import CLEANED_LABELS, MODELS

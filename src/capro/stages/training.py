@@ -14,7 +14,7 @@ from torch import Tensor
 from capro.config import FinetuneSettings, Schedule, Settings
 from capro.core.kept_scores import CLASS, Entries, KeptScores
 from capro.core.label_rule import TextEvidence
-from capro.core.plus import NO_CALIBRATION, Calibration, calibrate
+from capro.core.linear import NO_CALIBRATION, Calibration, calibrate
 from capro.core.references import provider
 from capro.models.backbones import Backbone, FeatureBackbone
 from capro.models.siamese import Siamese
@@ -35,10 +35,10 @@ from capro.pipeline.checksums import seed_for
 from capro.pipeline.ranks import tracked
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
-from capro.stages.decided import settled_set
+from capro.stages.decided import decided_set
 from capro.stages.features import say_encoder
 from capro.stages.plan import classifier_steps, has_step2
-from capro.stages.posterior import weigh
+from capro.stages.posterior import fit_posterior
 from capro.train.batches import FeatureInputs, Inputs, forward_plain
 from capro.train.checkpoints import Checkpoints
 from capro.train.judgement import Judge, PosteriorJudge
@@ -198,7 +198,7 @@ def judge_of(run: Run, training: TrainingSet, task: Task, rows: NDArray[np.int64
 
 def _weighed_again(run: Run, training: TrainingSet, features: Tensor) -> Entries:
     """The posterior of features that step 2 has learnt, (n, d_v)."""
-    return np.concatenate(list(weigh(run, training, features.numpy(), rounds=2).entries()))
+    return np.concatenate(list(fit_posterior(run, training, features.numpy(), rounds=2).entries()))
 
 
 def _states(entries: Entries) -> tuple[Tensor, Tensor]:
@@ -212,7 +212,7 @@ def train(job: Job) -> dict[str, Any]:
     training, net = parts.training, parts.net
     anchored, rows = anchored_of(job.run, training), None
     if settings.method == "paper":
-        training, anchored, rows = settled_set(job.run, training, anchored)
+        training, anchored, rows = decided_set(job.run, training, anchored)
         parts = replace(parts, training=training)
     load_net(job.run, STEP1, net)
     if settings.train.start == "anchors":
@@ -416,7 +416,7 @@ def _calibration(job: Job, training: TrainingSet, labels: Tensor) -> Calibration
         job, training, labels, schedules, model=_before(settings), name="calibration", folds=1
     )
     q = KeptScores(job.read(FUSED_SCORES), "fused", len(training.classes))[held.rows]
-    return calibrate(held.logits, torch.from_numpy(q), several=training.multi_label)
+    return calibrate(held.logits, torch.from_numpy(q), multi_label=training.multi_label)
 
 
 def _before(settings: Settings) -> Any:

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import TrainSettings
-from capro.core import plus
 from capro.core.kept_scores import Entries, keep, numbers_only
-from capro.core.label_rule import TextEvidence, fused_score, with_text
+from capro.core.label_rule import TextEvidence, decide, decide_multi_label, fused_score, with_text
 from capro.data.labels import kind_of
 from capro.models.heads import HeadOutputs
 from capro.models.siamese import Siamese
@@ -107,9 +106,9 @@ class PosteriorJudge(Judge):
 
     def decide(self, fused: Tensor, labels: Tensor, anchored: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(self.task, MultiLabelTask):
-            return plus.decide_pairs(fused, labels)[:2]
+            return decide_multi_label(fused, labels)[:2]
         none = (1 - fused.sum(dim=1, keepdim=True)).clamp(min=0)
-        return plus.decide(torch.cat([fused, none], dim=1), labels, anchored, sure=self.sure)[:2]
+        return decide(torch.cat([fused, none], dim=1), labels, anchored, sure=self.sure)[:2]
 
     def refresh(self, features: Callable[[], Tensor]) -> None:
         for old, new in zip((self.states, self.q), self.posterior(features().float().cpu()), strict=True):

@@ -101,18 +101,18 @@ class MultiLabelTask:
         return (labels < 0).any(dim=1)
 
     def cls(self, logits: Tensor, labels: Tensor, count: Count) -> Tensor:
-        return losses.classification_loss_binary(
+        return losses.classification_loss_multi_label(
             logits, labels, pos_weight=self.pos_weight.to(logits), count=count
         )
 
     def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor:
-        return losses.projection_loss_binary(
+        return losses.projection_loss_multi_label(
             out.v_rec, out.v, out.q, labels,
             pos_weight=self.pos_weight.to(out.q), count=count, samples=samples,
         )  # fmt: skip
 
     def pro(self, out: HeadOutputs, prototypes_: Tensor, labels: Tensor, count: Count) -> Tensor:
-        return losses.prototype_loss_binary(
+        return losses.prototype_loss_multi_label(
             out.compared, prototypes_, labels, tau=self.tau,
             pos_weight=self.pos_weight.to(out.z), count=count,
         )  # fmt: skip
@@ -120,7 +120,7 @@ class MultiLabelTask:
     def adjust(
         self, o: Tensor, labels: Tensor, anchored: Tensor, *, gamma: float, protect: bool
     ) -> tuple[Tensor, Tensor]:
-        return rule.adjust_binary(o, labels, anchored, gamma=gamma, protect_anchors=protect)
+        return rule.adjust_multi_label(o, labels, anchored, gamma=gamma, protect_anchors=protect)
 
     def unchanged(self, labels: Tensor, anchored: Tensor, *, protect: bool) -> Tensor:
         """Decisions where the rule does not work yet."""
@@ -140,13 +140,13 @@ class MultiLabelTask:
         return found | {"drop": int(self.out(after).sum()) / len(after)}
 
     def similarity(self, e: Tensor, prototypes_: Tensor) -> Tensor:
-        return prototypes.similarity_binary(e, prototypes_, tau=self.tau)
+        return prototypes.similarity_multi_label(e, prototypes_, tau=self.tau)
 
     def sums(self, e: Tensor, labels: Tensor, anchored: Tensor) -> Tensor:
-        return prototypes.class_sums_binary(e, labels, anchored)
+        return prototypes.class_sums_multi_label(e, labels, anchored)
 
     def polish(self, prototypes_: Tensor, e: Tensor, labels: Tensor, momentum: float) -> Tensor:
-        return prototypes.polish_binary(prototypes_, e, labels, momentum=momentum)
+        return prototypes.polish_multi_label(prototypes_, e, labels, momentum=momentum)
 
 
 Task = SingleLabelTask | MultiLabelTask

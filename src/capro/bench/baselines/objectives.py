@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from capro.bench.baselines.work import Work
-from capro.core.losses import classification_loss, classification_loss_binary
+from capro.core.losses import classification_loss, classification_loss_multi_label
 from capro.core.references import Mixup, Outputs, Provider
 from capro.data.labels import kind_of
 from capro.models.siamese import Siamese
@@ -132,7 +132,9 @@ class SoftLabels(BaselineObjective):
         pos_weight = getattr(self._task, "pos_weight", None)
         if pos_weight is None:
             return {"cls": classification_loss(logits, target, weight=weight, count=share)}
-        loss = classification_loss_binary(logits, target, pos_weight=pos_weight, weight=weight, count=share)
+        loss = classification_loss_multi_label(
+            logits, target, pos_weight=pos_weight, weight=weight, count=share
+        )
         return {"cls": loss}
 
 

@@ -1,4 +1,7 @@
-"""Linear classifiers on soft targets, fitted to the end and judged out of fold. Pure."""
+"""Linear classifiers on soft targets: fitted to the end, judged out of fold, calibrated. Pure.
+
+Cost of a fit: O(n d K) per step of L-BFGS.
+"""
 
 from __future__ import annotations
 
@@ -58,29 +61,25 @@ def minimise(value: Callable[[], Tensor], parameters: Sequence[Tensor], steps: i
 
 
 class Centring(NamedTuple):
-    """Less a mean, over a scale: found on some features, the same for others."""
+    """Features less a mean, over a scale: measured on some samples, the same for others.
+
+    >>> v = torch.tensor([[1.0, 0.0], [3.0, 0.0]])
+    >>> Centring.of(v)(v).tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
 
     mean: Tensor  # (d,)
     scale: Tensor
 
+    @classmethod
+    def of(cls, features: Tensor) -> Centring:
+        """What gives features, (n, d), a mean of zero and a mean squared norm of 1."""
+        mean = features.mean(0)
+        return cls(mean, ((features - mean) ** 2).sum(1).mean().sqrt().clamp(min=TINY))
+
     def __call__(self, features: Tensor) -> Tensor:
         """(n, d) -> (n, d)."""
         return (features - self.mean) / self.scale
-
-
-def centring(features: Tensor) -> Centring:
-    """What gives features, (n, d), a mean of zero and a mean squared norm of 1."""
-    mean = features.mean(0)
-    return Centring(mean, ((features - mean) ** 2).sum(1).mean().sqrt().clamp(min=TINY))
-
-
-def centred(features: Tensor) -> Tensor:
-    """Features less their mean, scaled to a mean squared norm of 1, (n, d).
-
-    >>> centred(torch.tensor([[1.0, 0.0], [3.0, 0.0]])).tolist()
-    [[-1.0, 0.0], [1.0, 0.0]]
-    """
-    return centring(features)(features)
 
 
 class _SoftTargets(torch.autograd.Function):
@@ -106,16 +105,16 @@ class _SoftTargets(torch.autograd.Function):
         return buffer.mul_(gradient[:, None]), None
 
 
-def cross_entropy(logits: Tensor, q: Tensor, *, several: bool = False) -> Tensor:
+def cross_entropy(logits: Tensor, q: Tensor, *, multi_label: bool = False) -> Tensor:
     """Cross-entropy of each sample against soft targets, (n, K) x (n, K) -> (n,).
 
     >>> cross_entropy(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]])).round(decimals=3).tolist()
     [0.6930000185966492]
     """
-    if several:
+    if multi_label:
         return F.binary_cross_entropy_with_logits(logits, q, reduction="none").sum(1)
-    found: Tensor = _SoftTargets.apply(logits, q)  # type: ignore[no-untyped-call]
-    return found
+    loss: Tensor = _SoftTargets.apply(logits, q)  # type: ignore[no-untyped-call]
+    return loss
 
 
 def linear(
@@ -127,32 +126,32 @@ def linear(
     weight: Tensor | None = None,
     decay: float = DECAY,
     steps: int = 25,
-    several: bool = False,
+    multi_label: bool = False,
 ) -> Linear:
     """Fit a classifier to soft targets: mean cross-entropy + decay |W|^2.
 
     Args:
         x: (n, d), centred.
         q: targets, (n, K).
-        base: logits that are given, (n, K); only W is fitted then.
+        base: logits that W adds to, (n, K); without them b is fitted.
         offsets: logits whose scales are fitted with W, (n, K, m).
         weight: of the samples, (n,).
         decay: of W and of the scales.
         steps: of L-BFGS.
-        several: one yes or no per class instead of one class.
+        multi_label: one yes or no per class instead of one class.
     """
     w = torch.ones(len(x)) if weight is None else weight
     w = w / w.sum().clamp(min=TINY)
     W, b = torch.zeros(x.shape[1], q.shape[1]), torch.zeros(q.shape[1])
     scales = torch.zeros(0 if offsets is None else offsets.shape[2])
-    known = b if base is None else base
+    start = b if base is None else base
 
     def value() -> Tensor:
-        logits = torch.addmm(known, x, W)
+        logits = torch.addmm(start, x, W)
         ridge = decay * (W**2).sum()
         if offsets is not None:
             logits, ridge = logits + offsets @ scales, ridge + decay * (scales**2).sum()
-        return (w * cross_entropy(logits, q, several=several)).sum() + ridge
+        return (w * cross_entropy(logits, q, multi_label=multi_label)).sum() + ridge
 
     minimise(value, [W, *([b] if base is None else []), *([scales] if len(scales) else [])], steps)
     return Linear(W, b, scales)
@@ -197,3 +196,48 @@ def judge_folds(
     return FoldScores(
         out, Linear(*(torch.stack(part).mean(0) for part in zip(*(models or [empty]), strict=True)))
     )
+
+
+# --- calibration ----------------------------------------------------------------------------------
+
+BOUNDS = (0.05, 20.0)  # of the scale
+
+
+class Calibration(NamedTuple):
+    """Logits become scale * logits + shift. The order of classes and of samples stays as it is."""
+
+    scale: float
+    shift: float
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Calibrated logits, in the shape given."""
+        return self.scale * logits + self.shift
+
+
+NO_CALIBRATION = Calibration(1.0, 0.0)
+
+
+def calibrate(logits: Tensor, q: Tensor, *, multi_label: bool = False) -> Calibration:
+    """The scale (multi-label: and shift) under which logits predict the posterior best.
+
+    Args:
+        logits: of samples that the classifier has not seen, (n, C).
+        q: their posterior, (n, C); single-label: none of these is left out, rows are scaled to sum 1.
+        multi_label: one yes or no per class instead of one class.
+
+    >>> calibrate(torch.tensor([[8.0, 0.0], [8.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.5, 0.5]])).scale < 0.5
+    True
+    """
+    if not len(logits):
+        return NO_CALIBRATION
+    if not multi_label:
+        q = q / q.sum(1, keepdim=True).clamp(min=1e-6)
+    scale, shift = torch.ones(()), torch.zeros(())
+    logits, q = logits.float(), q.float()
+    minimise(
+        lambda: cross_entropy(scale * logits + shift, q, multi_label=multi_label).mean(),
+        [scale, shift] if multi_label else [scale],
+        50,
+    )
+    calibration = Calibration(float(scale.clamp(*BOUNDS)), float(shift))
+    return calibration if torch.isfinite(torch.tensor(calibration)).all() else NO_CALIBRATION
