@@ -202,7 +202,9 @@ def test_a_run_has_the_bytes_of_one_process_though_nodes_die(
 def test_posterior_and_export_have_the_bytes_of_one_process(
     engine: RayEngine, alone: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(posterior, "_part", lambda *_: np.arange(0, 48, 2))  # the others are judged in tasks
+    monkeypatch.setattr(
+        posterior, "fitted_rows", lambda *_: np.arange(0, 48, 2)
+    )  # the others are judged in tasks
     runs, noting = dict[str, Run](), Noting(engine)
     for name, worker in (("alone", THIS_PROCESS), ("ray", noting)):
         runs[name] = tiny.copied(alone, tmp_path / name, "method=plus")
