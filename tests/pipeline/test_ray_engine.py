@@ -213,7 +213,7 @@ def test_posterior_and_export_have_the_bytes_of_one_process(
             export_data(runs[name], tmp_path / f"{name}-{to}", to=to, engine=worker)
     assert noting.given == {
         "_compute_shard",
-        "_Judge",
+        "_JudgeRows",
         "_decide",
         "single_label",
         "_write_part",
