@@ -351,7 +351,10 @@ def test_of_copies_the_best_is_kept_by_key_and_by_button(watched: Watched, revie
     page.keyboard.press("b")
     page.wait_for_selector("#sure[open]")
     assert page.locator("#sure-title").inner_text() == "Keep the best of 2 near duplicates?"
-    assert "The whole group: 1 stays, 1 picture out as copies." in page.locator("#sure-text").inner_text()
+    assert (
+        "The whole group: 1 stays, 1 picture dropped as near duplicates."
+        in page.locator("#sure-text").inner_text()
+    )
     page.keyboard.press("Enter")
     watched.saved(1)
     page.keyboard.press("z")
@@ -374,7 +377,7 @@ def test_the_best_of_a_group_that_goes_over_the_page(watched: Watched, review: R
     page.keyboard.press("b")
     page.wait_for_selector("#sure[open]")
     said = page.locator("#sure-text").inner_text()
-    assert "1 stays, 21 pictures out as copies, 2 of the copies not on this page" in said
+    assert "1 stays, 21 pictures dropped as near duplicates, 2 of them not on this page" in said
     page.keyboard.press("Enter")
     watched.saved(21)
     page.keyboard.press("b")

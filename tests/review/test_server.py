@@ -323,14 +323,14 @@ def test_the_best_of_a_whole_group_is_kept_whatever_the_page_shows(site: Site) -
     site.decide([13], "out")
     page = site.client.get("/?copies=7&size=20").text
     assert "4 of 5 near duplicates" in page
-    assert site.client.get("/copies/2").json() == {"size": 5, "kept": 8, "out": [2, 3, 5], "decided": 0}
+    assert site.client.get("/copies/2").json() == {"size": 5, "kept": 8, "dropped": [2, 3, 5], "decided": 0}
     site.decide([3], "label", label=CLASSES[0])  # what a person has labelled stays before what nobody has
-    assert site.client.get("/copies/8").json() == {"size": 5, "kept": 3, "out": [2, 5, 8], "decided": 0}
+    assert site.client.get("/copies/8").json() == {"size": 5, "kept": 3, "dropped": [2, 5, 8], "decided": 0}
     answer = site.decide([2], "best")
     assert sorted(state["row"] for state in answer.json()["rows"]) == [2, 5, 8]
     assert {row: said.answer for row, said in session.decisions().items()} == {
         13: "out", 3: "labels", 2: "copy", 5: "copy", 8: "copy"}  # fmt: skip
-    assert site.client.get("/copies/2").json() == {"size": 5, "kept": 3, "out": [], "decided": 0}
+    assert site.client.get("/copies/2").json() == {"size": 5, "kept": 3, "dropped": [], "decided": 0}
     assert site.decide([2], "best").json()["rows"] == []
     site.decide([4, 2, 6, 0], "best")
     assert session.decisions()[4].answer == "copy"
@@ -338,7 +338,7 @@ def test_the_best_of_a_whole_group_is_kept_whatever_the_page_shows(site: Site) -
     assert 0 not in session.decisions()
     site.decide([6], "label", label=CLASSES[0])
     site.decide([4], "anchor", label=CLASSES[0])
-    assert site.client.get("/copies/4").json() == {"size": 2, "kept": 6, "out": [4], "decided": 1}
+    assert site.client.get("/copies/4").json() == {"size": 2, "kept": 6, "dropped": [4], "decided": 1}
 
 
 def test_keys_of_help_have_a_button_on_the_page(site: Site) -> None:

@@ -186,7 +186,7 @@ class Routes:
         group = self.session.duplicates(self._row(request))
         decided = int(self.session.decided[group.dropped].sum())
         return JSONResponse(
-            {"size": len(group.rows), "kept": group.kept, "out": group.dropped, "decided": decided}
+            {"size": len(group.rows), "kept": group.kept, "dropped": group.dropped, "decided": decided}
         )
 
     def decide(self, _request: Request, body: RequestBody) -> Response:

@@ -23,17 +23,17 @@ export function actions(page) {
 
   // the whole group of near duplicates, whatever of it this page shows: the server says what it would be
   async function keepBest(tiles) {
-    const found = await read(`/copies/${tiles[0].dataset.row}`);
-    if (!found) return;
-    if (!found.out.length) { toast("Nothing to do: all others are out already."); return; }
-    const out = new Set(found.out);
-    const here = tiles.filter((tile) => out.has(Number(tile.dataset.row)));
-    const already = found.size - found.out.length - 1;
-    const parts = [`The whole group: 1 stays, ${pictures(found.out.length)} out as copies`];
-    if (already) parts.push(`${already} out already`);
-    if (out.size > here.length) parts.push(`${out.size - here.length} of the copies not on this page`);
-    if (found.decided) parts.push(`${found.decided} of them decided before`);
-    const yes = await confirmed(`Keep the best of ${found.size.toLocaleString("en")} near duplicates?`, `${parts.join(", ")}. Nothing else is changed; Z takes it back.`);
+    const group = await read(`/copies/${tiles[0].dataset.row}`);
+    if (!group) return;
+    if (!group.dropped.length) { toast("Nothing to do: all others are dropped already."); return; }
+    const dropped = new Set(group.dropped);
+    const here = tiles.filter((tile) => dropped.has(Number(tile.dataset.row)));
+    const already = group.size - group.dropped.length - 1;
+    const parts = [`The whole group: 1 stays, ${pictures(group.dropped.length)} dropped as near duplicates`];
+    if (already) parts.push(`${already} dropped already`);
+    if (dropped.size > here.length) parts.push(`${dropped.size - here.length} of them not on this page`);
+    if (group.decided) parts.push(`${group.decided} decided before`);
+    const yes = await confirmed(`Keep the best of ${group.size.toLocaleString("en")} near duplicates?`, `${parts.join(", ")}. Nothing else is changed; Z undoes it.`);
     if (yes) await save(here.length ? here : tiles.slice(0, 1), { rows: [Number(tiles[0].dataset.row)], verb: "best" });
   }
 
@@ -45,8 +45,8 @@ export function actions(page) {
     await saved;
     tiles.forEach((tile, number) => { if (tile.dataset.kind === "saving") tile.dataset.kind = before[number]; }); // refused
   }
-  const turn = async (path) => { const found = await send(path); page.turned?.(found.rows ?? []); };
-  const doing = { undo: () => turn("/undo"), redo: () => turn("/redo"), help, ...page.doing };
+  const undoOrRedo = async (path) => { const result = await send(path); page.undone?.(result.rows ?? []); };
+  const doing = { undo: () => undoOrRedo("/undo"), redo: () => undoOrRedo("/redo"), help, ...page.doing };
 
   for (const button of buttons) button.onclick = () => decide(button.dataset);
   for (const button of $$("[data-do]")) button.onclick = () => doing[button.dataset.do]?.();
@@ -55,11 +55,11 @@ export function actions(page) {
     const typing = event.target.closest?.("input, select, textarea");
     if (busy() || typing || event.altKey) return;
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    const turning = event.ctrlKey || event.metaKey;
+    const withControl = event.ctrlKey || event.metaKey;
     let act;
     if (key === "z") act = event.shiftKey ? doing.redo : doing.undo;
     else if (key === "y") act = doing.redo;
-    else if (turning) return;
+    else if (withControl) return;
     else if (key === "?") act = help;
     else if (key === "/" && $("input[type=search]")) act = () => $("input[type=search]").focus();
     else if (key.length === 1 && buttonOf(key)) act = () => decide(buttonOf(key).dataset);

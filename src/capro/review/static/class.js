@@ -10,9 +10,9 @@ form.onsubmit = async (event) => {
   event.preventDefault();
   const meaning = Object.fromEntries(new FormData(form));
   sessionStorage.setItem(kept, JSON.stringify(meaning));
-  const found = await send(`/class/${form.dataset.number}/meaning`, meaning);
-  if (found.text) sessionStorage.removeItem(kept);
-  $("#meaning-said").textContent = found.error || found.text || "";
+  const result = await send(`/class/${form.dataset.number}/meaning`, meaning);
+  if (result.text) sessionStorage.removeItem(kept);
+  $("#meaning-said").textContent = result.error || result.text || "";
 };
 addEventListener("keydown", (event) => {
   if (event.key === "c" && !busy() && !event.target.closest("input")) location.href = $("#next-class").href;

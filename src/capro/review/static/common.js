@@ -81,9 +81,9 @@ async function work() {
   sending = true;
   while (waiting.length) {
     const each = waiting[0];
-    let found;
+    let result;
     try {
-      found = await post(each.path, each.body);
+      result = await post(each.path, each.body);
     } catch (error) {
       const silent = error instanceof TypeError; // no answer: the server may come back
       each.tries += silent ? 0 : 1;
@@ -92,14 +92,14 @@ async function work() {
         await pause();
         continue;
       }
-      found = { error: `Not saved: ${error.message}` };
+      result = { error: `Not saved: ${error.message}` };
     }
-    if (found.stale) { renew(); return; }
+    if (result.stale) { renew(); return; }
     waiting.shift();
-    if (found.error) toast(found.error, true);
+    if (result.error) toast(result.error, true);
     else if ($("#toast").classList.contains("bad")) toast("Saved.");
-    if (!found.error) took(found);
-    each.done(found);
+    if (!result.error) showResult(result);
+    each.done(result);
   }
   sending = false;
   if (old) renew();
@@ -157,30 +157,30 @@ export function show(state) {
   }
 }
 
-function took(found) {
-  for (const state of found.rows ?? []) show(state);
-  if (found.decided !== undefined) $("#decided").textContent = found.decided.toLocaleString("en");
-  if (found.text) toast(found.text);
-  document.dispatchEvent(new CustomEvent("took"));
+function showResult(result) {
+  for (const state of result.rows ?? []) show(state);
+  if (result.decided !== undefined) $("#decided").textContent = result.decided.toLocaleString("en");
+  if (result.text) toast(result.text);
+  document.dispatchEvent(new CustomEvent("changed"));
 }
 
 let applied = false;
 async function poll() {
   if (document.hidden || sending || renewing) return;
-  let found;
+  let changes;
   try {
     const answer = await fetch(`/changes?since=${last}`);
     if (answer.status === 401) return news("The server was restarted: open the link that the terminal shows.");
     if (!answer.ok) return news(await refused(answer));
-    found = await answer.json();
+    changes = await answer.json();
   } catch {
     return news("The server does not answer. Your decisions are kept on this page until it does.");
   }
-  const same = found.version === version; // otherwise its rows may be other samples
-  last = found.last;
-  if (same) for (const state of found.rows) show(state);
-  if (same && found.rows.length) document.dispatchEvent(new CustomEvent("took"));
-  const { running, line, error } = found.apply;
+  const same = changes.version === version; // otherwise its rows may be other samples
+  last = changes.last;
+  if (same) for (const state of changes.rows) show(state);
+  if (same && changes.rows.length) document.dispatchEvent(new CustomEvent("changed"));
+  const { running, line, error } = changes.apply;
   applied ||= running;
   $("#apply").disabled = running;
   if (running) news(`Applying: ${line}`);
@@ -221,7 +221,7 @@ export function confirmed(title, text) {
 const names = $$("#classes option").map((option) => option.value);
 export function chosenLabel(title) {
   const dialog = $("#labels"), input = $("#labels-input"), list = $("#labels-list");
-  let found = [], at = 0, answer = () => {};
+  let matches = [], at = 0, answer = () => {};
   const choose = (name) => { answer(name); dialog.close(); };
   const draw = () => {
     const asked = input.value.trim().toLowerCase();
@@ -229,9 +229,9 @@ export function chosenLabel(title) {
       const place = name.toLowerCase().indexOf(asked);
       return place < 0 ? Infinity : name.length === asked.length ? -1 : place;
     };
-    found = names.filter((name) => rank(name) < Infinity).sort((a, b) => rank(a) - rank(b)).slice(0, 12);
-    at = Math.min(at, Math.max(0, found.length - 1));
-    list.replaceChildren(...found.map((name, number) => {
+    matches = names.filter((name) => rank(name) < Infinity).sort((a, b) => rank(a) - rank(b)).slice(0, 12);
+    at = Math.min(at, Math.max(0, matches.length - 1));
+    list.replaceChildren(...matches.map((name, number) => {
       const item = document.createElement("li");
       item.textContent = name;
       item.id = `label-${number}`;
@@ -240,17 +240,17 @@ export function chosenLabel(title) {
       item.onclick = () => choose(name);
       return item;
     }));
-    if (!found.length) list.textContent = "no class of this name";
-    input.setAttribute("aria-activedescendant", found.length ? `label-${at}` : "");
+    if (!matches.length) list.textContent = "no class of this name";
+    input.setAttribute("aria-activedescendant", matches.length ? `label-${at}` : "");
   };
   input.value = "";
   input.oninput = () => { at = 0; draw(); };
   input.onkeydown = (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      at = (at + (event.key === "ArrowDown" ? 1 : found.length - 1)) % Math.max(1, found.length);
+      at = (at + (event.key === "ArrowDown" ? 1 : matches.length - 1)) % Math.max(1, matches.length);
       draw();
     } else if (event.key === "Enter") {
-      if (found.length) choose(found[at]);
+      if (matches.length) choose(matches[at]);
     } else return;
     event.preventDefault();
   };

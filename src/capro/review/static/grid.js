@@ -100,7 +100,7 @@ $(".filters").addEventListener("submit", (event) => {
 addEventListener("pageshow", () => { for (const field of $(".filters").elements) field.disabled = false; });
 const settled = () => new Set(tiles.filter((tile) => !["", "saving"].includes(tile.dataset.kind)).flatMap(members)).size;
 const before = settled();
-document.addEventListener("took", () => {
+document.addEventListener("changed", () => {
   scope();
   const left = $("#left");
   left.textContent = (Number(left.dataset.left) + before - settled()).toLocaleString("en");

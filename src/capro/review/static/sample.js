@@ -71,7 +71,7 @@ actions({
   chosen: () => [sheet()],
   scope: () => "This sample",
   decided: next,
-  turned: (rows) => { if (rows.length && !rows.some((state) => state.row === row())) showRow(rows[0].row); },
+  undone: (rows) => { if (rows.length && !rows.some((state) => state.row === row())) showRow(rows[0].row); },
   doing: { next, back },
   keys: {
     ArrowRight: next,
@@ -84,7 +84,7 @@ actions({
   },
 });
 addEventListener("popstate", () => {
-  const found = location.pathname.match(/\/sample\/(\d+)/);
-  if (found) showRow(Number(found[1]), false);
+  const match = location.pathname.match(/\/sample\/(\d+)/);
+  if (match) showRow(Number(match[1]), false);
 });
 ahead();
