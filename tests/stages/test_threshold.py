@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from capro.data.labels import kind_of
 from capro.pipeline.artefacts import read_array
 from capro.pipeline.run import Run
-from capro.results import open_set
 from capro.stages import training as module
 from capro.stages.threshold import threshold
 from tests.made_up import make_run
@@ -42,7 +42,7 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
     monkeypatch.setattr(module, "_logits", judging)
     found = threshold(run, method)
     labels = read_array(run.folder("clean") / "labels.npy")
-    known = open_set.is_known(np.array(labels)).sum() if method == "capro" else len(labels)
+    known = kind_of(np.array(labels)).labelled(np.array(labels)).sum() if method == "capro" else len(labels)
     assert found["known"]["samples"] == known
     everyone = np.concatenate(judged)
     assert len(np.unique(everyone)) == len(everyone) == known

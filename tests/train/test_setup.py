@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from capro import config
+from capro.data.manifest import manifest_of
+from capro.errors import RunError
 from capro.pipeline.artefacts import PLAIN_FEATURES, STEP1
+from capro.pipeline.run import Run
 from capro.train import setup
+from capro.train.setup import scores_of, training_set
 from tests.made_up import make_run
 
 
@@ -35,3 +40,24 @@ def test_a_centred_encoder_takes_the_mean_of_the_training_features_away(tmp_path
     seen = setup.new_net(run, training).encoder(v)
     torch.testing.assert_close(seen, v - v.mean(dim=0), atol=1e-4, rtol=0)
     assert "encoder.center" in run.read(STEP1)
+
+
+def test_a_model_that_gives_nan_is_an_error_with_model_and_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path)
+    training, test = training_set(run), manifest_of(run).split("test")
+    whole = scores_of(run, training, STEP1, test)
+    assert np.isfinite(whole).all()
+    read = Run.read
+
+    def broken(self: Run, artefact: object) -> object:
+        found = read(self, artefact)  # type: ignore[arg-type]
+        if artefact is not STEP1:
+            return found
+        return {name: value * torch.nan for name, value in found.items()}  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Run, "read", broken)
+    first = training.ids[test[0]]
+    with pytest.raises(RunError, match=f"{STEP1.stage}/{STEP1.file}: sample {first} has nan as a score"):
+        scores_of(run, training, STEP1, test)

@@ -27,9 +27,8 @@ from capro.models.text_encoders import load_text_encoder
 from capro.pipeline.artefacts import MODELS, SCORES, TEST_SCORES, VAL_SCORES
 from capro.pipeline.run import Run
 from capro.results import metrics, open_set
-from capro.results.scoring import scores_of
 from capro.stages import PLAN
-from capro.train.setup import new_heads, pretrained, training_set
+from capro.train.setup import new_heads, pretrained, scores_of, training_set
 
 Rows = NDArray[np.int64]
 Curves = dict[str, open_set.Curve]  # by what stands behind a metric's name, or by row

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.data.labels import Labels, known_labels
+from capro.data.labels import Labels, kind_of, known_labels
 from capro.data.manifest import manifest_of
 from capro.models.classes import ClassSpec, classes_of
 from capro.pipeline.artefacts import SCORES
@@ -33,15 +33,14 @@ class Evaluated:
 
     @property
     def is_open(self) -> NDArray[np.bool_]:
-        """Samples of one label that is no class of the run, (n,)."""
-        if self.labels.ndim == 2:
-            return np.zeros(len(self.labels), dtype=bool)
-        return np.asarray(self.labels < 0)
+        """Single-label samples whose label is no class of the run, (n,)."""
+        kind = kind_of(self.labels)
+        return np.zeros(len(self.labels), dtype=bool) if kind.multi_label else ~kind.labelled(self.labels)
 
     def known(self) -> tuple[Mapping[str, Scores], Labels]:
         """Scores and labels of the samples that are of a known class."""
-        kept = ~self.is_open
-        return {name: scores[kept] for name, scores in self.scores.items()}, self.labels[kept]
+        rows = ~self.is_open
+        return {name: scores[rows] for name, scores in self.scores.items()}, self.labels[rows]
 
     def compare(self, specs: list[ClassSpec]) -> dict[str, Any]:
         """``compare`` on the samples of known classes."""
@@ -50,22 +49,23 @@ class Evaluated:
         return compare(scores, labels, [spec.name for spec in specs], ambiguous)
 
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the gain in top-1 accuracy on the samples of known classes; None for several labels."""
+        """95 % interval of the gain in top-1 accuracy on the samples of known classes; None for multi-label data."""
         scores, labels = self.known()
-        return paired_interval(scores["vanilla"], scores["capro"], labels) if labels.ndim == 1 else None
+        multi_label = kind_of(labels).multi_label
+        return None if multi_label else paired_interval(scores["vanilla"], scores["capro"], labels)
 
 
 def test_split(run: Run) -> Evaluated | None:
     """The run's own test samples, from the scores that the evaluate stage stored; None without any."""
     manifest = manifest_of(run)
     test = manifest.split("test")
-    scores = {name: run.find(artefact) for name, artefact in SCORES.items()}
-    found = {name: np.array(values) for name, values in scores.items() if values is not None}
-    if not len(test) or any(len(values) != len(test) for values in found.values()) or len(found) < 2:
+    stored = {name: run.find(artefact) for name, artefact in SCORES.items()}
+    scores = {name: np.array(values) for name, values in stored.items() if values is not None}
+    if not len(test) or any(len(values) != len(test) for values in scores.values()) or len(scores) < 2:
         return None
     names = [row[0] if row else "" for row in manifest.samples["labels"].iloc[test]]
     classes = [spec.name for spec in classes_of(run)]
-    return Evaluated("test split", known_labels(manifest, test, classes), names, found)
+    return Evaluated("test split", known_labels(manifest, test, classes), names, scores)
 
 
 def compare(
@@ -87,7 +87,7 @@ def compare(
         "methods": whole,
         "difference": change,
         "classes": rows,
-        "class_figure": "top1" if y.ndim == 1 else "AP",
+        "class_figure": "AP" if kind_of(y).multi_label else "top1",
         "worse": sum(gain < 0 for gain in gains),
         "equal": sum(gain == 0 for gain in gains),
         "better": sum(gain > 0 for gain in gains),
@@ -104,7 +104,7 @@ def _class_rows(
     scores: Mapping[str, Scores], y: Labels, classes: list[str], ambiguous: NDArray[np.bool_]
 ) -> list[dict[str, Any]]:
     """One row per class with test samples, the most harmed first."""
-    sizes = metrics.class_sizes(y, len(classes))
+    sizes = kind_of(y).counts(y, len(classes))
     before, after = (metrics.by_class(scores[name], y) for name in ("vanilla", "capro"))
     rows = [
         {
@@ -122,8 +122,9 @@ def _class_rows(
 
 
 def _pairs(scores: Scores, y: Labels, classes: list[str]) -> list[dict[str, Any]]:
-    matrix = (metrics.confusion if y.ndim == 1 else metrics.confusion_multi)(scores, y)
-    pairs = metrics.confusion_pairs(matrix, metrics.class_sizes(y, len(classes)), top=SHOWN_PAIRS)
+    kind = kind_of(y)
+    matrix = (metrics.confusion_multi if kind.multi_label else metrics.confusion)(scores, y)
+    pairs = metrics.confusion_pairs(matrix, kind.counts(y, len(classes)), top=SHOWN_PAIRS)
     return [
         {"true": classes[true], "taken_for": classes[taken], "count": times, "share": share}
         for true, taken, times, share in pairs
@@ -131,10 +132,10 @@ def _pairs(scores: Scores, y: Labels, classes: list[str]) -> list[dict[str, Any]
 
 
 def _apart(scores: Mapping[str, Scores], y: Labels, chosen: NDArray[np.bool_]) -> dict[str, Any]:
-    """The figures of some classes alone; for one label, of their samples against all classes."""
+    """The figures of some classes alone; single-label: of their samples against all classes."""
     found: dict[str, Any] = {"classes": int(chosen.sum())}
     for name, values in scores.items():
-        if y.ndim == 2:
+        if kind_of(y).multi_label:
             own = metrics.decisions(metrics.top_decisions(values)[:, chosen], y[:, chosen])
             found[name] = own | {"mAP": metrics.mean_average_precision(values[:, chosen], y[:, chosen])}
         else:

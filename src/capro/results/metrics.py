@@ -1,6 +1,8 @@
-"""Metrics over exactly the test samples (method.md, Evaluation). Pure.
+"""Metrics over exactly the test samples (docs/evaluation.md). Pure.
 
-n samples, C classes. Everything is O(n C log(n C)) at most: rankings are sorted once.
+n samples, C classes. Everything is O(n C log(n C)) at most: rankings are sorted once. Precision, recall and average
+precision are scikit-learn's. By hand is what it has not: ties that go to the lower class, confusions of ten thousand
+classes in a sparse matrix, bins of confidence with their sizes, and the interval of a share whose hits are no integer.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from capro.core.kept_scores import numbers_only
-from capro.data.labels import Labels
+from capro.data.labels import Labels, kind_of
 from capro.errors import DataError
 from capro.results.label_changes import Counts, counts_of
 
@@ -21,16 +23,7 @@ Scores = NDArray[np.floating]
 NORMAL_95 = 1.959964  # of a normal distribution 95 % lie within so many standard deviations
 
 
-def class_sizes(y: Labels, n_classes: int) -> Labels:
-    """Samples of each class, (C,): of (n,) classes with -1 for none, or of (n, C) membership.
-
-    >>> class_sizes(np.array([0, 2, -1]), 3).tolist(), class_sizes(np.array([[1, 0], [1, 1]]), 2).tolist()
-    ([1, 0, 1], [2, 1])
-    """
-    return np.asarray((y > 0).sum(axis=0)) if y.ndim == 2 else np.bincount(y[y >= 0], minlength=n_classes)
-
-
-# --- one label ------------------------------------------------------------------------------------
+# --- single-label ---------------------------------------------------------------------------------
 
 
 def top_k_accuracy(scores: Scores, y: Labels, k: int = 1) -> float:
@@ -70,7 +63,7 @@ def class_accuracy(scores: Scores, y: Labels) -> NDArray[np.float64]:
 def shares_by_class(y: NDArray[np.integer], right: NDArray[np.bool_], n_classes: int) -> NDArray[np.float64]:
     """Share of the samples of each class that are right, (C,); nan for a class without samples."""
     hits, counts = np.bincount(y[right], minlength=n_classes), np.bincount(y, minlength=n_classes)
-    return _ratio(hits, counts, empty=np.nan)
+    return _ratio(hits, counts)
 
 
 def confusion(scores: Scores, y: Labels) -> Counts:
@@ -113,8 +106,8 @@ def confusion_pairs(matrix: Counts, sizes: NDArray[np.int64] | None = None, top:
     wrong = np.flatnonzero((cells.row != cells.col) & (cells.data > 0))
     i, j, times = cells.row[wrong], cells.col[wrong], cells.data[wrong]
     sizes = matrix.sum(axis=1) if sizes is None else sizes
-    found = np.lexsort((j, i, -times))[:top]
-    return [Pair(int(i[c]), int(j[c]), int(times[c]), float(times[c] / sizes[i[c]])) for c in found]
+    most = np.lexsort((j, i, -times))[:top]
+    return [Pair(int(i[c]), int(j[c]), int(times[c]), float(times[c] / sizes[i[c]])) for c in most]
 
 
 # --- calibration ----------------------------------------------------------------------------------
@@ -149,7 +142,7 @@ class Reliability(NamedTuple):
 def reliability(scores: Scores, y: Labels, bins: int = 15) -> Reliability:
     """Confidence against accuracy; a bin holds (lower, upper], the first one 0 as well.
 
-    One label: the confidence of the best class. Several labels: every (sample, class) is a yes or
+    Single-label: the confidence of the best class. Multi-label: every (sample, class) is a yes or
     no, its confidence that of the answer, max(p, 1 - p).
 
     Args:
@@ -162,7 +155,7 @@ def reliability(scores: Scores, y: Labels, bins: int = 15) -> Reliability:
     """
     if bins < 1:
         raise DataError(f"{bins} bins of confidence", hint="give 1 bin or more")
-    if y.ndim == 1:
+    if not kind_of(y).multi_label:
         sure, right = scores.max(axis=1), best_class(scores) == y
     else:
         sure = np.maximum(numbers_only(scores), 1 - scores).ravel()
@@ -178,12 +171,12 @@ def binned(sure: Scores, right: NDArray[np.bool_], bins: int = 15) -> Reliabilit
     return Reliability(
         edges=edges,
         sizes=count.astype(np.int64),
-        confidence=_ratio(np.bincount(where, weights=sure, minlength=bins), count, empty=np.nan),
-        accuracy=_ratio(np.bincount(where, weights=right, minlength=bins), count, empty=np.nan),
+        confidence=_ratio(np.bincount(where, weights=sure, minlength=bins), count),
+        accuracy=_ratio(np.bincount(where, weights=right, minlength=bins), count),
     )
 
 
-# --- several labels -------------------------------------------------------------------------------
+# --- multi-label ----------------------------------------------------------------------------------
 
 
 def average_precision(scores: Scores, y: Labels) -> NDArray[np.float64]:
@@ -196,14 +189,9 @@ def average_precision(scores: Scores, y: Labels) -> NDArray[np.float64]:
 
 def _precision_of(scores: Scores, y: Labels) -> float:
     """Average precision of one ranking, (n,) x (n,)."""
-    if not (y > 0).any():
-        return float("nan")
-    order = np.argsort(-numbers_only(scores), kind="stable")
-    ranked = scores[order]
-    hits = np.cumsum(y[order] > 0)
-    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)  # last of equals
-    gained = np.diff(hits[ends], prepend=0)
-    return float((hits[ends] / (ends + 1) * gained).sum() / hits[-1])
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(y > 0, numbers_only(scores))) if (y > 0).any() else float("nan")
 
 
 def mean_average_precision(scores: Scores, y: Labels) -> float:
@@ -224,11 +212,26 @@ def decisions(predicted: NDArray[np.bool_], y: Labels) -> dict[str, float]:
     C-P and C-R are means over classes (a class never predicted has precision 0, one without
     positives recall 0), C-F1 is the harmonic mean of the two; O- pools all decisions.
     """
-    hit, made, there = _counts(predicted, y, axis=0)
-    c_p, c_r = mean(_ratio(hit, made)), mean(_ratio(hit, there))
-    o_p, o_r = float(hit.sum() / max(1, made.sum())), float(hit.sum() / max(1, there.sum()))
+    c_p, c_r, _ = (mean(values[: y.shape[1]]) for values in _precision_recall_f1(predicted, y, None))
+    o_p, o_r, o_f1 = _precision_recall_f1(predicted, y, "micro")
     by_class = {"C-P": c_p, "C-R": c_r, "C-F1": harmonic(c_p, c_r)}
-    return by_class | {"O-P": o_p, "O-R": o_r, "O-F1": harmonic(o_p, o_r)}
+    return by_class | {"O-P": float(o_p), "O-R": float(o_r), "O-F1": float(o_f1)}
+
+
+def _precision_recall_f1(
+    predicted: NDArray[np.bool_], y: Labels, average: str | None
+) -> tuple[Any, Any, Any]:
+    """Of yes-or-no decisions, (n, C) x (n, C): scikit-learn's, 0 where there is nothing to divide by.
+
+    It takes a single column for a problem of two classes: a second column then holds nothing.
+    """
+    from sklearn.metrics import precision_recall_fscore_support
+
+    pad = ((0, 0), (0, int(y.shape[1] == 1)))
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        np.pad(y > 0, pad), np.pad(predicted, pad), average=average, zero_division=0
+    )
+    return precision, recall, f1
 
 
 def multi_label(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, float]:
@@ -238,25 +241,26 @@ def multi_label(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, float]:
 
 def at_threshold(scores: Scores, y: Labels, *, threshold: float = 0.5) -> dict[str, float]:
     """The decisions of ``scores > threshold``, under names such as ``C-F1@0.5``."""
-    found = decisions(numbers_only(scores) > threshold, y)
-    return {f"{name}@{threshold:g}": value for name, value in found.items()}
+    figures = decisions(numbers_only(scores) > threshold, y)
+    return {f"{name}@{threshold:g}": value for name, value in figures.items()}
 
 
 def released_variants(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, float]:
-    """What the released script prints, under names of its own (method.md, Evaluation).
+    """What the authors' released script prints, under names of its own (docs/evaluation.md).
 
     ``mAP-micro`` ranks all (sample, class) pairs together; the ``-image`` figures are means over
     images of each image's own precision, recall, F1 and average precision. An image without labels
     has recall 0 and no average precision.
     """
-    hit, made, there = _counts(top_decisions(scores, top), y, axis=1)
-    return {
-        "mAP-micro": _precision_of(scores.ravel(), y.ravel()),
-        "P-image": mean(_ratio(hit, made)),
-        "R-image": mean(_ratio(hit, there)),
-        "F1-image": mean(_ratio(2 * hit, made + there)),
-        "mAP-image": mean_average_precision(scores.T, y.T),
-    }
+    from sklearn.metrics import label_ranking_average_precision_score
+
+    micro = _precision_of(scores.ravel(), y.ravel())
+    p, r, f1 = (float(value) for value in _precision_recall_f1(top_decisions(scores, top), y, "samples"))
+    labelled = (y > 0).any(axis=1)
+    by_image = float("nan")
+    if labelled.any():
+        by_image = float(label_ranking_average_precision_score(y[labelled] > 0, scores[labelled]))
+    return {"mAP-micro": micro, "P-image": p, "R-image": r, "F1-image": f1, "mAP-image": by_image}
 
 
 # --- the whole ------------------------------------------------------------------------------------
@@ -273,7 +277,7 @@ def main_metric(figures: Mapping[str, float]) -> str:
 
 def headline(scores: Scores, y: Labels) -> dict[str, float]:
     """The few figures that stand for a model; samples of no known class (y < 0) do not count."""
-    if y.ndim == 2:
+    if kind_of(y).multi_label:
         return multi_label(scores, y)
     scores, y = scores[y >= 0], y[y >= 0]
     return {"top1": top_k_accuracy(scores, y, 1), "top5": top_k_accuracy(scores, y, 5)}
@@ -281,7 +285,7 @@ def headline(scores: Scores, y: Labels) -> dict[str, float]:
 
 def summary(scores: Scores, y: Labels) -> dict[str, float]:
     """Every figure of the task; the labels' shape is the task's, (n,) or (n, C)."""
-    if y.ndim == 2:
+    if kind_of(y).multi_label:
         more = at_threshold(scores, y) | released_variants(scores, y)
     else:
         more = {"class-top1": _mean_known(class_accuracy(scores, y))}
@@ -290,7 +294,7 @@ def summary(scores: Scores, y: Labels) -> dict[str, float]:
 
 def by_class(scores: Scores, y: Labels) -> NDArray[np.float64]:
     """The figure by which classes are compared, (C,): top-1 accuracy, or average precision."""
-    return class_accuracy(scores, y) if y.ndim == 1 else average_precision(scores, y)
+    return average_precision(scores, y) if kind_of(y).multi_label else class_accuracy(scores, y)
 
 
 def harmonic(a: float, b: float) -> float:
@@ -298,28 +302,23 @@ def harmonic(a: float, b: float) -> float:
     return 2 * a * b / (a + b) if a + b else 0.0
 
 
-def _counts(predicted: NDArray[np.bool_], y: Labels, *, axis: int) -> tuple[Any, Any, Any]:
-    """Hits, decisions made and positives there."""
-    positive = y > 0
-    hit = (predicted & positive).sum(axis=axis)
-    return hit, predicted.sum(axis=axis), positive.sum(axis=axis)
-
-
-def _ratio(a: NDArray[Any], b: NDArray[Any], empty: float = 0.0) -> NDArray[np.float64]:
-    share: NDArray[np.float64] = np.full(len(b), empty)
+def _ratio(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+    """The quotient, nan where b is 0."""
+    share: NDArray[np.float64] = np.full(len(b), np.nan)
     np.divide(a, b, out=share, where=b > 0)
     return share
 
 
 def mean(values: NDArray[Any]) -> float:
-    """The mean; nan of nothing."""
+    """The mean; NaN if empty."""
     return float(values.mean()) if values.size else float("nan")
 
 
 def wilson(share: float, samples: int) -> tuple[float, float]:
-    """95 % interval of a share that was measured on some samples of many (Wilson); nan of nothing.
+    """95 % interval of a share that was measured on some samples of many (Wilson); NaN if empty.
 
-    It stays within 0 and 1, and none right of ten is not "0 exactly".
+    It stays within 0 and 1, and none right of ten is not "0 exactly". The share need not be a whole number of
+    samples, as scipy's has it: multi-label it is of labels, and samples are what was drawn.
 
     >>> [round(bound, 3) for bound in wilson(0.0, 10)], [round(bound, 3) for bound in wilson(0.8, 200)]
     ([0.0, 0.278], [0.739, 0.85])

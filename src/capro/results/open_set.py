@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.core.kept_scores import numbers_only
+from capro.data.labels import SINGLE_LABEL, kind_of
 from capro.data.readers.webvision import named_in
 from capro.errors import DataError, did_you_mean
 from capro.files import read_regular
 from capro.pipeline.checksums import seed_for
-from capro.results.metrics import best_class, class_sizes, harmonic, mean
+from capro.results.metrics import best_class, harmonic, mean
 
 OPEN = -1  # the label of a sample of no known class
 THRESHOLDS = np.arange(101) / 100  # 0, 0.01 ... 1
@@ -72,7 +73,7 @@ def curve(
     """The whole curve.
 
     C-P and C-R are means over those of the C + 1 classes that have test samples, C-F1 is their
-    harmonic mean, as for several labels. A class without a decision has precision 0.
+    harmonic mean, as for multi-label data. A class without a decision has precision 0.
 
     Args:
         scores: probabilities of the known classes, (n, C).
@@ -91,7 +92,7 @@ def curve(
     hit_open = is_open.sum() - _alive(taken[is_open], lasts[is_open], n_classes, steps).sum(axis=1)
     made = np.column_stack([made, len(y) - made.sum(axis=1)])  # (T, C + 1), the open class last
     hit = np.column_stack([hit, hit_open])
-    there = np.append(class_sizes(y, n_classes), is_open.sum())
+    there = np.append(SINGLE_LABEL.counts(y, n_classes), is_open.sum())
     precision = np.divide(hit, made, out=np.zeros(hit.shape), where=made > 0)
     recall = np.divide(hit, there, out=np.zeros(hit.shape), where=there > 0)
     c_p, c_r = precision[:, there > 0].mean(axis=1), recall[:, there > 0].mean(axis=1)
@@ -131,7 +132,7 @@ def answer_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str
 
 
 def label_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str, list[float | None]]:
-    """Several labels: every class with probability at least t is predicted, for t = 0, 0.01 ... 1.
+    """Multi-label: every class with probability at least t is predicted, for t = 0, 0.01 ... 1.
 
     Returns:
         By threshold: precision, recall and F1 of all decisions, and labels per image.
@@ -159,22 +160,17 @@ RULE = (
 )
 
 
-def is_known(y: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Samples with a label: (n,) classes with -1 for none, or (n, C) membership."""
-    return np.asarray(y >= 0 if y.ndim == 1 else (y > 0).any(axis=1))
-
-
 def as_if_open(scores: NDArray[np.floating], y: NDArray[np.int64]) -> NDArray[np.float64]:
     """Scores as if the samples' own classes had never been learnt, (n, C).
 
-    One label: the class leaves the softmax, the rest is rescaled. Several: each class is a question
+    Single-label: the class leaves the softmax, the rest is rescaled. Multi-label: each class is a question
     of its own, so that the others stay as they are.
 
     >>> as_if_open(np.array([[0.5, 0.3, 0.2]]), np.array([0])).tolist()
     [[0.0, 0.6, 0.4]]
     """
     rest = np.array(scores, dtype=np.float64)
-    if y.ndim == 2:
+    if kind_of(y).multi_label:
         rest[y > 0] = 0.0
         return rest
     rest[np.arange(len(y)), y] = 0.0
@@ -191,25 +187,30 @@ def held_out_threshold(
 
     Each sample serves twice: as it is, and as a sample of an unknown class would look. The threshold
     with the best C-F1 of both together is taken; no test sample and no novel class is ever looked
-    at. Several labels: the one known class is "some class", since a sample is open when none
+    at. Multi-label: the one known class is "some class", since a sample is open when none
     reaches the threshold.
 
     Args:
-        scores: probabilities, (n, C); C >= 2 for one label.
-        y: labels, (n,) or (n, C), see `is_known`: all are.
+        scores: probabilities, (n, C); C >= 2 for single-label data.
+        y: labels, (n,) or (n, C): every sample has one.
         thresholds: to choose from.
     """
-    if len(y) == 0 or (y.ndim == 1 and scores.shape[1] < 2):
+    if not _can_choose(scores, y):
         raise DataError(
             f"no threshold from {len(y)} held-out samples of {scores.shape[1]} classes",
             hint="give a val split of 2 classes or more, for example with --split-column",
         )
     both = np.concatenate([np.asarray(scores, dtype=np.float64), as_if_open(scores, y)])
     known = y
-    if y.ndim == 2:
+    if kind_of(y).multi_label:
         both, known = both.max(axis=1, keepdims=True), np.zeros(len(y), dtype=np.int64)
     whole = np.concatenate([known, np.full(len(y), OPEN)])
     return curve(both, whole, thresholds).best.threshold
+
+
+def _can_choose(scores: NDArray[np.floating], y: NDArray[np.int64]) -> bool:
+    """Whether there is a sample, and another class that it could be."""
+    return len(y) > 0 and (kind_of(y).multi_label or scores.shape[1] > 1)
 
 
 def held_out(scores: NDArray[np.floating], y: NDArray[np.int64], *, origin: str) -> dict[str, Any]:
@@ -225,7 +226,7 @@ def held_out(scores: NDArray[np.floating], y: NDArray[np.int64], *, origin: str)
         it keeps, ``open`` with the share that it rejects, ``rule``.
     """
     chosen, kept, rejected = None, None, None
-    if len(y) and (y.ndim == 2 or scores.shape[1] > 1):
+    if _can_choose(scores, y):
         chosen = held_out_threshold(scores, y)
         kept = float((scores.max(axis=1) >= chosen).mean())
         rejected = float((as_if_open(scores, y).max(axis=1) < chosen).mean())

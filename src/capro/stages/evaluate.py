@@ -18,14 +18,13 @@ from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
 from capro.results import metrics, open_set
 from capro.results.comparison import Evaluated, jsonable, test_split
-from capro.results.scoring import scores_of
 from capro.results.truth import on_truth
 from capro.review.progress import reviewed
 from capro.stages import PLAN
 from capro.stages.other_data import details_of, score_other
 from capro.stages.threshold import threshold
 from capro.stores import AnyPath
-from capro.train.setup import training_set
+from capro.train.setup import scores_of, training_set
 
 
 def work(job: Job) -> dict[str, Any]:

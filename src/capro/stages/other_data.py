@@ -23,12 +23,11 @@ from capro.pipeline.run import Run
 from capro.pipeline.shards import sharded
 from capro.pipeline.stage import Job, Stage, perform
 from capro.results.comparison import Evaluated
-from capro.results.scoring import scores_of
 from capro.stages import PLAN
 from capro.stages.features import ImageEncoder, ImageFeatures, image_shards
 from capro.stages.scan import limit_settings, listing_fingerprint, reading_settings, scan_into
 from capro.train.batches import FeatureInputs, ImageInputs, Inputs
-from capro.train.setup import pretrained, training_set
+from capro.train.setup import pretrained, scores_of, training_set
 
 
 def folder_of(source: str) -> str:

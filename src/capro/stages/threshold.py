@@ -20,10 +20,9 @@ from capro.pipeline.progress import SILENT, Watch
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Job, Stage, perform
 from capro.results import open_set
-from capro.results.scoring import scores_of
 from capro.stages.plan import classifier_steps, threshold_name
 from capro.stages.training import calibration_of, held_out_logits, targets_of
-from capro.train.setup import TrainingSet, training_set
+from capro.train.setup import TrainingSet, scores_of, training_set
 
 VERSION = 2  # raise it when the rule or the refits change
 
@@ -75,7 +74,7 @@ def _val(run: Run, training: TrainingSet, method: str) -> Held | None:
     manifest = manifest_of(run)
     positions = manifest.split("val")
     labels = known_labels(manifest, positions, training.classes)
-    known = open_set.is_known(labels)
+    known = training.kind.labelled(labels)
     if not known.any():
         return None
     scores = scores_of(run, training, MODELS[method], positions[known])
@@ -93,7 +92,7 @@ def _refits(job: Job, training: TrainingSet, method: str) -> Held:
     schedules = [getattr(settings, name) for name in _steps(method, settings)]
     held = held_out_logits(job, training, targets, schedules, model=MODELS[method], name="held-out threshold")
     scores = training.task(settings.net.tau).probabilities(calibration(held.logits)).numpy()
-    known = open_set.is_known(labels.numpy()[held.rows])
+    known = training.kind.labelled(labels.numpy()[held.rows])
     kind = "cleaned" if method == "capro" else "web-labelled"
     origin = f"{kind} training samples, judged by classifiers trained without them"
     return Held(scores[known], labels.numpy()[held.rows][known], origin)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from capro.config import Settings
 from capro.core.anchors import anchor_choice
+from capro.core.kept_scores import numbers_only
 from capro.core.losses import positive_weights
 from capro.data.labels import LabelKind, kind_of, labels_of
 from capro.data.manifest import manifest_of
@@ -24,11 +25,13 @@ from capro.models.heads import Heads
 from capro.models.siamese import Siamese
 from capro.pipeline.artefacts import ANCHORS, KEY_FEATURES, PLAIN_FEATURES, QUERY_FEATURES, Artefact
 from capro.pipeline.checksums import seed_for
+from capro.pipeline.ranks import ranks_of
 from capro.pipeline.run import Run
-from capro.train.batches import FeatureInputs, ImageInputs, Inputs
+from capro.train.batches import FeatureInputs, ImageInputs, Inputs, plain_batches
 from capro.train.tasks import MultiLabelTask, SingleLabelTask, Task
 
 Weights = Artefact[dict[str, Tensor]]
+SCORED_AT_ONCE = 256  # samples
 
 
 @dataclass(frozen=True)
@@ -223,3 +226,35 @@ def cost_line(kind: str, found: dict[str, Any]) -> str:
     """
     figures = EncoderCost(found["parameters"], found["gflops"])
     return f"{kind} {found['name']}: {figures} at {found['at']}"
+
+
+@torch.no_grad()
+def scores_of(
+    run: Run,
+    training: TrainingSet,
+    model: Weights,
+    positions: NDArray[np.int64],
+    inputs: Inputs | None = None,
+) -> NDArray[np.float32]:
+    """Classifier probabilities of samples, (n, C), unaugmented.
+
+    Args:
+        run: Whose networks.
+        training: Classes and task.
+        model: Weights.
+        positions: Which samples.
+        inputs: Where their input comes from; the run's own if unset.
+    """
+    device = ranks_of(run.settings).accelerator.device
+    net = new_net(run, training).to(device)
+    load_net(run, model, net)
+    net.eval()
+    task = training.task(run.settings.net.tau)
+    source = inputs or inputs_of(run, net.encoder)
+    parts = [
+        task.probabilities(net(x).query.p).cpu().numpy()
+        for _, x in plain_batches(source, positions, size=SCORED_AT_ONCE, device=device)
+    ]
+    scores = np.concatenate(parts) if parts else np.zeros((0, len(training.classes)), np.float32)
+    name = "number {}".format if inputs else (lambda row: training.ids[positions[row]])
+    return numbers_only(scores, place=f"{run.path}: {model.stage}/{model.file}", name=name)
