@@ -1,24 +1,26 @@
-"""Cards: what a model or a data set is, what it was made from, what was measured; for people and for model hubs."""
+"""Cards: what a model or a dataset is, what it was made from, what was measured; for people and for model hubs.
+
+Their sentences are in model_card.md and dataset_card.md; the metadata is huggingface_hub's.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
+from capro.data.labels import MULTI_LABEL
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
 from capro.models.folders import on_hub
 from capro.pipeline.run import Run
-from capro.wording import plain, some
+from capro.wording import many, plain, some
 
 SHOWN_NAMES = 30  # classes named
-
-
 TAGS = ["capro", "noisy-labels", "webly-supervised"]
 TASK = "image-classification"
 METRICS = {
@@ -60,127 +62,115 @@ def size_category(count: int) -> str:
     return next((name for most, name in SIZES.items() if count < most), "10M<n<100M")
 
 
-def _front(values: dict[str, Any]) -> str:
-    """The YAML block at the top of a card, without what is empty."""
-    given = {key: value for key, value in values.items() if value not in (None, [], "")}
-    return "---\n" + yaml.safe_dump(given, sort_keys=False, allow_unicode=True).rstrip() + "\n---"
-
-
 def _hub_name(source: str | None) -> str | None:
     """The name on the hub of data that come from there.
 
     >>> _hub_name("hub:cifar10@plain_text"), _hub_name("crawl")
     ('cifar10', None)
     """
-    found = (source or "").partition("hub:")[2] if (source or "").startswith("hub:") else ""
-    return found.partition("@")[0] or None
+    scheme, _, name = (source or "").partition(":")
+    return name.partition("@")[0] or None if scheme == "hub" else None
 
 
-def _measured(run: Run, name: str) -> list[dict[str, Any]]:
-    """The figures of the exported model on the test split, in the hub's form; nothing where nothing was measured."""
+def _results(run: Run) -> list[Any]:
+    """The figures of the exported model on the test split, in the hub's form; none where nothing was measured."""
+    from huggingface_hub import EvalResult
+
     figures = (run.result("evaluate") if run.finished("evaluate") else {}).get("capro", {})
     source = run.settings.data.test or run.settings.data.source or ""
-    shown = _plain(without_folders(source)) or "data"
-    metrics = [
-        {
-            "type": METRICS.get(key.removeprefix("C-").removeprefix("O-"), key.lower()),
-            "name": key,
-            "value": round(value, 6),
-        }
+    name = _plain(without_folders(source)) or "data"
+    return [
+        EvalResult(
+            task_type=TASK,
+            dataset_type=_hub_name(source) or name,
+            dataset_name=name,
+            dataset_split="test",
+            metric_type=METRICS.get(key.removeprefix("C-").removeprefix("O-"), key.lower()),
+            metric_name=key,
+            metric_value=round(value, 6),
+        )
         for key, value in figures.items()
         if math.isfinite(value)
     ]
-    if not metrics:
-        return []
-    data_set = {"type": _hub_name(source) or shown, "name": shown, "split": "test"}
-    return [{"name": name, "results": [{"task": {"type": TASK}, "dataset": data_set, "metrics": metrics}]}]
 
 
 def model_card(run: Run, config: dict[str, Any], *, license: str | None = None) -> str:
     """README.md of a model folder, in Markdown with the front matter of model hubs."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    run.refuse_damaged("evaluate")
     settings, manifest = run.settings, manifest_of(run)
-    hub_data = _hub_name(settings.data.source)
-    index = _measured(run, "CAPro image classifier")
-    metrics = index[0]["results"][0]["metrics"] if index else []
+    hub_data, results = _hub_name(settings.data.source), _results(run)
     began_with = settings.net.weights or settings.net.backbone  # the former replace the backbone's own
-    front = {
-        "license": license,
-        "base_model": began_with if on_hub(began_with) else None,
-        "library_name": "capro",
-        "pipeline_tag": TASK,
-        "tags": TAGS,
-        "datasets": [hub_data] if hub_data else [],
-        "metrics": sorted({metric["type"] for metric in metrics}),
-        "model-index": index,
-    }
-    names = list(config["id2label"].values())
-    shown = ", ".join(_plain(name) for name in names[:SHOWN_NAMES])
-    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    several = manifest.task == "multi"
-    where = config["preprocessing"]
-    counts, verdicts = manifest.samples["split"].value_counts(), run.issues()["decision"].value_counts()
-    parts = [
-        _front(front),
-        "# Image classifier trained by CAPro on noisy web data",
-        f"{'Several labels' if several else 'One label'} per image, {len(names)} classes: {shown}{more}. "
-        f"Backbone `{_plain(config['backbone']['name'])}`, "
-        f"{'frozen, with a classifier of its own' if settings.net.mode == 'frozen' else 'trained'}.",
-        "## Use\n\n```sh\ncapro predict MODEL IMAGES... --open-set\n```\n\n"
-        "```python\nfrom capro import CAPro\nCAPro.load('MODEL').predict(['picture.jpg'])\n```",
-        f"Preprocessing: {where['steps']}. Size {where['size']}, mean {where['mean']}, std {where['std']}.",
-        "## Data\n\n"
-        + _table(
-            ("", "samples"),
-            [(str(split), f"{n:,}") for split, n in counts.items()]
-            + [(f"verdict: {name}", f"{n:,}") for name, n in verdicts.items()],
-        )
-        + f"\n\nSource: `{_plain(without_folders(settings.data.source or ''))}`, "
-        f"fingerprint `{run.need('scan')}`. "
-        "Labels and texts come from the web; the licence of the images is theirs.",
-        "## Measured\n\n" + _results(run),
-        "## Open set\n\n" + _open_set(config["open_set"]),
-        "## Limits\n\nThe classes mean what their definitions in the run say. Web data is biased in "
-        "ways that cleaning does not correct; measure on your own images before you rely on it.",
-        "## Settings\n\n```yaml\n"
-        + yaml.safe_dump(without_folders(settings.model_dump()), sort_keys=False, width=math.inf).rstrip()
-        + "\n```",
-        f"Made by capro {config['capro_version']}.",
-    ]
-    return "\n\n".join(parts) + "\n"
+    data = ModelCardData(
+        license=license,
+        base_model=began_with if on_hub(began_with) else None,
+        library_name="capro",
+        pipeline_tag=TASK,
+        tags=TAGS,
+        datasets=[hub_data] if hub_data else None,
+        metrics=sorted({each.metric_type for each in results}) or None,
+        model_name="CAPro image classifier" if results else None,
+        eval_results=results or None,
+    )
+    splits, verdicts = manifest.samples["split"].value_counts(), run.issues()["decision"].value_counts()
+    counts = [*splits.items(), *((f"verdict: {name}", count) for name, count in verdicts.items())]
+    values = without_folders(settings.model_dump())
+    card = ModelCard.from_template(
+        data,
+        str(Path(__file__).with_name("model_card.md")),
+        labels=manifest.kind.words.capitalize(),
+        classes=_classes(config["id2label"].values()),
+        backbone=_plain(config["backbone"]["name"]),
+        learnt="frozen, with a classifier of its own" if settings.net.mode == "frozen" else "trained",
+        preprocessing=config["preprocessing"],
+        counts=counts,
+        source=_plain(without_folders(settings.data.source or "")),
+        fingerprint=run.need("scan"),
+        measured=run.result("evaluate") if run.finished("evaluate") else None,
+        open_set=config["open_set"],
+        percent=lambda share: "-" if share is None else f"{share:.1%}",
+        settings=yaml.safe_dump(values, sort_keys=False, width=math.inf).rstrip(),
+        version=config["capro_version"],
+    )
+    return f"{card}\n"
 
 
-def data_card(note: dict[str, Any], *, license: str | None = None) -> str:
-    """README.md of an exported data set in Hugging Face's form.
+def data_card(export: Mapping[str, Any], *, license: str | None = None) -> str:
+    """README.md of an exported dataset in Hugging Face's form.
 
     Args:
-        note: The export's export.json.
+        export: The export's export.json.
         license: As its user named it.
     """
-    front = {
-        "license": license,
-        "task_categories": [TASK],
-        "size_categories": [size_category(note["samples"])],
-        "tags": TAGS,
-        "configs": [
-            {"config_name": "default", "data_files": [{"split": "train", "path": "train-*.parquet"}]}
-        ],
-    }
-    several = note["task"] == "multi"
-    label, given = ("labels", "given_labels") if several else ("label", "given_label")
-    names = [_plain(name) for name in note["classes"]]
-    parts = [
-        _front(front),
-        "# Data set cleaned by CAPro",
-        f"Web pictures with {'any number of labels' if several else 'one label'} each, "
-        f"{len(names)} classes: {some(names, SHOWN_NAMES)}.",
-        f"`{label}` is the corrected label, `{given}` the one it came with; `decision`, `label_score` and "
-        "`evidence` say why. Samples that were dropped are in `dropped.csv`, without their pictures.",
-        _table(("decision", "samples"), [(name, f"{count:,}") for name, count in note["decisions"].items()]),
-        "## Limits\n\nPictures, labels and texts come from the web; the licence of each picture is its owner's. "
-        "Labels were corrected by a method that makes mistakes of its own.",
-        f"Made by capro {note['capro']} from data with the fingerprint `{note['data']}`.",
-    ]
-    return "\n\n".join(parts) + "\n"
+    from huggingface_hub import DatasetCard, DatasetCardData
+
+    files = {"config_name": "default", "data_files": [{"split": "train", "path": "train-*.parquet"}]}
+    data = DatasetCardData(
+        license=license,
+        task_categories=[TASK],
+        size_categories=[size_category(export["samples"])],
+        tags=TAGS,
+        configs=[files],
+    )
+    multi_label = export["task"] == MULTI_LABEL.task
+    card = DatasetCard.from_template(
+        data,
+        str(Path(__file__).with_name("dataset_card.md")),
+        labels="any number of labels" if multi_label else "one label",
+        classes=_classes(export["classes"]),
+        label="labels" if multi_label else "label",
+        decisions=export["decisions"].items(),
+        version=export["capro"],
+        fingerprint=export["data"],
+    )
+    return f"{card}\n"
+
+
+def _classes(names: Iterable[str]) -> str:
+    """How many classes there are, and the first of them."""
+    safe = [_plain(name) for name in names]
+    return f"{many(len(safe), 'class', 'classes')}: {some(safe, SHOWN_NAMES)}"
 
 
 def _plain(text: str) -> str:
@@ -201,37 +191,3 @@ def without_folders(value: Any) -> Any:
     if isinstance(value, str) and value.startswith(("/", "~", "../", "file://")):
         return PurePosixPath(value).name or value
     return value
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _open_set(found: dict[str, Any]) -> str:
-    if found["threshold"] is None:
-        return "This model has no open-set threshold, since there were no samples to choose it on."
-    known = found["known"]
-    kept, rejected = (
-        "-" if share is None else f"{share:.1%}" for share in (known["kept"], found["open"]["rejected"])
-    )
-    return (
-        f"An image is open when its highest probability is below {found['threshold']:.2f}. Chosen on "
-        f"{known['samples']:,} {known['from']}; rule: {found['rule']}. On these it keeps "
-        f"{kept} of the known and rejects {rejected} of the others. "
-        "No test sample was used."
-    )
-
-
-def _results(run: Run) -> str:
-    run.refuse_damaged("evaluate")
-    if not run.finished("evaluate"):
-        return "Nothing was measured: the evaluate stage has not finished."
-    results = run.result("evaluate")
-    if not results:
-        return "No test split: nothing was measured."
-    rows = [(method, *(f"{100 * value:.1f}" for value in row.values())) for method, row in results.items()]
-    return (
-        "On the test split, in percent; `vanilla` is the same network trained on the web labels as "
-        "they are.\n\n" + _table(("", *results["capro"]), rows)
-    )
