@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>'")  # hugging
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model folder and an exported data set."""
+    """A model folder and an exported dataset."""
     folder = tmp_path_factory.mktemp("made")
     run = make_run(folder / "r")
     export_model(run, folder / "model", open_set=threshold(run), license="apache-2.0")
@@ -271,8 +271,8 @@ BAD: dict[str, tuple[str, str]] = {
     "a hidden file": ("dataset", "a hidden file, which is not published"),
     "README.md": ("dataset", "README.md is missing"),
     "train-*.parquet": ("dataset", "train-*.parquet is missing"),
-    "another format": ("csv", "a data set in the format csv"),
-    "a run": ("run", "neither a model folder nor an exported data set"),
+    "another format": ("csv", "a dataset in the format csv"),
+    "a run": ("run", "neither a model folder nor an exported dataset"),
 }
 
 

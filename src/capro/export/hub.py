@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -32,41 +32,59 @@ from capro.pipeline.checksums import sha256_of
 from capro.wording import byte_size, many, plain, some
 
 LOGIN = "`hf auth login`, or a token with the right to write in HF_TOKEN (huggingface.co/settings/tokens)"
-# whose errors are those of the network
-FOREIGN = ("httpx", "httpcore", "requests", "urllib3", "huggingface_hub", "hf_xet")
+NETWORK = (ConnectionError, json.JSONDecodeError)  # errors of the network, and
+FOREIGN = ("httpx", "httpcore", "requests", "urllib3", "huggingface_hub", "hf_xet")  # those of these packages
 
 
 @dataclass(frozen=True)
 class Target:
-    """A repository as it is now.
+    """A repository as it is now, and what publishing does to its files.
 
     Attributes:
         repo: OWNER/NAME.
         exists: Whether there is one already.
         private: Whether it is, or will be, seen by its owner alone.
         head: The commit that was looked at; None where there is none.
-        changes: What publishing does to its files.
+        added: Files that are not there yet.
+        replaced: Files that are there with another content.
+        removed: Files of an earlier export that are not in this one.
+        unchanged: Files that are there with this content, or that capro has not written: they stay.
     """
 
     repo: str
     exists: bool
     private: bool
     head: str | None
-    changes: Changes
+    added: list[str]
+    replaced: list[str]
+    removed: list[str]
+    unchanged: list[str]
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether the repository is as it would become."""
+        return not (self.added or self.replaced or self.removed)
 
     def lines(self) -> Iterator[str]:
         """Sentences about where it goes, who sees it and what changes."""
         seen = "private: you alone, or your organisation" if self.private else "PUBLIC: everybody"
         yield f"repository: {self.repo}, {'exists already' if self.exists else 'new'}"
         yield f"visible to: {seen}"
-        if self.exists:
-            yield from self.changes.lines()
+        changes = {
+            "added": self.added,
+            "REPLACED": self.replaced,
+            "REMOVED": self.removed,
+            "left as they are": self.unchanged,
+        }
+        for verb, names in changes.items():
+            if self.exists and names:
+                yield f"  {verb}: {some([plain(name) for name in names], SHOWN_FILES)}"
 
 
 def push(
     folder: Path, repo: str, *, private: bool = False, agree: Callable[[Sequence[str]], bool]
 ) -> dict[str, Any] | None:
-    """Publish a model folder or an exported data set.
+    """Publish a model folder or an exported dataset.
 
     Args:
         folder: Of `capro export-model`, or `capro export --to hf`.
@@ -80,18 +98,25 @@ def push(
     contents = contents_of(folder)
     api = _api()
     with _hub_errors(repo):
-        found = _target(api, contents, repo, private)
-    if not agree([*found.lines(), *contents.lines()]):
+        target = _target(api, contents, repo, private)
+    if not agree([*target.lines(), *contents.lines()]):
         return None
-    done: dict[str, Any] = {"repository": found.repo, "kind": contents.kind, "private": found.private}
-    done |= {name: getattr(found.changes, name) for name in ("added", "replaced", "removed")}
-    with _hub_errors(found.repo):
-        if found.changes.nothing:
-            return done | {"url": _address(api, contents, found), "commit": found.head}
-        if not found.exists:
-            found = _create(api, contents, found)
-        commit = _commit(api, contents, found)
-    return done | {"url": _address(api, contents, found), "commit": commit.oid}
+    head = target.head
+    if not target.up_to_date:
+        with _hub_errors(target.repo):
+            if not target.exists:
+                head = _create(api, contents, target)
+            head = _commit(api, contents, target, parent=head)
+    return {
+        "repository": target.repo,
+        "kind": contents.kind,
+        "private": target.private,
+        "added": target.added,
+        "replaced": target.replaced,
+        "removed": target.removed,
+        "url": f"{api.endpoint}/{'datasets/' if contents.kind == 'dataset' else ''}{target.repo}",
+        "commit": head,
+    }
 
 
 def _api() -> Any:
@@ -103,10 +128,6 @@ def _api() -> Any:
     return HfApi(token=token, library_name="capro", library_version=__version__)
 
 
-def _address(api: Any, contents: Contents, target: Target) -> str:
-    return f"{api.endpoint}/{'datasets/' if contents.kind == 'dataset' else ''}{target.repo}"
-
-
 def _target(api: Any, contents: Contents, repo: str, private: bool) -> Target:
     """The repository, asked for under the name of the user whose token it is."""
     from huggingface_hub.errors import RepositoryNotFoundError
@@ -116,7 +137,7 @@ def _target(api: Any, contents: Contents, repo: str, private: bool) -> Target:
     try:
         info = api.repo_info(name, repo_type=contents.kind, files_metadata=True)
     except RepositoryNotFoundError:
-        return Target(name, False, private, None, changes(contents, [], []))
+        return Target(name, False, private, None, [*contents.files], [], [], [])
     if private and not info.private:
         raise ConfigError(
             f"{name}: the repository is public already, --private is for a new one",
@@ -124,12 +145,28 @@ def _target(api: Any, contents: Contents, repo: str, private: bool) -> Target:
         )
     there = {each.rfilename: each for each in info.siblings or []}
     there.pop(".gitattributes", None)  # the hub's own
-    same = {name for name in there if name in contents.files and _same(contents, name, there[name])}
-    return Target(name, True, bool(info.private), info.sha, changes(contents, [*there], same))
+    gone = sorted(there.keys() - contents.files.keys())
+    removed = [each for each in gone if _is_ours(contents.kind, each)]
+    common = [each for each in contents.files if each in there]
+    replaced = [each for each in common if not _same(contents, each, there[each])]
+    return Target(
+        name,
+        True,
+        bool(info.private),
+        info.sha,
+        added=[each for each in contents.files if each not in there],
+        replaced=replaced,
+        removed=removed,
+        unchanged=[each for each in (*common, *gone) if each not in (*replaced, *removed)],
+    )
 
 
-def _create(api: Any, contents: Contents, target: Target) -> Target:
-    """Make the repository, and look at it before anything is uploaded: private must mean private."""
+def _create(api: Any, contents: Contents, target: Target) -> Any:
+    """Make the repository, and look at it before anything is uploaded: private must mean private.
+
+    Returns:
+        Its first commit.
+    """
     api.create_repo(target.repo, repo_type=contents.kind, private=target.private)
     made = api.repo_info(target.repo, repo_type=contents.kind)
     if target.private and not made.private:
@@ -137,7 +174,7 @@ def _create(api: Any, contents: Contents, target: Target) -> Target:
             f"{target.repo}: the hub made the repository public, and nothing was uploaded",
             hint="make it private in its settings on the hub, then give the same command again",
         )
-    return replace(target, head=made.sha)
+    return made.sha
 
 
 def _same(contents: Contents, name: str, there: Any) -> bool:
@@ -151,25 +188,26 @@ def _same(contents: Contents, name: str, there: Any) -> bool:
     return bool(there.blob_id == blob.hexdigest())
 
 
-def _commit(api: Any, contents: Contents, target: Target) -> Any:
+def _commit(api: Any, contents: Contents, target: Target, *, parent: str | None) -> str:
+    """Exactly the changes that were shown, in one commit on the one that was looked at."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    wanted = [*target.changes.added, *target.changes.replaced]
-    add = [CommitOperationAdd(name, contents.folder / name) for name in wanted]
-    delete = [CommitOperationDelete(name) for name in target.changes.removed]
+    add = [CommitOperationAdd(name, contents.folder / name) for name in (*target.added, *target.replaced)]
+    delete = [CommitOperationDelete(name) for name in target.removed]
     try:
-        return api.create_commit(
+        commit = api.create_commit(
             target.repo,
             [*add, *delete],
             repo_type=contents.kind,
             commit_message=f"capro {__version__}: {many(len(add), 'file')}",
-            parent_commit=target.head,
+            parent_commit=parent,
         )
-    except ValueError as error:  # the hub's word on the metadata of the card
-        said = " ".join(str(error).split())[:300]
+    except ValueError as error:  # what the hub says of the card's metadata
+        reason = " ".join(str(error).split())[:300]
         raise ConfigError(
-            f"{contents.folder}: the hub refuses it: {said}", hint="correct README.md, or export it again"
+            f"{contents.folder}: the hub refuses it: {reason}", hint="correct README.md, or export it again"
         ) from error
+    return str(commit.oid)
 
 
 @contextmanager
@@ -186,10 +224,10 @@ def _hub_errors(repo: str) -> Iterator[None]:
         raise ConfigError(f"{repo}: {first_line(error)}", hint="give OWNER/NAME") from None
     except Exception as error:
         chain = [*_chain(error)]
-        status = next((found for each in chain if (found := _status(each)) is not None), None)
-        if status is not None:
-            raise _refusal(repo, status, first_line(chain[-1])) from error
-        if any(_is_foreign(each) for each in chain):
+        answers = [each.response for each in chain if getattr(each, "response", None) is not None]
+        if answers:
+            raise _refusal(repo, answers[0].status_code, first_line(chain[-1])) from error
+        if any(isinstance(each, NETWORK) or type(each).__module__.startswith(FOREIGN) for each in chain):
             raise StoreError(
                 f"{repo}: the Hugging Face hub cannot be reached: {first_line(chain[-1])}",
                 hint="check the network, then give the same command again; "
@@ -198,25 +236,15 @@ def _hub_errors(repo: str) -> Iterator[None]:
         raise
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or found.__context__
+def _chain(error: BaseException) -> Iterator[Any]:
+    """The error, and those that it was raised for."""
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
 
 
-def _status(error: BaseException) -> int | None:
-    response = getattr(error, "response", None)
-    found = getattr(response, "status_code", None)
-    return found if isinstance(found, int) else None
-
-
-def _is_foreign(error: BaseException) -> bool:
-    theirs = type(error).__module__.startswith(FOREIGN)
-    return theirs or isinstance(error, ConnectionError | json.JSONDecodeError)
-
-
-def _refusal(repo: str, status: int, said: str) -> StoreError:
+def _refusal(repo: str, status: int, reason: str) -> StoreError:
     """What an answer of the hub means."""
     if status == 401:
         return StoreError(f"{repo}: the hub does not accept the token", hint=LOGIN)
@@ -235,7 +263,7 @@ def _refusal(repo: str, status: int, said: str) -> StoreError:
             hint="give the same command again later; files are published all together or not at all",
         )
     return StoreError(
-        f"{repo}: the hub answers {status}: {said}", hint="check the name, and the rights of the token"
+        f"{repo}: the hub answers {status}: {reason}", hint="check the name, and the rights of the token"
     )
 
 
@@ -320,25 +348,31 @@ def contents_of(folder: Path) -> Contents:
                 listed = table.metadata.num_rows
         return Contents("model", folder, files, config.classes, listed=listed)
     if (folder / EXPORT_NOTE).exists():
-        return _data_set(folder)
+        return _dataset_contents(folder)
     raise ConfigError(
-        f"{folder}: neither a model folder nor an exported data set",
+        f"{folder}: neither a model folder nor an exported dataset",
         hint="make one with `capro export-model RUN --out DIR` or `capro export RUN --out DIR --to hf`",
     )
 
 
-def _data_set(folder: Path) -> Contents:
-    kind = _note(folder).get("format")
+def _dataset_contents(folder: Path) -> Contents:
+    try:
+        export = json.loads(read_regular(folder / EXPORT_NOTE))
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{folder / EXPORT_NOTE}: {first_line(error)}", hint="export the dataset again"
+        ) from None
+    kind = export.get("format") if isinstance(export, dict) else None
     if kind != "hf":
         raise ConfigError(
-            f"{folder}: a data set in the format {str(kind)[:40]}, which the hub does not show",
+            f"{folder}: a dataset in the format {str(kind)[:40]}, which the hub does not show",
             hint="export it with `capro export RUN --out DIR --to hf`",
         )
     files = _files(folder)
     shards = [folder / name for name in files if fnmatch(name, SHARDS)]
     if not shards or CARD not in files:
         missing = CARD if shards else SHARDS
-        raise DataError(f"{folder}: {missing} is missing", hint="export the data set again")
+        raise DataError(f"{folder}: {missing} is missing", hint="export the dataset again")
     pictures, labels, texts = 0, list[str](), dict.fromkeys(FIELDS, 0)
     for shard in shards:
         with open_parquet(shard) as file:
@@ -358,81 +392,16 @@ def _data_set(folder: Path) -> Contents:
     return Contents("dataset", folder, files, [*map(str, labels)], pictures, texts, listed)
 
 
-def _note(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(read_regular(folder / EXPORT_NOTE))
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{folder / EXPORT_NOTE}: {first_line(error)}", hint="export the data set again"
-        ) from None
-    return found if isinstance(found, dict) else {}
-
-
 def _files(folder: Path) -> dict[str, int]:
     """The files of a folder; links and hidden files are refused, since nobody expects them to be published."""
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink() or any(part.startswith(".") for part in path.relative_to(folder).parts):
+        name = path.relative_to(folder)
+        if path.is_symlink() or any(part.startswith(".") for part in name.parts):
             kind = "a link" if path.is_symlink() else "a hidden file"
             raise ConfigError(f"{path}: {kind}, which is not published", hint="move it out of the folder")
         if path.is_file():
-            found[name] = path.stat().st_size
+            files[name.as_posix()] = path.stat().st_size
         elif not path.is_dir():
             raise ConfigError(f"{path}: not a file", hint="move it out of the folder")
-    return found
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What publishing does to the files of a repository: names, each in one of the lists.
-
-    Attributes:
-        added: Not there yet.
-        replaced: There with another content.
-        removed: Left by an earlier export, and not in this one.
-        same: There with this content.
-        kept: There, and none of ours: they stay.
-    """
-
-    added: list[str]
-    replaced: list[str]
-    removed: list[str]
-    same: list[str]
-    kept: list[str]
-
-    @property
-    def nothing(self) -> bool:
-        """Whether the repository is as it would become."""
-        return not (self.added or self.replaced or self.removed)
-
-    def lines(self) -> Iterator[str]:
-        """Sentences about a repository that exists."""
-        for verb, names in (
-            ("added", self.added),
-            ("REPLACED", self.replaced),
-            ("REMOVED", self.removed),
-            ("left as they are", [*self.same, *self.kept]),
-        ):
-            if names:
-                yield f"  {verb}: {some([plain(name) for name in names], SHOWN_FILES)}"
-
-
-def changes(contents: Contents, there: Sequence[str], same: Sequence[str] | set[str]) -> Changes:
-    """Compare a folder with the files of a repository.
-
-    Args:
-        contents: Of the folder.
-        there: Names of the repository's files.
-        same: Those of them whose content is that of the folder's.
-    """
-    found = set(there)
-    gone = sorted(found - contents.files.keys())
-    removed = [name for name in gone if _is_ours(contents.kind, name)]
-    return Changes(
-        added=[name for name in contents.files if name not in found],
-        replaced=[name for name in contents.files if name in found and name not in same],
-        removed=removed,
-        same=[name for name in contents.files if name in found and name in same],
-        kept=[name for name in gone if name not in removed],
-    )
+    return files
