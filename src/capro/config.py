@@ -288,6 +288,24 @@ class ReferenceSettings(Section):
         1.0, "mixup: weight of its loss, L_cls has the rest; cb+mixup: added to L_cls (released scripts)"
     )
 
+    def of(self, provider: str) -> dict[str, Any]:
+        """The settings that decide one provider.
+
+        >>> ReferenceSettings(smoothing=0.2, mixup_alpha=0.5).of("smoothing")
+        {'smoothing': 0.2}
+        """
+        return {name: getattr(self, name) for name in OF_PROVIDER.get(provider, ())}
+
+
+OF_PROVIDER = {  # names are the fields of the providers in `capro.core.references`, which would load torch
+    "mixup": ("mixup_alpha", "mixup_weight"),
+    "bootstrap": ("bootstrap_beta", "bootstrap_hard"),
+    "smoothing": ("smoothing",),
+    "scc": ("scc_weight",),
+    "ncr": ("neighbours", "ncr_temperature", "ncr_weight"),
+    "cb+mixup": ("mixup_alpha", "mixup_weight"),
+}
+
 
 class BaselineSettings(Section):
     """Settings of single baselines of `capro bench`."""

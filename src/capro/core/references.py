@@ -16,7 +16,7 @@ Costs: `cb` O(b Q (d + C)), `ncr` O(b^2 (d_v + C)), the others O(b C) plus mix-u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -32,7 +32,6 @@ from capro.core.losses import (
     classification_loss_multi_label,
     collective_target,
 )
-from capro.core.own_settings import OWN, own_settings
 from capro.errors import ConfigError, RunError, did_you_mean
 
 
@@ -371,10 +370,11 @@ def provider(name: str, **settings: float) -> Provider:
     """
     if name not in PROVIDERS:
         raise ConfigError(f"no reference provider '{name}'", hint=did_you_mean(name, PROVIDERS))
-    known = {setting for names in OWN.values() for setting in names}
+    known = {field.name for kind in PROVIDERS.values() for field in fields(kind)}
     for setting in settings:
         if setting not in known:
             raise ConfigError(
                 f"no reference provider has a setting '{setting}'", hint=did_you_mean(setting, known)
             )
-    return PROVIDERS[name](**own_settings(name, settings))
+    own = {field.name for field in fields(PROVIDERS[name])}
+    return PROVIDERS[name](**{setting: value for setting, value in settings.items() if setting in own})

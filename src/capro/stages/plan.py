@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import Any, Literal
 
 from capro.config import Settings
-from capro.core.own_settings import own_settings
 from capro.models.classes import IN_RUN, given_ambiguous, given_classes
 from capro.models.folders import has_text_tower, input_size
 from capro.pipeline.artefacts import MODELS, PUBLISHED_CLASSES, VISUAL
@@ -193,7 +192,7 @@ def _training(run: Run, name: StepName) -> dict[str, Any]:
 
 def _train(run: Run) -> dict[str, Any]:
     name = run.settings.train.reference
-    chosen = own_settings(name, run.settings.reference.model_dump())
+    chosen = run.settings.reference.of(name)
     if chosen.get("ncr_weight", 0) is None:
         del chosen["ncr_weight"]
     if name in OWN_WEIGHT:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from capro.bench.baselines import graphs, losses, mentors, multi_label, multimodal, selection, weighting
 from capro.bench.baselines.work import FOLDS, Learned, Work, verified_labels
 from capro.config import Settings
-from capro.core.own_settings import own_settings
 from capro.data.labels import known_labels
 from capro.data.manifest import manifest_of
 from capro.errors import ConfigError, did_you_mean
@@ -67,7 +66,7 @@ class Baseline:
 
 def _referenced(label: str, name: str) -> Baseline:
     def own(settings: Settings) -> dict[str, Any]:
-        values = own_settings(name, settings.reference.model_dump())
+        values = settings.reference.of(name)
         return {"reference": values} if values else {}
 
     return Baseline(label, losses.referenced(name), settings=own)
