@@ -16,7 +16,7 @@ from capro.review import serving
 from capro.review.answers import Decision
 from capro.review.log import Log, log_file, replayed
 from capro.review.pages import change_class
-from capro.review.serving import Review, kept_in_store
+from capro.review.serving import Review, log_in_store
 from capro.review.session import ReviewSession
 from tests.stores import Fault, Flaky, Killed, Machine, flaky, on
 
@@ -66,29 +66,29 @@ def decided(run: Run) -> list[str]:
 
 def test_decisions_travel(on: Machine) -> None:
     run = on("one")
-    with kept_in_store(run):
+    with log_in_store(run):
         decide(run, "a")
     run = on("two")
     assert decided(run) == ["a"]
-    with kept_in_store(run):
+    with log_in_store(run):
         decide(run, "b")
     assert decided(on("one")) == ["a", "b"]
 
 
 def test_one_review_at_a_time(on: Machine) -> None:
     run = on("one")
-    with kept_in_store(run):
+    with log_in_store(run):
         other = on("two")
-        with pytest.raises(RunError, match="another capro review of this run is open"), kept_in_store(other):
+        with pytest.raises(RunError, match="another capro review of this run is open"), log_in_store(other):
             pass
         with other.alone():  # a run may go on meanwhile
             pass
 
 
 def test_decisions_are_uploaded_while_they_are_made(on: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "EVERY", 0.02)
+    monkeypatch.setattr(serving, "UPLOAD_EVERY", 0.02)
     run = on("one")
-    with kept_in_store(run):
+    with log_in_store(run):
         log = Log(log_file(run))  # open all the time, as the server has it
         for name in "ab":
             log.decide([Decision(name, "out")], person="me")
@@ -101,21 +101,21 @@ def test_decisions_are_uploaded_while_they_are_made(on: Machine, monkeypatch: py
 
 def test_what_a_killed_review_left_is_uploaded_by_the_next(on: Machine, flaky: type[Flaky]) -> None:
     run = on("one")
-    with pytest.raises(Killed), kept_in_store(run):  # noqa: PT012 - the block's end raises
+    with pytest.raises(Killed), log_in_store(run):  # noqa: PT012 - the block's end raises
         decide(run, "a")
         flaky.faults[:] = [
             Fault(name, kind="kill", times=1000) for name in ("put_file", "rm_file", "pipe_file")
         ]
     flaky.faults.clear()
     assert decided(on("two")) == []
-    with kept_in_store(on("one")):
+    with log_in_store(on("one")):
         pass
     assert decided(on("two")) == ["a"]
 
 
 def test_a_review_that_cannot_be_uploaded_says_so(on: Machine, flaky: type[Flaky]) -> None:
     run = on("one")
-    with pytest.raises(StoreError, match="sqlite"), kept_in_store(run):  # noqa: PT012 - the block's end raises
+    with pytest.raises(StoreError, match="sqlite"), log_in_store(run):  # noqa: PT012 - the block's end raises
         decide(run, "a")
         flaky.faults[:] = [Fault("put_file", times=1000)]
     flaky.faults.clear()
@@ -127,7 +127,7 @@ def test_a_run_that_goes_on_during_a_review(on: Machine, monkeypatch: pytest.Mon
     process = working_copy._copies
     with working.alone():
         run = on("one")  # another process of the same machine
-        with kept_in_store(run):
+        with log_in_store(run):
             decide(run, "a")
         monkeypatch.setattr(working_copy, "_copies", process)
         working.event("something")  # uploaded at the end of the block
@@ -137,7 +137,7 @@ def test_a_run_that_goes_on_during_a_review(on: Machine, monkeypatch: pytest.Mon
 def test_decisions_on_both_sides_are_not_overwritten(on: Machine) -> None:
     decide(on("one"), "a")  # not uploaded
     run = on("two")
-    with kept_in_store(run):
+    with log_in_store(run):
         decide(run, "b")
     with pytest.raises(RunError, match=r"has decisions that .* lacks") as found:
         on("one")

@@ -339,13 +339,13 @@ def review(
     Serves a web page on this machine; `capro run --run RUN` then uses your decisions.
     """
     from capro.review.exchange import export_decisions, import_decisions
-    from capro.review.serving import kept_in_store
+    from capro.review.serving import log_in_store
 
     opened = open_run(run)
     if export is not None and import_ is not None:
         raise ConfigError("--export and --import at once", hint="give one of them")
     if import_ is not None:
-        with kept_in_store(opened):
+        with log_in_store(opened):
             taken = import_decisions(opened, import_)
         print(f"{many(taken, 'decision')} taken from {import_}")
         note(f"`capro run --run {run}` uses them")
@@ -353,7 +353,7 @@ def review(
         written = export_decisions(opened, export, warn=lambda text: note(f"warning: {text}"))
         print(f"{many(written, 'decision')} in {export}")
     else:
-        with kept_in_store(opened):
+        with log_in_store(opened):
             _serve(opened, host, port, open_)
 
 

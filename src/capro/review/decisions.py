@@ -100,7 +100,7 @@ def resolve(
     rows = [row for row, sample in enumerate(ids) if sample in decisions and decisions[sample].kind.decides]
     membership = np.full((len(rows), len(classes)), np.nan, dtype=np.float32)
     dropped, none, anchors = (np.zeros(len(ids), dtype=bool) for _ in range(3))
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         decision = decisions[ids[row]]
         for name in (*decision.yes, *decision.no):
             if name not in number_of:
@@ -112,12 +112,12 @@ def resolve(
         if decision.kind.drops:
             dropped[row], none[row] = True, decision.kind.about_content
             if none[row] and multi_label:
-                membership[place] = 0.0
+                membership[index] = 0.0
             continue
         if decision.whole and (multi_label or decision.yes):
-            membership[place] = 0.0
-        membership[place, [number_of[name] for name in decision.no]] = 0.0
-        membership[place, [number_of[name] for name in decision.yes]] = 1.0
+            membership[index] = 0.0
+        membership[index, [number_of[name] for name in decision.no]] = 0.0
+        membership[index, [number_of[name] for name in decision.yes]] = 1.0
         anchors[row] = decision.anchor
     return DecisionArrays(np.array(rows, dtype=np.int64), membership, dropped, none, anchors)
 

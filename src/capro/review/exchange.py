@@ -44,7 +44,7 @@ def export_decisions(run: Run, path: Path, *, warn: Callable[[str], None] = lamb
     for text in replay.damaged:
         warn(f"{text}; it is left out")
     if not path.absolute().parent.is_dir():
-        raise DataError(f"{path.parent}: no such folder", hint="make it, or choose another place")
+        raise DataError(f"{path.parent}: no such folder", hint="make it, or choose another folder")
     rows = []
     for sample, decision in replay.decided().items():
         last = next(action for action, _, undone in reversed(replay.history(sample)) if not undone)
@@ -72,7 +72,7 @@ def import_decisions(run: Run, path: Path) -> int:
     train = manifest.samples["id"][manifest.samples["split"] == "train"]
     classes = [spec.name for spec in classes_of(run)]
     rows = _from_tasks(path) if ending == ".json" else _from_table(path)
-    decisions = [_decision(row, place, classes, multi_label=manifest.multi_label) for place, row in rows]
+    decisions = [_decision(row, where, classes, multi_label=manifest.multi_label) for where, row in rows]
     known = set(train)
     missing = [decision.sample for decision in decisions if decision.sample not in known]
     if missing:
@@ -108,22 +108,22 @@ def _row(decision: Decision, action: Action) -> dict[str, Any]:
     }
 
 
-def _decision(row: Mapping[str, Any], place: str, classes: list[str], *, multi_label: bool) -> Decision:
+def _decision(row: Mapping[str, Any], where: str, classes: list[str], *, multi_label: bool) -> Decision:
     answer = str(row.get("answer"))
     if answer not in ANSWERS:
-        raise DataError(f"{place}: the answer is {answer!r}", hint=did_you_mean(answer, ANSWERS))
+        raise DataError(f"{where}: the answer is {answer!r}", hint=did_you_mean(answer, ANSWERS))
     lists: dict[str, Any] = {
-        field: _names(row.get(column), f"{place}: {column}") for column, field in LISTS.items()
+        field: _names(row.get(column), f"{where}: {column}") for column, field in LISTS.items()
     }
     flags: dict[str, Any] = {
         field: _flag(row.get(column), getattr(Decision, field)) for column, field in FLAGS.items()
     }
     for name in (*lists["yes"], *lists["no"]):
         if name not in classes:
-            raise DataError(f"{place}: no class {name!r}", hint=did_you_mean(name, classes))
+            raise DataError(f"{where}: no class {name!r}", hint=did_you_mean(name, classes))
     if answer == "labels" and not multi_label and len(lists["yes"]) != 1:
         raise DataError(
-            f"{place}: {many(len(lists['yes']), 'label')}", hint="samples of this run have one label"
+            f"{where}: {many(len(lists['yes']), 'label')}", hint="samples of this run have one label"
         )
     return Decision(str(row.get("id")), answer, **lists, **flags)
 
@@ -132,7 +132,7 @@ def _empty(cell: Any) -> bool:
     return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
 
 
-def _names(cell: Any, place: str) -> tuple[str, ...]:
+def _names(cell: Any, where: str) -> tuple[str, ...]:
     """Names in a cell: a list, or a text with separators."""
     if isinstance(cell, np.ndarray):
         cell = cell.tolist()
@@ -142,7 +142,7 @@ def _names(cell: Any, place: str) -> tuple[str, ...]:
         return tuple(name for name in cell.split(SEPARATOR) if name)
     if not isinstance(cell, list) or not all(isinstance(name, str) for name in cell):
         raise DataError(
-            f"{place} are {shortened(cell)}, not names", hint="give the names of classes, as a list or a text"
+            f"{where} are {shortened(cell)}, not names", hint="give the names of classes, as a list or a text"
         )
     return tuple(cell)
 
@@ -152,7 +152,7 @@ def _flag(cell: Any, default: bool) -> bool:
 
 
 def _from_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a table, each with its place for messages."""
+    """The rows of a table, each with where it is, for messages."""
     columns = header(path)
     absent = [name for name in ("id", "answer", "labels") if name not in columns]
     if absent:
@@ -201,7 +201,7 @@ def _task(row: Mapping[str, Any], run: Run) -> dict[str, Any]:
 
 
 def _from_tasks(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A row for each task that somebody has annotated, with its place for messages."""
+    """A row for each task that somebody has annotated, with where it is, for messages."""
     try:
         tasks = json.loads(read_regular(path).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
@@ -211,20 +211,20 @@ def _from_tasks(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not isinstance(tasks, list):
         raise DataError(f"{path}: not a list of tasks", hint=STUDIO)
     for number, values in enumerate(tasks, start=1):
-        place = f"{path}: task {number}"
+        where = f"{path}: task {number}"
         try:
             task = _Task.model_validate(values)
         except ValidationError as error:
-            raise DataError(f"{place}: {first_problem(error)}", hint=STUDIO) from None
+            raise DataError(f"{where}: {first_problem(error)}", hint=STUDIO) from None
         annotations = [each for each in task.annotations or () if not each.was_cancelled]
         if annotations:  # the last one counts
-            yield place, _annotated(task, annotations[-1].result or [], place)
+            yield where, _annotated(task, annotations[-1].result or [], where)
 
 
-def _annotated(task: _Task, results: list[_Result], place: str) -> dict[str, Any]:
+def _annotated(task: _Task, results: list[_Result], where: str) -> dict[str, Any]:
     chosen = [result for result in results if result.type == "choices"]
     if results and not chosen:
-        raise DataError(f"{place}: its annotation has no choices", hint=STUDIO)
+        raise DataError(f"{where}: its annotation has no choices", hint=STUDIO)
     choices = [name for result in chosen if result.value for name in result.value.choices]
     answer_of = {kind.choice: name for name, kind in ANSWERS.items() if kind.choice}
     answers = [answer_of[name] for name in choices if name in answer_of]

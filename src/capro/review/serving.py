@@ -190,12 +190,12 @@ def _listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-EVERY = 10.0  # seconds
+UPLOAD_EVERY = 10.0  # seconds
 
 
 @contextmanager
-def kept_in_store(run: Run) -> Iterator[None]:
-    """A block in which decisions may be made; nothing is done for a run of this machine."""
+def log_in_store(run: Run) -> Iterator[None]:
+    """A block in which decisions may be made; the log of a run in an object store is uploaded during and after it."""
     copy = run.copy
     if copy is None:
         yield
@@ -206,24 +206,24 @@ def kept_in_store(run: Run) -> Iterator[None]:
         lock = copy.store_lock(f"{REVIEW}/{STORE_LOCK}", "capro review of this run is open")
         lock.take()
         end = threading.Event()
-        often = threading.Thread(target=_upload_often, args=(copy, lock, end), daemon=True)
+        uploader = threading.Thread(target=_upload_regularly, args=(copy, lock, end), daemon=True)
         try:
             copy.refresh()
             upload_log(copy, lock)  # what a review that was killed has left
-            often.start()
+            uploader.start()
             yield
         finally:
             end.set()
-            if often.ident is not None:
-                often.join()
+            if uploader.ident is not None:
+                uploader.join()
             try:
                 upload_log(copy, lock)
             finally:
                 lock.release()
 
 
-def _upload_often(copy: WorkingCopy, lock: StoreLock, end: threading.Event) -> None:
-    while not end.wait(EVERY):
+def _upload_regularly(copy: WorkingCopy, lock: StoreLock, end: threading.Event) -> None:
+    while not end.wait(UPLOAD_EVERY):
         with suppress(CaproError, OSError, sqlite3.Error):  # the last upload says what is wrong
             upload_log(copy, lock)
 
@@ -238,7 +238,7 @@ def upload_log(copy: WorkingCopy, lock: StoreLock) -> None:
         base.execute("pragma wal_checkpoint(truncate)")
         content = copy.content(LOG)  # what is decided from here on is uploaded the next time
         with atomic_path(file.with_name("upload.sqlite"), cache=True) as temporary:
-            with closing(sqlite3.connect(temporary)) as whole:
-                base.backup(whole)
+            with closing(sqlite3.connect(temporary)) as copy_of_log:
+                base.backup(copy_of_log)
             copy.push_file(LOG, snapshot=temporary, content=content)
     file.with_name("upload.sqlite").unlink(missing_ok=True)
