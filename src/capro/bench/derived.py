@@ -140,8 +140,8 @@ def known_names(base: Run, listed: Path | None, folder: Path, *, seed: int, watc
             known, novel = open_set.split_classes(names, seed=seed)
         except DataError as error:
             raise NotForThisData(str(error), hint=error.hint) from None
-    for word, found in (("known", known), ("novel", novel)):
-        write_text(folder / "openset" / f"{word}.txt", "\n".join(found) + "\n")
+    for word, classes in (("known", known), ("novel", novel)):
+        write_text(folder / "openset" / f"{word}.txt", "\n".join(classes) + "\n")
     return known
 
 

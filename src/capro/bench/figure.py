@@ -40,14 +40,14 @@ def dots(result: TableResult) -> str:
     parts = [_title(result.title), *_x_axis(low, high, x, height, f"{metric}, %")]
     for number, (label, values) in enumerate(rows):
         y = TOP + STEP * number + STEP / 2
-        found = spread(values)
+        over_seeds = spread(values)
         parts.append(_text(LEFT - 10, y + 4, _short(label), anchor="end"))
-        if not math.isnan(found.std):
-            a, b = x(found.mean - found.std), x(found.mean + found.std)
+        if not math.isnan(over_seeds.std):
+            a, b = x(over_seeds.mean - over_seeds.std), x(over_seeds.mean + over_seeds.std)
             parts.append(_path([(a, y), (b, y)], SERIES_COLOURS[0], 2))
         parts += [_dot(x(value), y, 3, SERIES_COLOURS[0], 0.35) for value in values]
-        parts.append(_dot(x(found.mean), y, 5, SERIES_COLOURS[0]))
-        parts.append(_text(WIDTH - RIGHT + 10, y + 4, f"{found.mean:.1f}"))
+        parts.append(_dot(x(over_seeds.mean), y, 5, SERIES_COLOURS[0]))
+        parts.append(_text(WIDTH - RIGHT + 10, y + 4, f"{over_seeds.mean:.1f}"))
     return _svg(height, parts)
 
 
@@ -77,12 +77,12 @@ def line(result: TableResult) -> str:
             own = [100 * v for v in row.values(metric).values()]
             if not own:
                 continue
-            found = spread(own)
-            means.append((x(number), y(found.mean)))
-            if not math.isnan(found.std):
-                ends = [(x(number), y(found.mean + s * found.std)) for s in (-1, 1)]
+            over_seeds = spread(own)
+            means.append((x(number), y(over_seeds.mean)))
+            if not math.isnan(over_seeds.std):
+                ends = [(x(number), y(over_seeds.mean + s * over_seeds.std)) for s in (-1, 1)]
                 parts.append(_path(ends, colour, 1.5))
-            parts.append(_dot(x(number), y(found.mean), 4, colour))
+            parts.append(_dot(x(number), y(over_seeds.mean), 4, colour))
         parts.append(_path(means, colour, 2))
         if means:
             parts.append(_text(means[-1][0] + 14, means[-1][1] + 4, metric, colour=colour))

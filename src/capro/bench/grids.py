@@ -66,12 +66,12 @@ def row_settings(given: Settings, overrides: Sequence[str]) -> Settings:
     (`small`) may correct at once, but rows start from step 1, which has learnt the wrong labels too: where
     the preset does not wait, they wait for a sixth of the epochs, as the released scripts do (10 of 60, 20 of 120).
     """
-    found = config.update(given, list(overrides))
-    train = found.train
+    settings = config.update(given, list(overrides))
+    train = settings.train
     if not set(PAPER) <= set(overrides) or train.correct_after > 0:
-        return found
+        return settings
     wait = min(max(1, round(train.epochs / 6)), train.epochs - 1)
-    return config.update(found, [f"train.correct_after={max(0, wait)}"])
+    return config.update(settings, [f"train.correct_after={max(0, wait)}"])
 
 
 @dataclass(frozen=True)

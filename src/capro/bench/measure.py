@@ -59,19 +59,19 @@ def figures_by_test_set(run: Run, baseline: str | None) -> dict[str, float]:
         baseline: Its name; None for the pipeline.
     """
     manifest, training = manifest_of(run), training_set(run)
-    kept = SCORES["capro"] if baseline is None else TEST_SCORES.of(f"baselines/{baseline}")
-    scores = np.array(run.read(kept))
+    stored = SCORES["capro"] if baseline is None else TEST_SCORES.of(f"baselines/{baseline}")
+    scores = np.array(run.read(stored))
     y = known_labels(manifest, manifest.split("test"), training.classes)
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, rows in rows_by_test_set(run).items():
         if y.ndim == 1 and (y[rows] < 0).all():
             raise DataError(
                 f"no test sample{name} has a class of the training data", hint="check the labels of data.test"
             )
-        found |= {
+        figures |= {
             f"{metric}{name}": value for metric, value in metrics.headline(scores[rows], y[rows]).items()
         }
-    return found
+    return figures
 
 
 # --- open set -------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def open_figures(run: Run, row: GridRow) -> tuple[dict[str, float], Curves]:
     if row.baseline is not None:
         stored = {"test": TEST_SCORES, "val": VAL_SCORES}
         of = f"baselines/{row.baseline}"
-        scores = {name: np.array(run.read(kept.of(of))) for name, kept in stored.items()}
+        scores = {name: np.array(run.read(artefact.of(of))) for name, artefact in stored.items()}
     else:
         scores = {
             "test": np.array(run.read(SCORES["capro"])),
@@ -111,14 +111,14 @@ def open_figures(run: Run, row: GridRow) -> tuple[dict[str, float], Curves]:
 
 def mean_curves(curves: Mapping[str, Sequence[Curves]]) -> dict[str, Curves]:
     """The mean over seeds at each threshold, by test set and then by row; curves are given by row and seed."""
-    found: dict[str, Curves] = {}
+    means: dict[str, Curves] = {}
     for label, of_seeds in curves.items():
         for name in of_seeds[0] if of_seeds else ():
             parts = zip(*(each[name] for each in of_seeds), strict=True)
-            found.setdefault(name, {})[label] = open_set.Curve(
+            means.setdefault(name, {})[label] = open_set.Curve(
                 *(np.mean(np.stack(values), axis=0) for values in parts)
             )
-    return found
+    return means
 
 
 def points(curve: open_set.Curve) -> list[tuple[float, float]]:
@@ -158,17 +158,17 @@ def costs_of(run: Run, providers: Mapping[str, Run]) -> list[Part]:
         providers: Finished runs by name of their reference provider.
     """
     settings = run.settings
-    found = encoder_costs(settings)
+    parts = encoder_costs(settings)
     dim = pretrained(settings).dim
     training = training_set(run)
     heads = new_heads(settings, dim, training, name="cost").eval()
     paid = cost(heads, torch.zeros(1, dim))
-    found.append(Part("heads", paid.parameters, paid.gflops))
+    parts.append(Part("heads", paid.parameters, paid.gflops))
     for stage in PLAN:
-        found += _timed(f"{stage.name}: {stage.summary}", run.finished(stage.name))
+        parts += _timed(f"{stage.name}: {stage.summary}", run.finished(stage.name))
     for name, other in providers.items():
-        found += _timed(f"step 2 with {name}", other.finished("train"))
-    return found
+        parts += _timed(f"step 2 with {name}", other.finished("train"))
+    return parts
 
 
 def encoder_costs(settings: Settings) -> list[Part]:

@@ -139,8 +139,8 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, A
             work.watch.say(f"[{done}/{total}] {table.name}: {row.label}, seed {seed}")
             try:
                 if table.kind == "openset":
-                    figures, found = _open_row(work, table, row, seed)
-                    curves[row.label].append(found)
+                    figures, of_row = _open_row(work, table, row, seed)
+                    curves[row.label].append(of_row)
                 else:
                     run = work.run_of(table.name, row.label, row.overrides, seed)
                     work.prepare(run)
@@ -186,8 +186,8 @@ def _write(
         write_text(work.folder / "tables" / f"{table.name}-curves.csv", curves_csv(means))
     rows = {row.label: {"figures": row.figures, "problem": row.problem} for row in result.rows}
     files = {"md": results_markdown(result), "csv": results_csv(result), "svg": figure.draw(result)}
-    for number, (name, found) in enumerate([*means.items()][1:], start=2):  # test sets after the first
-        series = [(label, points(mean)) for label, mean in found.items()]
+    for number, (name, by_row) in enumerate([*means.items()][1:], start=2):  # test sets after the first
+        series = [(label, points(mean)) for label, mean in by_row.items()]
         files[f"{number}.svg"] = figure.curves(f"{table.title}{name}", series, "threshold")
     return _written(work, table, files) | {"rows": rows}
 

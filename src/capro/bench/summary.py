@@ -52,8 +52,8 @@ def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Paired:
     Paired(mean=1.5, std=0.7071067811865476, wins=2, size=2)
     """
     gains = [values[seed] - base[seed] for seed in sorted(values) if seed in base]
-    found = spread(gains)
-    return Paired(found.mean, found.std, sum(gain > 0 for gain in gains), len(gains))
+    over_seeds = spread(gains)
+    return Paired(over_seeds.mean, over_seeds.std, sum(gain > 0 for gain in gains), len(gains))
 
 
 def suffixes(metrics: Iterable[str]) -> list[str]:

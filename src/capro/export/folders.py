@@ -53,10 +53,10 @@ def new_place(out: AnyPath, *, last: str) -> Iterator[Path]:
 
 def _left(out: ObjectPath, last: str) -> list[ObjectPath]:
     """What an upload that was killed has left at an address; anything else there is refused."""
-    found = out.below()
-    if ObjectPath(out.protocol, out.key).is_file() or (found and (BEGUN not in found or last in found)):
+    objects = out.below()
+    if ObjectPath(out.protocol, out.key).is_file() or (objects and (BEGUN not in objects or last in objects)):
         raise _exists(out)
-    return [*found.values()]
+    return [*objects.values()]
 
 
 def _upload(folder: Path, out: ObjectPath, last: str) -> None:
@@ -158,8 +158,8 @@ def safe_name(text: str) -> str:
     ('tiger_cat', 'etc_passwd', 'Käse_b', 'unnamed')
     """
     text = unicodedata.normalize("NFC", text)
-    found = re.sub(r"[^\w-]+", "_", text).strip("_-")[:LONGEST].strip("_-")
-    return found or "unnamed"
+    name = re.sub(r"[^\w-]+", "_", text).strip("_-")[:LONGEST].strip("_-")
+    return name or "unnamed"
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:
@@ -168,7 +168,7 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
     >>> safe_names(["a/b", "a b", "A_B"])
     {'a/b': 'a_b', 'a b': 'a_b-2', 'A_B': 'A_B-3'}
     """
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     used: set[str] = set()
     last: dict[str, int] = {}  # number of a name that several have: all up to it are taken
     for name in names:
@@ -179,5 +179,5 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
             candidate = f"{base}-{number}"
         last[base.casefold()] = number
         used.add(candidate.casefold())
-        found[name] = candidate
-    return found
+        chosen[name] = candidate
+    return chosen

@@ -81,8 +81,8 @@ class ModelConfig(Section):
     @property
     def threshold(self) -> float | None:
         """Highest probabilities below this are open."""
-        found: float | None = (self.open_set or {}).get("threshold")
-        return found
+        value: float | None = (self.open_set or {}).get("threshold")
+        return value
 
 
 def own_file(folder: Path, name: str) -> Path:
@@ -127,10 +127,10 @@ def parse_model_config(values: dict[str, Any], place: str) -> ModelConfig:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])[:120]
-        said = (
+        problem = (
             "unknown key"
             if first["type"] == "extra_forbidden"
             else first["msg"].removeprefix("Value error, ")
         )
         where = f"{MODEL_CONFIG}: {key}: " if key else f"{MODEL_CONFIG}: "
-        raise ConfigError(f"{place}: {where}{said}", hint="export the model again") from None
+        raise ConfigError(f"{place}: {where}{problem}", hint="export the model again") from None

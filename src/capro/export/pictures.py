@@ -144,8 +144,8 @@ class ExportedPictures(Portable):
         """What is no longer as the scan saw it; empty where nothing is."""
         try:
             self.read(number)
-        except ChangedPicture as found:
-            return str(found)
+        except ChangedPicture as problem:
+            return str(problem)
         return ""
 
     def _wanted(self, number: int) -> str:
@@ -192,8 +192,8 @@ class ExportedPictures(Portable):
 
     def changed_pictures(self) -> Iterator[tuple[int, str]]:
         """Numbers of the pictures that are not what the scan saw, and why."""
-        found = self._by_parts(_changed_in)
-        return ((number, why) for number, why in enumerate(chain.from_iterable(found)) if why)
+        reasons = self._by_parts(_changed_in)
+        return ((number, why) for number, why in enumerate(chain.from_iterable(reasons)) if why)
 
     def part(self, rows: slice) -> ExportedPictures:
         """Some of the pictures, with what is known of them alone: small enough to be sent to a task."""
@@ -221,12 +221,12 @@ class ExportedPictures(Portable):
         return self._by_engine(work, map(self.part, self._parts(PART)))
 
     def _by_engine(self, work: Callable[[T], list[R]], parts: Iterable[T]) -> list[list[R]]:
-        found = []
+        results = []
         for each in self.engine.map(work, parts):
-            found.append(each)
+            results.append(each)
             if self.engine.remote:
                 self.progress(len(each))
-        return found
+        return results
 
     def write(self, number: int, below: str) -> None:
         """Link or copy one picture into the export."""

@@ -161,20 +161,20 @@ class Predictor:
         label: str | list[str] | None = best[0][0]
         if self.multi_label:
             label = [self.classes[c] for c in order if p[c] >= MULTI_LABEL_FROM]
-        found = {"label": None if is_open else label, "probability": round(highest, 6), "open": is_open}
-        return _row(name, **found, top=best)
+        answer = {"label": None if is_open else label, "probability": round(highest, 6), "open": is_open}
+        return _row(name, **answer, top=best)
 
 
 def model_folder(model: str | Path) -> Path:
     """The folder of a model; that of an object store is fetched once, as long as it stays the same."""
-    found = any_path(model)
-    if isinstance(found, Path):
-        return found
-    files = [found / name for name in (MODEL_CONFIG, MODEL_WEIGHTS)]
+    address = any_path(model)
+    if isinstance(address, Path):
+        return address
+    files = [address / name for name in (MODEL_CONFIG, MODEL_WEIGHTS)]
     for file in files:
         if not file.is_file():
             raise RunError(f"{file}: no such file", hint="give a folder made by `capro export-model`")
-    folder = cache_folder() / "models" / fingerprint([str(found), *(file.version for file in files)])
+    folder = cache_folder() / "models" / fingerprint([str(address), *(file.version for file in files)])
     if not folder.exists():
         with new_folder(folder) as temporary:
             for file in files:

@@ -83,7 +83,7 @@ def compare(
     change = {key: whole["capro"][key] - whole["vanilla"][key] for key in whole["vanilla"]}
     rows = _class_rows(scores, y, classes, ambiguous)
     gains = [row["difference"] for row in rows]
-    found = {
+    comparison = {
         "methods": whole,
         "difference": change,
         "classes": rows,
@@ -95,9 +95,9 @@ def compare(
         "calibration": {name: metrics.reliability(values, y).as_dict() for name, values in scores.items()},
     }
     if ambiguous.any():
-        found["ambiguous"] = _apart(scores, y, ambiguous)
-        found["unambiguous"] = _apart(scores, y, ~ambiguous)
-    return found
+        comparison["ambiguous"] = _apart(scores, y, ambiguous)
+        comparison["unambiguous"] = _apart(scores, y, ~ambiguous)
+    return comparison
 
 
 def _class_rows(
@@ -133,16 +133,16 @@ def _pairs(scores: Scores, y: Labels, classes: list[str]) -> list[dict[str, Any]
 
 def _apart(scores: Mapping[str, Scores], y: Labels, chosen: NDArray[np.bool_]) -> dict[str, Any]:
     """The figures of some classes alone; single-label: of their samples against all classes."""
-    found: dict[str, Any] = {"classes": int(chosen.sum())}
+    figures: dict[str, Any] = {"classes": int(chosen.sum())}
     for name, values in scores.items():
         if kind_of(y).multi_label:
             own = metrics.decisions(metrics.top_decisions(values)[:, chosen], y[:, chosen])
-            found[name] = own | {"mAP": metrics.mean_average_precision(values[:, chosen], y[:, chosen])}
+            figures[name] = own | {"mAP": metrics.mean_average_precision(values[:, chosen], y[:, chosen])}
         else:
             rows = chosen[y]
-            found["samples"] = int(rows.sum())
-            found[name] = metrics.headline(values[rows], y[rows])
-    return found
+            figures["samples"] = int(rows.sum())
+            figures[name] = metrics.headline(values[rows], y[rows])
+    return figures
 
 
 def paired_interval(vanilla: Scores, capro: Scores, y: Labels) -> tuple[float, float]:

@@ -126,8 +126,10 @@ def answer_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str
     best, right, unknown = scores.max(axis=1), best_class(scores) == y, y < 0
     rows = []
     for threshold, f1 in zip(THRESHOLDS, curve(scores, y).f1.tolist(), strict=True):
-        kept = best >= threshold
-        rows.append((mean(kept), mean(right[kept]), mean(~kept[~right]), f1, mean(~kept[unknown])))
+        answered = best >= threshold
+        rows.append(
+            (mean(answered), mean(right[answered]), mean(~answered[~right]), f1, mean(~answered[unknown]))
+        )
     return _columns(("answered", "right", "caught", "f1", "open"), rows)
 
 
@@ -289,7 +291,7 @@ def read_class_list(path: Path, known: Sequence[str], ids: Mapping[str, str] | N
         lines = read_regular(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {error}", hint="one class per line") from None
-    found = []
+    names = []
     for number, line in enumerate(lines, start=1):
         whole = line.strip()
         text = whole.partition("#")[0].strip()
@@ -298,7 +300,7 @@ def read_class_list(path: Path, known: Sequence[str], ids: Mapping[str, str] | N
         name = next((name for name in (whole, text, (ids or {}).get(named_in(text))) if name in known), None)
         if name is None:
             raise DataError(f"{path}:{number}: no class '{text}'", hint=did_you_mean(text, known))
-        found.append(name)
-    if not found:
+        names.append(name)
+    if not names:
         raise DataError(f"{path}: names no class", hint="one class per line")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
