@@ -67,6 +67,9 @@ def check_all() -> Iterator[str]:
         name = path.relative_to(ROOT / "docs").as_posix()
         if name != "index.md" and f"({name})" not in index:
             yield f"docs/index.md: no link to {name}"
+    for name in sorted({*re.findall(r"docs/[\w-]+\.md", sources())}):
+        if not (ROOT / name).exists():
+            yield f"src: a docstring or message names {name}, which is not there"
     reasons = (ROOT / "docs" / "errors.md").read_text("utf-8")
     for reason in [*REASONS, *ROW_REASONS]:
         if f"`{reason}`" not in reasons:
