@@ -14,6 +14,7 @@ from capro.data.readers import WRITERS, load_writer
 from capro.errors import CaproError
 from capro.export.dataset import cleaned_table, export_data
 from capro.pipeline.run import Run
+from capro.results.store import VerdictStore
 from capro.stages import PLAN
 from capro.train import setup
 from soak import child
@@ -83,7 +84,7 @@ def _there_and_back(run: Run, out: Path, to: str) -> str:
     if len(bad):
         return f"{to}: quarantined when read back: {bad[['id', 'reason']].values.tolist()[:3]!r}"
     before, found = manifest_of(run), again.samples.set_index("id")
-    table = cleaned_table(run, before)
+    table = cleaned_table(VerdictStore(run))
     kept = table[table["decision"] != "drop"].set_index("capro_id")
     if sorted(found.index) != sorted(kept.index):
         return f"{to}: lost: {sorted(set(kept.index) - set(found.index))[:3]!r}"

@@ -18,6 +18,7 @@ from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
 from capro.models.folders import on_hub
 from capro.pipeline.run import Run
+from capro.results.store import VerdictStore
 from capro.wording import many, plain, some
 
 SHOWN_NAMES = 30  # classes named
@@ -113,7 +114,10 @@ def model_card(run: Run, config: dict[str, Any], *, license: str | None = None) 
         model_name="CAPro image classifier" if results else None,
         eval_results=results or None,
     )
-    splits, verdicts = manifest.samples["split"].value_counts(), run.issues()["decision"].value_counts()
+    splits, verdicts = (
+        manifest.samples["split"].value_counts(),
+        VerdictStore(run).verdict_columns("decision")["decision"].to_pandas().value_counts(),
+    )
     counts = [*splits.items(), *((f"verdict: {name}", count) for name, count in verdicts.items())]
     values = without_folders(settings.model_dump())
     card = ModelCard.from_template(

@@ -1,4 +1,4 @@
-"""The cleaned data set: kept training samples with corrected labels, in formats that others read.
+"""The cleaned dataset: kept training samples with corrected labels, in formats that others read.
 
 Every format keeps what is needed to go back: the given label, the decision and its evidence, the
 texts, and the sample's id as ``capro_id``, by which ``capro scan`` knows the sample again. Dropped
@@ -16,30 +16,29 @@ from typing import Any
 import pandas as pd
 
 from capro import __version__
-from capro.data.manifest import Manifest, manifest_of
+from capro.data.manifest import manifest_of
 from capro.data.readers import load_writer
 from capro.data.readers.base import FORMULA_MODES, IMAGE_MODES, Writer, write_csv
 from capro.errors import ConfigError, DataError, did_you_mean
 from capro.export.card import check_license, data_card
 from capro.export.folders import new_place
 from capro.export.pictures import ChangedPicture, ExportedPictures, Progress
-from capro.models.classes import classes_of
 from capro.pipeline.artefacts import (
     CARD,
     EXPORT_CHANGED,
     EXPORT_DROPPED,
     EXPORT_NOTE,
-    SAMPLE_VERDICTS,
-    VERDICTS,
+    VERDICT_FORMAT,
     write_json,
 )
-from capro.pipeline.artefacts import VERDICT_FORMAT as VERDICT_TABLE
 from capro.pipeline.engine import THIS_PROCESS, Engine
 from capro.pipeline.run import Run
+from capro.results.store import VerdictStore
 from capro.stores import AnyPath, is_address
 from capro.wording import many
 
 EXPORTED = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
+SAMPLE_COLUMNS = ("split", "title", "description", "tags", "path", "format", "source")  # of the manifest
 NAMED = 5  # changed pictures in a message
 
 
@@ -78,8 +77,8 @@ def export_data(
     if license is not None and not writer.card:
         raise ConfigError(f"--license: --to {to} has no card", hint="leave it out, or use --to hf")
     mode = _mode(to, writer, images)
-    manifest = manifest_of(run)
-    table = cleaned_table(run, manifest)
+    manifest, store = manifest_of(run), VerdictStore(run)
+    table = cleaned_table(store)
     decisions = {str(k): int(v) for k, v in table["decision"].value_counts().items()}
     kept, dropped = table[table["decision"] != "drop"], table[table["decision"] == "drop"]
     del table  # of a million samples half a gigabyte
@@ -87,7 +86,6 @@ def export_data(
         raise DataError(
             "every training sample was dropped", hint="lower train.gamma and run again: --set train.gamma=..."
         )
-    classes = [spec.name for spec in classes_of(run)]
     with new_place(out, last=EXPORT_NOTE) as folder:
 
         def pictures_of(rows: pd.DataFrame) -> ExportedPictures:
@@ -103,7 +101,7 @@ def export_data(
         kept = kept.assign(file_name=pictures.names)
         note = {
             "capro": __version__,
-            "table": VERDICT_TABLE.now,
+            "table": VERDICT_FORMAT.now,
             "format": to,
             "task": manifest.task,
             "run": run.path.resolve().name,
@@ -115,15 +113,15 @@ def export_data(
             "dropped": len(dropped),
             "changed": len(changed),
             "decisions": decisions,
-            "classes": classes,
+            "classes": store.names,
         }
         note["scan"] = scan_command(note, entry=writer.entry)
         write_json(folder / EXPORT_NOTE, note)
         if writer.card:
             (folder / CARD).write_text(data_card(note, license=license), "utf-8")
-        write_csv(folder / EXPORT_DROPPED, _columns(dropped, manifest.task), formulas=formulas)
+        write_csv(folder / EXPORT_DROPPED, _columns(dropped), formulas=formulas)
         try:
-            writer.write(folder, _columns(kept, manifest.task), pictures, classes)
+            writer.write(folder, _columns(kept), pictures, store.names)
         except ChangedPicture:
             raise _refusal(run, _changed(pictures), len(kept)) from None
     return note
@@ -190,36 +188,24 @@ def _mode(to: str, writer: Writer, images: str | None) -> str:
     return mode
 
 
-def cleaned_table(run: Run, manifest: Manifest) -> pd.DataFrame:
-    """All training samples with verdicts and texts, in manifest order; ``position`` is theirs there."""
-    found, position = _verdicts(run, manifest.task), manifest.split("train")
-    ids = manifest.samples["id"].iloc[position]
-    if not found["id"].equals(ids.reset_index(drop=True)):
-        found = found.set_index("id").loc[ids].reset_index()
-    found = found.rename(columns={"id": "capro_id"})
-    found["position"] = position
-    for name in ("split", "title", "description", "tags", "path", "format", "source"):
-        found[name] = manifest.samples[name].iloc[position].to_numpy()
-    if manifest.task == "single":
-        found["label"] = found["corrected_label"]
-    else:
-        found["labels"] = [list(names) for names in found["corrected_labels"]]
-        given = manifest.samples["labels"].iloc[position]
-        found["given_labels"] = [list(names) for names in given]  # in their own order
-    return found
+def cleaned_table(store: VerdictStore) -> pd.DataFrame:
+    """All training samples with verdicts and texts; ``position`` is theirs in the manifest.
+
+    Only the columns that an export has: all of them would take gigabytes of a million samples.
+    """
+    label = "labels" if store.multi_label else "label"
+    verdicts = store.verdict_columns(f"corrected_{label}", "decision", "label_score", "evidence").to_pandas()
+    samples = store.manifest_columns("id", label, *SAMPLE_COLUMNS).to_pandas()
+    samples = samples.rename(columns={"id": "capro_id", label: f"given_{label}"})  # labels in their own order
+    table: pd.DataFrame = pd.concat([samples, verdicts.rename(columns={f"corrected_{label}": label})], axis=1)
+    if store.multi_label:
+        for name in (label, f"given_{label}"):
+            table[name] = [[] if labels is None else list(labels) for labels in table[name]]
+    return table
 
 
-def _verdicts(run: Run, task: str) -> pd.DataFrame:
-    """The verdicts' columns that an export has; all of them would take gigabytes of a million samples."""
-    labels = ["corrected_label", "given_label"] if task == "single" else ["corrected_labels"]
-    table = VERDICTS if task == "single" else SAMPLE_VERDICTS
-    columns = ["id", *labels, "decision", "label_score", "evidence"]
-    return run.read_with(table, lambda file: pd.read_parquet(file, columns=columns))
-
-
-def _columns(table: pd.DataFrame, task: str) -> pd.DataFrame:
+def _columns(table: pd.DataFrame) -> pd.DataFrame:
     """What an export's table holds, file and label first."""
-    labels = ["label", "given_label"] if task == "single" else ["labels", "given_labels"]
-    first = ["file_name"] if "file_name" in table else []
-    place = [] if first else ["path"]
-    return table[[*first, *labels, *EXPORTED, *place]].reset_index(drop=True)
+    labels = ["label", "given_label"] if "label" in table else ["labels", "given_labels"]
+    columns = ["file_name", *labels, *EXPORTED] if "file_name" in table else [*labels, *EXPORTED, "path"]
+    return table[columns].reset_index(drop=True)

@@ -8,9 +8,10 @@ million rows take some hundred bytes each.
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,7 @@ from capro.results.label_changes import LabelChanges, label_changes
 
 VERDICT_NAMES = ("anchor", "keep", "relabel", "drop")  # values of the column `decision`
 NO_GROUP = -1
+T = TypeVar("T", bound=Sized)
 # columns that only the view of one sample shows, where the method has them
 DETAILS = (
     "evidence", "fused_score", "classifier_probability", "prototype_similarity", "text_probability",
@@ -219,13 +221,16 @@ class VerdictStore:
     @cached_property
     def corrected(self) -> Labels:
         """Labels after cleaning; -1, or a row of -1, is a dropped sample."""
-        labels = np.array(self.run.read(CLEANED_LABELS), dtype=np.int64)
-        if len(labels) != len(self):
+        return self._of_this_scan(np.array(self.run.read(CLEANED_LABELS), dtype=np.int64))
+
+    def _of_this_scan(self, values: T) -> T:
+        """What the clean stage left, refused where the data were scanned anew since."""
+        if len(values) != len(self):
             raise RunError(
                 f"{self.run.place}: the verdicts belong to another scan",
                 hint=f"`capro run --run {self.run.place}`",
             )
-        return labels
+        return values
 
     @cached_property
     def scores(self) -> KeptScores:
@@ -245,7 +250,8 @@ class VerdictStore:
     def verdict_columns(self, *names: str) -> pa.Table:
         """Columns of the verdicts; those that the method does not have are left out."""
         present = {*self.run.read_with(self._verdicts, pq.read_schema).names}
-        return self._read(self._verdicts, [name for name in names if name in present])
+        table = self._read(self._verdicts, [name for name in names if name in present])
+        return self._of_this_scan(table) if table.num_columns else table
 
     def _score(self, name: str) -> NDArray[np.float32] | None:
         column = self.verdict_columns(name)

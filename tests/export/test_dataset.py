@@ -23,8 +23,9 @@ from capro.data.readers import WRITERS
 from capro.errors import CaproError, DataError
 from capro.export.dataset import cleaned_table, export_data
 from capro.pipeline.artefacts import CLASSES as CLASSES_FILE
-from capro.pipeline.artefacts import VERDICTS, write_json, write_table
+from capro.pipeline.artefacts import MANIFEST, VERDICTS, write_json, write_table
 from capro.pipeline.run import Run
+from capro.results.store import VerdictStore
 from capro.stages import PLAN
 from tests.fakes import fake_stage
 from tests.made_up import CLASSES, make_run
@@ -65,7 +66,7 @@ def test_round_trip(to: str, images: str | None, task: str, single: Run, multi: 
     assert again.task == task
     assert (again.frame["status"] == "ok").all()
     before = manifest_of(run)
-    table = cleaned_table(run, before)
+    table = cleaned_table(VerdictStore(run))
     kept = table[table["decision"] != "drop"].set_index("capro_id")
     assert 0 < len(kept) < len(table)
     found = again.samples.set_index("id")
@@ -257,7 +258,7 @@ def own(single: Run, tmp_path: Path) -> Iterator[Run]:
 
 def _kept_pictures(run: Run) -> list[Path]:
     manifest = manifest_of(run)
-    table = cleaned_table(run, manifest)
+    table = cleaned_table(VerdictStore(run))
     kept = table[table["decision"] != "drop"]
     return [Path(manifest.sources[row["source"]].root, row["path"]) for row in kept.to_dict("records")]
 
@@ -394,7 +395,12 @@ def test_hostile_texts_come_back(
         texts = [HOSTILE[(number + 7 * shift) % len(HOSTILE)] for number in range(len(table))]
         table = table.set_column(table.schema.get_field_index(column), column, pa.array(texts))
     changed = Manifest(table)
-    monkeypatch.setattr("capro.export.dataset.manifest_of", lambda _: changed)
+    read = VerdictStore._read
+
+    def changed_texts(store: VerdictStore, artefact: Any, columns: list[str]) -> pa.Table:
+        return table.select(columns) if artefact is MANIFEST else read(store, artefact, columns)
+
+    monkeypatch.setattr(VerdictStore, "_read", changed_texts)
     note = export_data(single, tmp_path / "out", to=to, images="copy", formulas=formulas)
     again = rescan(note, tmp_path / "out", tmp_path / "again").samples.set_index("id")
     assert len(again) == note["samples"]
