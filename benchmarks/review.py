@@ -111,7 +111,7 @@ def measure(
     """One order of questions: the figures after each number of answers."""
     run = bench.run_of("review", order, ["method=plus"], seed)
     shutil.rmtree(log_file(run).parent, ignore_errors=True)  # of an earlier measurement
-    PLAN.run(run, watch=bench.watch)
+    PLAN.do(run, *PLAN.all_names(run), watch=bench.watch)
     table = load_table(run)
     member = membership(load_truth(truth, manifest_of(run)), table.names)
     rng = np.random.default_rng(seed_for(seed, "person"))
@@ -124,7 +124,7 @@ def measure(
             log.decide([answer(table, row, member, rng) for row in rows], person="made up")
             log.close()
             asked = count
-            PLAN.run(run, watch=bench.watch)
+            PLAN.do(run, *PLAN.all_names(run), watch=bench.watch)
             table = load_table(run)  # the queue follows
         found[count] = figures(run, member)
         shown = ", ".join(f"{name} {100 * value:.2f}" for name, value in found[count].items())

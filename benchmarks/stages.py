@@ -284,7 +284,7 @@ def measure(path: Path, data: str, overrides: list[str]) -> int:
 
     source = [f"data.source={SHARED / data}", f"data.classes={SHARED / data / 'classes.yaml'}"]
     run = Run.create(path, config.load(preset_name=PRESETS[data], overrides=[*source, *overrides]))
-    run.write_settings()
+    run.save_settings()
     names = [stage.name for stage in PLAN.of(run.settings)]
     done = child("work", path)
     seconds = {name: done[name] for name in [*names, "report"]}

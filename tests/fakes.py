@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from capro.pipeline.artefacts import FINISHED, Artefact, read_json, write_json
+from capro.pipeline.artefacts import FINISHED, Artefact, write_json
 from capro.pipeline.checksums import SELF, recorded, sealed
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Stage, perform
@@ -24,31 +23,32 @@ def fake_stage(
 
 
 def fake_the_rest(run: Run) -> None:
-    """Make a run of faked stages whole: those that are missing are empty, and each fits what it reads."""
+    """Make a run of faked stages whole: those that are missing are empty, and each is fresh."""
     for stage in PLAN.of(run.settings):
         done = run.finished(stage.name)
         if done is None and stage.name == "evaluate":
             continue
         if done is None:
             fake_stage(run, stage.name, lambda _: None)
-        done = run.finished(stage.name) or {}
-        reads = {name: run.need(name) for name in stage.inputs(run.settings)}
-        done.pop(SELF)
-        write_json(run.folder(stage.name) / FINISHED, sealed(done | {"reads": reads}))
+        causes = stage.causes(run)
+        _change(
+            run,
+            stage.name,
+            fingerprint=causes.fingerprint,
+            reads=causes.reads,
+            source=causes.source,
+            decisions=causes.decisions,
+        )
 
 
-def as_version_0_1_0(file: Path, *without: str) -> None:
-    """Rewrite a stage.json as version 0.1.0 wrote it: no checksums, and without other parts."""
-    done = read_json(file)
-    for name in ("files", SELF, *without):
-        del done[name]
-    file.write_text(json.dumps(done))
+def _change(run: Run, stage: str, **values: Any) -> None:
+    """Change a stage.json as if the stage had written it so."""
+    done = {**(run.finished(stage) or {}), **values}
+    done.pop(SELF)
+    write_json(run.folder(stage) / FINISHED, sealed(done))
 
 
 def rewrite(run: Run, artefact: Artefact[T], value: T) -> None:
     """Another content of an artefact, as if its stage had written it."""
     artefact.save(run.file(artefact), value)
-    folder = run.folder(artefact.stage)
-    done = read_json(folder / FINISHED)
-    done.pop(SELF)
-    write_json(folder / FINISHED, sealed(done | {"files": recorded(folder, leave_out=FINISHED)}))
+    _change(run, artefact.stage, files=recorded(run.folder(artefact.stage), leave_out=FINISHED))

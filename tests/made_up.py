@@ -26,6 +26,7 @@ from capro.pipeline.artefacts import (
     write_weights,
 )
 from capro.pipeline.run import Run
+from capro.pipeline.stage import perform
 from capro.results import verdicts
 from capro.results.neighbourhood import neighbourhood
 from capro.stages import PLAN
@@ -88,7 +89,7 @@ def make_run(folder: Path, *, multi: bool = False, frozen: bool = False, centred
     rows = make_verdict_rows(training)
     fake_stage(run, "clean", lambda here: write_verdicts(here, rows))
     fake_the_rest(run)
-    PLAN.do(run, "evaluate")
+    perform(run, PLAN["evaluate"])
     return run
 
 

@@ -85,7 +85,7 @@ def copied(run: Run, target: Path, *overrides: str) -> Run:
     """A copy of a run, under changed settings."""
     shutil.copytree(run.path, target)
     made = Run.create(target, config.update(run.settings, overrides))
-    made.write_settings()
+    made.save_settings()
     return made
 
 

@@ -144,7 +144,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         watch = Lines(partial(print, file=sys.stderr, flush=True), terminal) if self.verbose else SILENT
         self.results_ = run_all(run, watch=watch, choose=choose)
         self.run_ = run = Run.open(path)
-        model = path / "export" / run.need("finetune")
+        model = path / "export" / run.identity("finetune")
         if not model.exists():
             export_model(run, model, open_set=threshold(run))
         self._take(Predictor.load(model))
@@ -280,7 +280,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._fitted()
         if self.run_ is None:
             raise CaproError("a loaded model has no data to export", hint="call export on a model after fit")
-        PLAN.require(self.run_, "clean")
+        PLAN.refresh(self.run_, "clean")
         export_data(
             self.run_,
             local_path(out, "out"),
@@ -299,7 +299,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise CaproError(
                 "a loaded model is saved already", hint="copy the folder that it was loaded from"
             )
-        PLAN.require(self.run_, "finetune")
+        PLAN.refresh(self.run_, "finetune")
         params = {k: str(v) if isinstance(v, Path) else v for k, v in self.get_params().items()}
 
         def also(folder: Path) -> None:
@@ -342,7 +342,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise CaproError(
                 "a loaded model is in a folder already", hint="`capro push FOLDER REPO` publishes it"
             )
-        PLAN.require(self.run_, "finetune")
+        PLAN.refresh(self.run_, "finetune")
 
         def agree(lines: Sequence[str]) -> bool:
             print(*lines, sep="\n", file=sys.stderr)

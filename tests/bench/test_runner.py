@@ -237,7 +237,7 @@ def test_stages_of_a_given_run_are_taken(done: Bench, data: Path, tmp_path: Path
     PLAN.do(run, "scan")
     assert events(tmp_path / "run", "taken") == {"scan": 1}
     assert not events(tmp_path / "run", "started")
-    assert run.need("scan") == elsewhere.need("scan")
+    assert run.identity("scan") == elsewhere.identity("scan")
 
 
 def test_mistakes(done: Bench, tmp_path: Path) -> None:

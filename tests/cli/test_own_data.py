@@ -13,7 +13,6 @@ import pytest
 from capro.pipeline.run import Run
 from tests import squares
 from tests.commands import Capro, capro
-from tests.fakes import as_version_0_1_0
 from tests.stages.conftest import words
 
 __all__ = ["capro", "words"]
@@ -120,34 +119,6 @@ def test_one_class_without_texts_is_named(tmp_path: Path, capro: Capro) -> None:
         "warning: no sample of lime has a text: anchors there are chosen by the texts of similar pictures, or"
         in error
     )
-
-
-@pytest.mark.parametrize("texts", [True, False])
-def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path, capro: Capro, texts: bool) -> None:
-    data, run = write_crawl(tmp_path / "data", texts=texts), tmp_path / "run"
-    capro("scan", data, "--run", run, "--classes", data / "classes.yaml")
-    capro("classes", "show", "--run", run)
-    for name in ("scan", "classes"):
-        as_version_0_1_0(run / name / "stage.json")
-    stage = run / "classes" / "stage.json"
-    done = json.loads(stage.read_text())
-    del done["result"]["texts"]  # it was not counted there
-    stage.write_text(json.dumps(done))
-    summary = json.loads((run / "scan" / "summary.json").read_text())
-    for newer in (
-        "columns",
-        "joined_labels",
-        "alike_labels",
-        "guessed_encodings",
-        "ignored_tables",
-        "doubtful_lines",
-    ):
-        del summary[newer]
-    (run / "scan" / "summary.json").write_text(json.dumps(summary))
-    code, out, _ = capro("scan", data, "--run", run, "--classes", data / "classes.yaml")
-    assert (code, "30 train" in out) == (0, True)
-    assert capro("classes", "show", "--run", run)[0] == (0 if texts else 2)
-    assert json.loads(stage.read_text()) == done  # still fresh
 
 
 def test_pictures_without_labels_need_texts(tmp_path: Path, capro: Capro) -> None:

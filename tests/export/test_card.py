@@ -23,7 +23,7 @@ def test_card_has_data_settings_and_results(run: Run, model: Path) -> None:
     for text in ("## Data", "verdict: relabel", "## Measured", "| vanilla |", "| capro |", "top1"):
         assert text in card
     assert "gamma: 0.6" in card
-    assert run.need("scan") in card
+    assert run.identity("scan") in card
     top1 = run.result("evaluate")["capro"]["top1"]
     assert f"{100 * top1:.1f}" in card
     assert _plain("<script>[x](javascript:1)`\n") == "script x javascript:1"

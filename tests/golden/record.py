@@ -25,7 +25,7 @@ from capro.pipeline.run import Run
 from capro.report.collect import collect
 from capro.results import doctor
 from capro.stages import PLAN, run_all
-from capro.stages.evaluate import assess
+from capro.stages.evaluate import evaluate
 from capro.stages.report import HELD_OUT
 from tests import squares
 
@@ -52,7 +52,7 @@ def record(case: str, folder: Path) -> dict[str, Any]:
     """What a case gives, as plain data."""
     run = make(case, folder)
     truth = folder / "data" / "train_truth.csv"
-    details = assess(run, truth=truth)
+    details = evaluate(run, truth=truth)
     data = collect(run, PLAN, held_out=HELD_OUT)
     for name in MOVING:
         data.pop(name)

@@ -27,7 +27,7 @@ def test_what_a_kill_left_of_the_settings_goes_when_they_are_written(tmp_path: P
     left = run.path / ".run.1.2.tmp.yaml"
     left.write_text("seed: ")
     with run.alone():
-        run.write_settings()
+        run.save_settings()
     assert not left.exists()
 
 
@@ -54,16 +54,18 @@ def test_run_yaml_holds_the_settings(tmp_path: Path) -> None:
     assert opened.settings == run.settings
     changed = opened.with_settings(update(opened.settings, ["train.gamma=0.5"]))
     assert changed.settings.train.gamma == 0.5
-    assert Run.open(run.path).settings == run.settings  # kept by the plan, when a stage was done with them
-    changed.write_settings()
+    assert Run.open(run.path).settings == run.settings
+    changed.save_settings()
     assert Run.open(run.path).settings == changed.settings
 
 
-def test_a_run_that_exists_is_not_rewritten_when_it_is_opened(tmp_path: Path) -> None:
+def test_a_run_is_rewritten_only_for_other_settings(tmp_path: Path) -> None:
     run = make(tmp_path, update(Settings(), ["seed=3"]))
-    before = (run.path / "run.yaml").read_bytes()
+    before = (run.path / "run.yaml").stat()
+    make(tmp_path, update(Settings(), ["seed=3"]))
+    assert (run.path / "run.yaml").stat() == before
     make(tmp_path, update(Settings(), ["seed=4"]))
-    assert (run.path / "run.yaml").read_bytes() == before
+    assert Run.open(run.path).settings.seed == 4
 
 
 def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:
@@ -78,21 +80,6 @@ def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "d" / "run.yaml").write_text("half: [")
     with pytest.raises(RunError, match="damaged"):
         Run.open(tmp_path / "d")
-
-
-def test_a_run_of_version_0_1_0_opens_and_goes_on(tmp_path: Path) -> None:
-    run = make(tmp_path, update(Settings(), ["seed=3"]))
-    perform(run, stage("scan", a=1))
-    file = run.path / "run.yaml"
-    document = yaml.safe_load(file.read_text("utf-8"))
-    del document["layout"], document["check"]  # version 0.1.0 wrote neither, and the same files
-    file.write_text(yaml.safe_dump(document | {"capro": "0.1.0"}, sort_keys=False), "utf-8")
-    opened = Run.open(run.path)
-    assert opened.settings == run.settings
-    assert not perform(opened, stage("scan", a=1))  # fresh
-    assert perform(opened, stage("embed", reads=["scan"]))
-    opened.with_settings(update(opened.settings, ["seed=4"])).write_settings()
-    assert yaml.safe_load(file.read_text("utf-8"))["layout"] == RUN_FORMAT.now
 
 
 def test_a_run_of_a_later_layout_is_refused(tmp_path: Path) -> None:
@@ -177,5 +164,5 @@ def test_a_damaged_run_yaml_has_a_way_out(tmp_path: Path) -> None:
         assert f"`capro run --data SOURCE --run {run.path}`" in caught.value.hint, text[:20]
         again = Run.create(run.path, run.settings)  # what that command does
         assert not perform(again, stage("scan", a=1))  # what was done stays
-        again.write_settings()
+        again.save_settings()
         assert Run.open(run.path).settings == run.settings

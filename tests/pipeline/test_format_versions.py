@@ -16,34 +16,25 @@ from capro import __version__
 from capro.data.readers.table_files import open_parquet
 from capro.errors import ConfigError, RunError
 from capro.export.model_config import parse_model_config
-from capro.pipeline.artefacts import (
-    VERDICTS,
-    FormatVersion,
-    check_table,
-    table_metadata,
-    write_table,
-    write_verdicts,
-)
+from capro.pipeline.artefacts import VERDICTS, FormatVersion, check_table, table_metadata, write_verdicts
+from capro.pipeline.checksums import SELF, sealed
 from capro.pipeline.run import Run
 from tests.export.test_predictor import config
 from tests.fakes import fake_stage
 from tests.pipeline.cases import make
 
 
-@pytest.mark.parametrize("version", [2, 3, None])
-def test_versions_between_the_oldest_and_the_present_are_read(version: int | None) -> None:
-    FormatVersion("a thing", now=3, oldest=2, unmarked=2).check(version, place="x", made_by=None, again="y")
+def test_the_present_version_is_read() -> None:
+    FormatVersion("a thing", now=3).check(3, place="x", made_by=None, again="y")
 
 
-@pytest.mark.parametrize("version", [1, 4, 0, -1, True, "2", 2.0, None, [2], "x" * 9999])
+@pytest.mark.parametrize("version", [1, 4, 0, -1, True, "3", 3.0, None, [3], "x" * 9999])
 def test_any_other_version_is_refused_with_two_ways_out(version: Any) -> None:
     with pytest.raises(RunError) as caught:
-        FormatVersion("a thing", now=3, oldest=2).check(
-            version, place="here", made_by="9.1", again="make it again"
-        )
+        FormatVersion("a thing", now=3).check(version, place="here", made_by="9.1", again="make it again")
     said = str(caught.value)
     assert said.startswith("here: a thing of version ")
-    assert said.endswith(f" by capro 9.1, capro {__version__} reads 2 to 3")
+    assert said.endswith(f" by capro 9.1, capro {__version__} reads 3")
     assert len(said) < 250
     assert caught.value.hint == "install capro 9.1, or make it again"
 
@@ -66,12 +57,10 @@ def test_a_table_of_another_version_is_refused(text: bytes, tmp_path: Path) -> N
     assert "export it again" in caught.value.hint
 
 
-def test_the_run_reads_verdicts_of_its_version_and_of_those_without_one(tmp_path: Path) -> None:
+def test_the_run_reads_verdicts_of_its_version(tmp_path: Path) -> None:
     frame = pd.DataFrame({"id": ["a"], "decision": ["keep"]})
     run = make(tmp_path)
-    fake_stage(run, "clean", lambda here: write_table(here / VERDICTS.file, frame))  # as 0.1.0 did
-    assert run.issues().equals(frame)
-    fake_stage(run, "clean", lambda here: write_verdicts(here / VERDICTS.file, [frame], {}), again=1)
+    fake_stage(run, "clean", lambda here: write_verdicts(here / VERDICTS.file, [frame], {}))
     assert run.issues().equals(frame)
     found = pq.read_schema(run.file(VERDICTS)).metadata
     assert (found[b"capro_table"], found[b"capro_version"]) == (b"1", __version__.encode())
@@ -122,8 +111,8 @@ def test_a_setting_of_another_version_names_that_version(tmp_path: Path) -> None
 
 
 def _rewrite(run: Run, **values: Any) -> None:
-    """Change run.yaml as another version might have written it, without a hash."""
+    """Change run.yaml as another version might have written it."""
     file = run.path / "run.yaml"
     document = yaml.safe_load(file.read_text("utf-8")) | values
-    document.pop("check", None)
-    file.write_text(yaml.safe_dump(document), "utf-8")
+    document.pop(SELF)
+    file.write_text(yaml.safe_dump(sealed(document)), "utf-8")

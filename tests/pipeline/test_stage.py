@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from capro.cli import app
 from capro.errors import RunError
 from capro.pipeline.stage import Job, Stage, perform
-from capro.stages import PLAN
 from tests.pipeline.cases import make, stage
 
 
@@ -49,17 +47,6 @@ def test_a_missing_input_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="the scan stage has not finished") as caught:
         perform(run, stage("embed", reads=["scan"]))
     assert f"`capro run --run {run.path}`" in caught.value.hint
-    with pytest.raises(RunError, match="the scan stage has not finished") as caught:
-        PLAN.do(run, "embed")
-    assert f"`capro run --run {run.path}`" in caught.value.hint  # what can be typed as it stands
-
-
-@pytest.mark.parametrize("name", PLAN.names)
-def test_the_hint_names_a_command_that_exists(tmp_path: Path, name: str) -> None:
-    command = PLAN.command(name, str(tmp_path)).removeprefix("capro ").split(" --run")[0].split()
-    names = {each.name or each.callback.__name__ for each in app.registered_commands}
-    groups = {each.name for each in app.registered_groups}
-    assert command[0] in names | groups
 
 
 def test_an_interrupted_stage_is_not_finished(tmp_path: Path) -> None:

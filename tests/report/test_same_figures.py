@@ -12,7 +12,7 @@ from capro.pipeline.run import Run
 from capro.results import comparison, metrics
 from capro.results.comparison import test_split as samples_of
 from capro.stages import run_all
-from capro.stages.evaluate import assess
+from capro.stages.evaluate import evaluate
 from tests import squares
 from tests.report.made import collected
 
@@ -54,7 +54,7 @@ def assert_same(details: Any, page: Any) -> None:
 
 
 def test_figures_are_the_same(run: Run) -> None:
-    details, page = assess(run), collected(run)
+    details, page = evaluate(run), collected(run)
     assert_same(details, page)
     assert page["comparison"]["tests"] == details["samples"]
     if page["task"] == "single":
@@ -79,7 +79,7 @@ def test_open_samples_count_neither_in_the_gain_nor_in_its_interval(run: Run) ->
 def test_one_function_stands_behind_both(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores that are bent on their way into the metrics bend both: neither side has its own."""
     reliability, by_class, interval = metrics.reliability, metrics.by_class, comparison.paired_interval
-    before, page = assess(run), collected(run)
+    before, page = evaluate(run), collected(run)
 
     def shifted(*args: Any) -> Any:
         low, high = interval(*args)
@@ -88,7 +88,7 @@ def test_one_function_stands_behind_both(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metrics, "reliability", lambda scores, y: reliability(scores**2 / 2, y))
     monkeypatch.setattr(metrics, "by_class", lambda scores, y: by_class(1 - scores, y))
     monkeypatch.setattr(comparison, "paired_interval", shifted)
-    details, bent = assess(run), collected(run)
+    details, bent = evaluate(run), collected(run)
     assert details["calibration"] != before["calibration"]
     assert details["classes"] != before["classes"]
     assert_same(details, bent)

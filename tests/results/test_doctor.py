@@ -17,7 +17,7 @@ from capro.pipeline.run import Run
 from capro.results import doctor
 from capro.results.doctor import Facts, diagnose
 from capro.stages import PLAN, run_all
-from capro.stages.evaluate import assess
+from capro.stages.evaluate import evaluate
 from tests import squares as tiny
 
 FACTS = Facts("single", {"a": 300, "b": 400}, 700, 0.1, test_samples=50, classes_known=True)
@@ -123,7 +123,7 @@ def test_run_and_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert early["facts"]["noise"] is None
     assert not early["facts"]["classes_known"]
     run_all(run)
-    assess(run)
+    evaluate(run)
     found = doctor.advice(run)
     json.dumps(found, allow_nan=False)
     assert found["facts"]["ambiguous"] == ["lime"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from capro.config import update
 from capro.models.classes import classes_of
-from capro.pipeline.plan import DECIDED, outdated
+from capro.pipeline.plan import DECIDED
 from capro.pipeline.run import Run
 from capro.review.pages import change_class
 from capro.review.session import ReviewSession
@@ -16,7 +16,7 @@ from capro.stages import PLAN
 def test_a_setting_that_another_process_changed_stays(session: ReviewSession, run: Run) -> None:
     changed = run.with_settings(update(run.settings, ["seed=5"]))
     with changed.alone():
-        changed.write_settings()
+        changed.save_settings()
     change_class(session, 2, "nut.n.01", "a hard fruit", person="me")
     now = Run.open(run.path).settings
     assert now.seed == 5
@@ -39,6 +39,6 @@ def test_a_meaning_that_was_changed_again_makes_the_classes_out_of_date(
     for definition in ("a hard fruit", "a dry fruit"):
         change_class(session, 2, "", definition, person="me")
         again = Run.open(run.path)
-        assert DECIDED in outdated(PLAN["classes"], again)
+        assert DECIDED in PLAN.look(again, "classes")[-1].why
         PLAN.do(again, "classes")
-        assert outdated(PLAN["classes"], again) == []
+        assert PLAN.look(again, "classes")[-1].state == "fresh"

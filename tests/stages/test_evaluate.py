@@ -21,7 +21,7 @@ from capro.review.log import open_log
 from capro.review.progress import reviewed
 from capro.review.queue import random_order, review_seed
 from capro.stages import run_all
-from capro.stages.evaluate import assess
+from capro.stages.evaluate import evaluate
 from tests import squares as tiny
 from tests.data.corpus import jpeg
 from tests.data.published import NAMES, SYNSETS, put, webvision
@@ -30,7 +30,7 @@ from tests.review.made import make_run
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    base = tmp_path_factory.mktemp("assess")
+    base = tmp_path_factory.mktemp("evaluate")
     data = tiny.write_data(base / "data", val=4, novel=True)
     made = Run.create(base / "run", tiny.settings(data))
     run_all(made)
@@ -68,7 +68,7 @@ def data_of(run: Run) -> Path:
 
 
 def test_own_test_split(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    found = assess(run, truth=data_of(run) / "train_truth.csv", with_open_set=True)
+    found = evaluate(run, truth=data_of(run) / "train_truth.csv", with_open_set=True)
     json.dumps(found, allow_nan=False)
     stored = run.result("evaluate")
     assert set(stored) == {"vanilla", "capro"}
@@ -89,7 +89,7 @@ def test_own_test_split(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 def test_kept_figures_are_checked_when_they_are_read_and_kills_leave_nothing(run: Run) -> None:
     left = run.folder("evaluate") / ".details.1.2.tmp.json"
     left.write_text("{")
-    assess(run)
+    evaluate(run)
     assert not left.exists()
     assert run.noted(DETAILS) is not None
     file = run.file(DETAILS)
@@ -99,13 +99,13 @@ def test_kept_figures_are_checked_when_they_are_read_and_kills_leave_nothing(run
         with pytest.raises(RunError, match=r"details\.json: damaged") as error:
             examine(run)
         assert "capro evaluate" in error.value.hint
-    assess(run)
+    evaluate(run)
     assert file.read_text("utf-8") == whole
     examine(run)
 
 
 def test_open_set_has_curve_and_threshold_from_val(run: Run) -> None:
-    found = assess(run, with_open_set=True)["open_set"]
+    found = evaluate(run, with_open_set=True)["open_set"]
     assert found["novel"] == ["gold"]
     assert found["held_out"]["capro"]["known"]["samples"] == 12
     assert "val split" in found["held_out"]["vanilla"]["known"]["from"]
@@ -115,20 +115,20 @@ def test_open_set_has_curve_and_threshold_from_val(run: Run) -> None:
 
 
 def test_truth_counts_what_cleaning_did(run: Run) -> None:
-    found = assess(run, truth=data_of(run) / "train_truth.csv")["truth"]
+    found = evaluate(run, truth=data_of(run) / "train_truth.csv")["truth"]
     assert found["web_label_accuracy"] == pytest.approx(0.75)
     assert found["noise_detection"]["noise"] == pytest.approx(0.25)
-    before = {row["class"] for row in assess(run)["classes"]}
+    before = {row["class"] for row in evaluate(run)["classes"]}
     assert set(found["purity_by_class"]) == before
 
 
 def test_another_source_gives_the_same_figures_and_touches_no_stage(run: Run) -> None:
-    here = assess(run, with_open_set=True)
-    prints = {name: run.need(name) for name in ("scan", "features", "evaluate")}
-    there = assess(run, on=str(data_of(run)), with_open_set=True)
+    here = evaluate(run, with_open_set=True)
+    prints = {name: run.identity(name) for name in ("scan", "features", "evaluate")}
+    there = evaluate(run, on=str(data_of(run)), with_open_set=True)
     assert there["samples"] == here["samples"]
     assert there["methods"]["capro"]["top1"] == here["methods"]["capro"]["top1"]
-    assert prints == {name: run.need(name) for name in prints}
+    assert prints == {name: run.identity(name) for name in prints}
     folder = next((run.path / "on").iterdir())
     assert (folder / "details.json").exists()
     own = np.sort(read_array(run.folder("evaluate") / "capro.npy"), axis=0)
@@ -138,17 +138,17 @@ def test_another_source_gives_the_same_figures_and_touches_no_stage(run: Run) ->
 
 def test_unknown_labels_of_another_source_are_told(run: Run) -> None:
     with pytest.raises(DataError, match=r"6 samples .* 'gold'") as error:
-        assess(run, on=str(data_of(run) / "test"))
+        evaluate(run, on=str(data_of(run) / "test"))
     assert "--open-set" in error.value.hint
 
 
 def test_class_list_limits_the_open_class(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "novel.txt"
     file.write_text("gold\n")
-    assert assess(run, with_open_set=True, novel=file)["open_set"]["novel"] == ["gold"]
+    assert evaluate(run, with_open_set=True, novel=file)["open_set"]["novel"] == ["gold"]
     file.write_text("lime\n")
     with pytest.raises(DataError, match="'gold' is neither"):
-        assess(run, with_open_set=True, novel=file)
+        evaluate(run, with_open_set=True, novel=file)
 
 
 def test_compare_several_labels() -> None:
@@ -171,11 +171,11 @@ def test_without_a_test_split_truth_is_still_measured(tmp_path: Path) -> None:
     data = tiny.write_data(tmp_path / "data", train=8, test=0)
     bare = Run.create(tmp_path / "run", tiny.settings(data))
     run_all(bare)
-    found = assess(bare, truth=data / "train_truth.csv")
+    found = evaluate(bare, truth=data / "train_truth.csv")
     assert "methods" not in found
     assert found["truth"]["web_label_accuracy"] == 0.5
     with pytest.raises(DataError, match="no test split"):
-        assess(bare)
+        evaluate(bare)
 
 
 def test_imagenet_is_scored_apart_from_webvision(tmp_path: Path) -> None:
@@ -190,16 +190,16 @@ def test_imagenet_is_scored_apart_from_webvision(tmp_path: Path) -> None:
     given = ["data.classes=null", "embed.max_tokens=16", "pretrain.epochs=1", "train.epochs=1"]
     made = Run.create(tmp_path / "run", tiny.settings(tree, *given))
     run_all(made)
-    before = {name: made.need(name) for name in ("scan", "evaluate")}
+    before = {name: made.identity(name) for name in ("scan", "evaluate")}
     for layout in ("flat", "folders"):
-        found = assess(made, on=str(tmp_path / layout))
+        found = evaluate(made, on=str(tmp_path / layout))
         assert (found["samples"], found["open"]) == (4, 0)
         folder = next((made.path / "on").glob(f"{layout}-*"))
         rows = Manifest.load(folder / "scan" / "manifest.parquet").samples
         assert [labels[0] for labels in rows["labels"]] == NAMES
-    own = assess(made)
+    own = evaluate(made)
     assert own["samples"] == 8
-    assert {name: made.need(name) for name in before} == before
-    again = assess(made, on=str(tree))  # the authors' own validation images
+    assert {name: made.identity(name) for name in before} == before
+    again = evaluate(made, on=str(tree))  # the authors' own validation images
     assert again["samples"] == 8
     assert again["methods"]["capro"]["top1"] == own["methods"]["capro"]["top1"]

@@ -29,7 +29,7 @@ from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
 from capro.results import verdicts
 from capro.stages import PLAN, clean, run_all, training
-from capro.stages.evaluate import assess
+from capro.stages.evaluate import evaluate
 from capro.train import setup
 from capro.train.judgement import Judged
 from tests import squares, tiny
@@ -476,7 +476,7 @@ def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
     assert np.ptp(scores[1].sum(axis=1)) > 1e-3  # three answers, each of its own
     assert (scores[0].argmax(axis=1) == scores[1].argmax(axis=1)).mean() > 0.9
     before, after = [np.load(run.folder("clean") / "labels.npy") for run in runs]
-    found = [assess(run, truth=truth)["truth"] for run in runs]
+    found = [evaluate(run, truth=truth)["truth"] for run in runs]
     for told in found:
         assert told["web_label_accuracy"] < told["cleaned_label_accuracy"]
         assert told["noise_detection"]["precision"] > 0.9

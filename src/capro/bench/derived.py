@@ -81,7 +81,7 @@ def plan_of_rows(rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
             pq.write_table(rows, temporary)
         job.write(SUMMARY, summarise(Manifest.load(job.file(MANIFEST))))
 
-    return PLAN.replacing(replace(PLAN["scan"], work=scan, settings=lambda _: decides, implicit=True))
+    return PLAN.replacing(replace(PLAN["scan"], work=scan, settings=lambda _: decides, sources=None))
 
 
 def derived_plan(base: Run, rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
@@ -107,7 +107,9 @@ def derived_plan(base: Run, rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
             job.write(artefact, np.asarray(base.read(artefact)[:, chosen]))
 
     return plan_of_rows(rows, decides).replacing(
-        replace(PLAN["features"], work=features, settings=lambda _: {"from": base.need("features")}, uses=())
+        replace(
+            PLAN["features"], work=features, settings=lambda _: {"from": base.identity("features")}, uses=()
+        )
     )
 
 
@@ -161,7 +163,7 @@ def known_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
     source = manifest_of(base)
     if source.multi_label:
         raise NotForThisData("open-set recognition needs one label per sample", hint="use another table")
-    decides = {"from": base.need("scan"), "known": list(known), "seed": seed, "val": VAL_SHARE}
+    decides = {"from": base.identity("scan"), "known": list(known), "seed": seed, "val": VAL_SHARE}
     return derived_plan(base, _known_rows(source, known, seed), decides)
 
 

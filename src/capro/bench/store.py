@@ -21,7 +21,7 @@ from capro.config import Settings
 from capro.errors import RunError
 from capro.pipeline import files
 from capro.pipeline.artefacts import FINISHED
-from capro.pipeline.checksums import finished_in
+from capro.pipeline.checksums import read_sealed
 from capro.pipeline.locks import alone_in
 from capro.pipeline.run import Run
 
@@ -45,13 +45,13 @@ class SharedRun(Run):
         """Make or reopen the run directory of a variant."""
         run = SharedRun(path, settings, store, tuple(given))
         path.mkdir(parents=True, exist_ok=True)
-        run.write_settings()
+        run.save_settings()
         return run
 
     def claim(self, stage: str, key: str) -> None:
         """Link the stage's folder to the shelf that the fingerprint names."""
         shelf = self.store / stage / key
-        if finished_in(shelf, FINISHED) is None:
+        if read_sealed(shelf / FINISHED) is None:
             self._take(stage, shelf)
         files.make_folder(shelf)
         _link(self.path / stage, shelf)
@@ -63,7 +63,7 @@ class SharedRun(Run):
     def _take(self, name: str, shelf: Path) -> None:
         """Fill a shelf from a given run that has the stage with the same fingerprint."""
         for run in self.given:
-            done = finished_in(run / name, FINISHED)
+            done = read_sealed(run / name / FINISHED)
             if done is not None and done["fingerprint"] == shelf.name:
                 shutil.rmtree(shelf, ignore_errors=True)
                 partial = shelf.with_name(f".{shelf.name}.tmp")

@@ -158,6 +158,16 @@ class LiveView(Watch):
     def plan(self, stages: Sequence[str]) -> None:
         self._stages = [_Stage(name) for name in stages]
 
+    def todo(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.say(line)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self._live.stop()
+        yield
+        self._live.start()
+
     def begin(self, stage: str) -> None:
         self._figures = None
         at = self._stage(stage)

@@ -18,14 +18,20 @@ from capro import config
 from capro.config import DataSettings
 from capro.data.readers import FORMATS, on_hub
 from capro.errors import ConfigError
-from capro.stores import local_path
+from capro.stores import any_path, local_path
 
 if TYPE_CHECKING:
     from capro.config import Settings
     from capro.pipeline.run import Run
-    from capro.stages import Choose
-    from capro.stages.start import Resolve
+    from capro.stages.start import Choose, Resolve
 
+NAMING_FILES = {
+    "data.class_list",
+    "data.classes",
+    "data.ambiguous_list",
+    "data.image_root",
+    "baselines.verified",
+}
 # the forms that every version of typer reads
 Text = Optional[str]  # noqa: UP045
 Texts = Optional[list[str]]  # noqa: UP045
@@ -69,6 +75,12 @@ Address = Annotated[
 SourceOption = Annotated[Text, typer.Option("--data", help="Source of the data; replaces data.source.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Do the stage again even if nothing has changed.")]
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes", help="Do not ask before half an hour of work, or decisions of a person, are replaced."
+    ),
+]
 LicenseName = Annotated[
     Text,
     typer.Option(
@@ -159,10 +171,12 @@ def with_memory(overrides: list[str] | None, memory: str | None) -> list[str]:
 def new_settings(
     source: str | None, overrides: list[str] | None, *, file: Path | None = None, preset: str | None = None
 ) -> Settings:
-    """Settings of a new run; a source that is not there is refused before anything is written."""
-    given = [*(overrides or []), *data_overrides({"source": source})]
-    settings = config.load(file, preset_name=preset, overrides=given)
-    check_source(settings)
+    """Settings of new runs; a source that is not there is refused."""
+    from capro.stages.scan import find_sources
+
+    settings = resolver(source, overrides, file=file)({}, preset)
+    if not on_hub(settings.data, str(settings.data.source)):  # the hub answers later
+        find_sources(settings.data)
     return settings
 
 
@@ -174,7 +188,7 @@ def start_run(
     file: Path | None = None,
     preset: str | None = None,
 ) -> tuple[Run, Choose | None]:
-    """A run directory, made or reopened, and what chooses a preset after the scan where none was named."""
+    """A run, new or existing, and what chooses a preset after the scan where it is new and none was named."""
     from capro.pipeline.working_copy import run_folder
     from capro.stages.start import start
 
@@ -183,24 +197,23 @@ def start_run(
 
 
 def resolver(source: str | None, overrides: list[str] | None, *, file: Path | None = None) -> Resolve:
-    """What makes settings of a command's options; a source that is not there is refused."""
+    """What makes settings of a command's options; a file that they name and that is not there is refused."""
     given = [*(overrides or []), *data_overrides({"source": source})]
 
     def resolve(base: Mapping[str, Any], preset: str | None) -> Settings:
         settings = config.load(file, preset_name=preset, overrides=given, base=base)
-        check_source(settings)
+        check_named_files(config.load(base=base), settings)
         return settings
 
     return resolve
 
 
-def check_source(settings: Settings) -> None:
-    """Refuse a source that is not there, or lacks a column that is needed; the hub answers later."""
-    from capro.stages.scan import find_sources
-
-    if not on_hub(settings.data, str(settings.data.source)):
-        for reader in find_sources(settings.data):
-            reader.intake()
+def check_named_files(old: Settings, new: Settings) -> None:
+    """Refuse a changed setting that names a file which is not there; the data are looked at before a scan."""
+    for name in config.differences(old, new):
+        value = config.value_of(new, name)
+        if name in NAMING_FILES and value and not value.startswith("run:") and not any_path(value).exists():
+            raise ConfigError(f"{name}: {value}: no such file", hint="check the path")
 
 
 def one_run(path: str | None, option: str | None) -> str:
@@ -211,12 +224,16 @@ def one_run(path: str | None, option: str | None) -> str:
 
 
 def open_run(path: str, overrides: list[str] | None = None) -> Run:
-    """An existing run, with overrides on its settings; what is done with them decides if they are kept."""
+    """An existing run, with overrides on its settings, which are written before its stages are done."""
     from capro.pipeline.run import Run
     from capro.pipeline.working_copy import run_folder
 
     run = Run.open(run_folder(path))
-    return run.with_settings(config.update(run.settings, overrides)) if overrides else run
+    if not overrides:
+        return run
+    settings = config.update(run.settings, overrides)
+    check_named_files(run.settings, settings)
+    return run.with_settings(settings)
 
 
 def settings_for_reading(run: Run, overrides: list[str] | None, on: str | None) -> Settings:

@@ -11,18 +11,19 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from capro.errors import CaproError, RankError
+from capro.errors import CaproError, ConfigError, RankError
 from capro.pipeline.files import explained
 from capro.pipeline.ranks import is_main_process, leave, process_count, process_rank
 
 if TYPE_CHECKING:
+    from capro.pipeline.plan import Agree
     from capro.pipeline.progress import Watch
 
 
@@ -160,6 +161,23 @@ def print_result(found: Any, as_json: bool, write: Callable[[Any], None]) -> Non
         print(json.dumps(found, ensure_ascii=False))
     else:
         write(found)
+
+
+def agreement(yes: bool) -> Agree | None:
+    """What asks before long work, or what a person decided, is replaced; nothing with ``--yes``."""
+
+    def agree(lines: Sequence[str]) -> None:
+        note("\n".join(lines))
+        if not sys.stdin.isatty():
+            raise ConfigError(
+                "cannot ask whether to replace this: stdin is not a terminal",
+                hint="add --yes if that is what you want",
+            )
+        if not typer.confirm("replace it?", default=False, err=True):
+            note("nothing was replaced")
+            raise typer.Exit(1)
+
+    return None if yes else agree
 
 
 def plain_lines(*, warnings: bool = True) -> Watch:

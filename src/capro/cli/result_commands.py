@@ -25,12 +25,13 @@ from capro.cli.options import (
     RunOption,
     RunPath,
     Text,
+    Yes,
     local_only,
     one_run,
     open_run,
     settings_for_reading,
 )
-from capro.cli.program import app, config_app, fail, note, plain_lines, print_result
+from capro.cli.program import agreement, app, config_app, fail, note, plain_lines, print_result
 from capro.data.readers import WRITERS
 from capro.errors import ConfigError
 from capro.pipeline.engine import Engine, check_engine, engine_of, lead
@@ -62,6 +63,7 @@ def evaluate(
         typer.Option(callback=local_only, help="File with the classes that may be open, one per line."),
     ] = None,
     set_: ReadingOverrides = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare vanilla and CAPro on the test split.
@@ -70,10 +72,10 @@ def evaluate(
     the open set, and true labels.
     """
     from capro.cli import evaluation_tables
-    from capro.stages.evaluate import assess
+    from capro.stages.evaluate import evaluate as measure
 
     opened = open_run(one_run(path, run))
-    found = assess(
+    found = measure(
         opened,
         on=on,
         reading=settings_for_reading(opened, set_, on),
@@ -81,6 +83,7 @@ def evaluate(
         with_open_set=open_set or novel is not None,
         novel=novel,
         watch=plain_lines(),
+        agree=agreement(yes),
     )
     print_result(found, as_json, evaluation_tables.assessment)
 
@@ -93,6 +96,7 @@ def report(
     ] = None,
     title: Annotated[Text, typer.Option("--title", help="Title of the page.")] = None,
     force: Force = False,
+    yes: Yes = False,
 ) -> None:
     """Write one HTML file about a run.
 
@@ -100,11 +104,11 @@ def report(
     """
     from capro.stages.report import report as write_report
 
-    opened = open_run(run)
-    PLAN.require_current(opened)
+    opened, watch = open_run(run), plain_lines()
+    PLAN.refresh(opened, watch=watch, agree=agreement(yes))
     copy = None if out is None else any_path(out)
     local = copy if isinstance(copy, Path) else None
-    made = write_report(opened, out=local, title=title, force=force, watch=plain_lines())
+    made = write_report(opened, out=local, title=title, force=force, watch=watch)
     print(copy.upload(made) if isinstance(copy, ObjectPath) else made)
 
 
@@ -129,6 +133,7 @@ def export(
     license: LicenseName = None,
     engine: EngineName = "process",
     address: Address = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the cleaned data set in another format.
@@ -141,7 +146,7 @@ def export(
 
     check_engine(engine, address)
     opened = open_run(run)
-    PLAN.require(opened, "clean")
+    PLAN.refresh(opened, "clean", watch=plain_lines(), agree=agreement(yes))
     single = manifest_of(opened).task == "single"  # else decisions are counted by label
     decisions = opened.result("clean").items()
     kept = sum(count for name, count in decisions if name != "drop") if single else None
@@ -177,6 +182,7 @@ def export_model(
         bool, typer.Option("--onnx", help="Also write model.onnx, checked against PyTorch.")
     ] = False,
     license: LicenseName = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the trained model for `capro predict`.
@@ -188,7 +194,7 @@ def export_model(
     from capro.stages.threshold import threshold
 
     opened = open_run(run)
-    PLAN.require(opened, "finetune")
+    PLAN.refresh(opened, "finetune", watch=plain_lines(), agree=agreement(yes))
     chosen = threshold(opened, watch=plain_lines())
     found = write_model(opened, any_path(out), open_set=chosen, onnx=onnx, license=license, say=note)
     text = f"model of {found['num_labels']} classes in {out}; {in_words(found['open_set'])}"
@@ -333,6 +339,7 @@ def review(
             "--import", callback=local_only, help="Read decisions from a file of one of these kinds."
         ),
     ] = None,
+    yes: Yes = False,
 ) -> None:
     """Decide doubtful samples yourself.
 
@@ -353,6 +360,7 @@ def review(
         written = export_decisions(opened, export, warn=lambda text: note(f"warning: {text}"))
         print(f"{many(written, 'decision')} in {export}")
     else:
+        PLAN.refresh(opened, "clean", watch=plain_lines(), agree=agreement(yes), decisions=False)
         with log_in_store(opened):
             _serve(opened, host, port, open_)
 

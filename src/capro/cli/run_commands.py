@@ -21,15 +21,15 @@ from capro.cli.options import (
     SourceOption,
     Text,
     Texts,
+    Yes,
     local_only,
     new_settings,
     open_run,
-    resolver,
     start_run,
     with_data_options,
     with_memory,
 )
-from capro.cli.program import app, live, note, plain_lines, print_result
+from capro.cli.program import agreement, app, live, note, plain_lines, print_result
 from capro.config import named_preset
 from capro.errors import ConfigError
 from capro.stores import any_path, local_path
@@ -67,6 +67,7 @@ def run_command(
         bool, typer.Option("--dry-run", help="Print what would be done and why, and do nothing.")
     ] = False,
     set_: Overrides = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Do every stage, from scan to evaluation.
@@ -76,17 +77,20 @@ def run_command(
     """
     from capro.cli import tables
     from capro.pipeline.engine import check_engine, engine_of
-    from capro.stages import run_all
+    from capro.stages import PLAN, run_all
 
     check_engine(engine, address)
     set_ = with_memory(set_, memory)
     path = run or str(Path("runs") / _name(config, data, set_))
-    if dry_run:
-        _print_outlook(path, data, set_, config=config, preset=preset, as_json=as_json)
-        return
     opened, choose = start_run(path, data, set_, file=config, preset=preset)
+    if dry_run:
+        outlooks = PLAN.look(opened, *PLAN.all_names(opened))
+        rows = [each.as_dict() for each in outlooks]
+        kept = {each.stage: PLAN.kept(opened, each) for each in outlooks}
+        print_result(rows, as_json, lambda _: tables.outlook(outlooks, kept))
+        return
     with engine_of(engine, address) as workers, live(f"capro run {opened.place}") as watch:
-        found = run_all(opened, watch=watch, choose=choose, engine=workers)
+        found = run_all(opened, watch=watch, choose=choose, engine=workers, agree=agreement(yes))
     print_result(found, as_json, lambda found: tables.run_summary(opened, found))
     if not as_json:
         note(f"results are in {opened.place}\n{next_commands(opened.place, tested=bool(found))}")
@@ -99,33 +103,6 @@ def _name(file: Path | None, data: str | None, overrides: list[str]) -> str:
     if file is not None:
         return file.stem
     return Path(data or config.load(overrides=overrides).data.source or "capro").stem
-
-
-def _print_outlook(
-    path: str,
-    data: str | None,
-    overrides: list[str],
-    *,
-    config: Path | None,
-    preset: str | None,
-    as_json: bool,
-) -> None:
-    """Print what a run would do with each stage."""
-    from dataclasses import asdict
-
-    from capro.cli import tables
-    from capro.config import named_preset
-    from capro.pipeline.run import Run
-    from capro.pipeline.working_copy import run_folder
-    from capro.stages import PLAN
-    from capro.stages.start import settings_for
-
-    folder = run_folder(path)
-    settings = settings_for(folder, resolver(data, overrides, file=config), named_preset(config, preset))
-    run = Run(folder, settings)
-    found = PLAN.outlook(run)
-    kept = {stage.name: str(place) for stage in PLAN.of(settings) if (place := PLAN.kept(run, stage))}
-    print_result([asdict(each) for each in found], as_json, lambda _: tables.outlook(found, kept))
 
 
 @app.command()
@@ -241,6 +218,7 @@ def doctor(
     machine: Annotated[
         bool, typer.Option("--environment", help="Versions, processors and devices, for a bug report.")
     ] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what looks wrong and which settings fit.
@@ -270,11 +248,14 @@ def doctor(
     from capro.stages import PLAN
 
     if _is_run(path):
-        if preset is not None:
+        if preset is not None or set_:
             raise ConfigError(
-                f"{path}: this run has settings already, --preset is for a source", hint="leave --preset out"
+                f"{path}: this run has settings already, and doctor changes none",
+                hint=f"`capro run --run {shlex.quote(path)}` with these options changes them",
             )
-        found = advice(open_run(path, set_))
+        opened = open_run(path)
+        PLAN.refresh(opened, watch=plain_lines(), agree=agreement(yes))
+        found = advice(opened)
     else:
         with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
             watch = plain_lines()

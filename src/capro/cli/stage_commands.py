@@ -16,13 +16,14 @@ from capro.cli.options import (
     Preset,
     RunFolder,
     Text,
+    Yes,
     local_only,
     open_run,
     start_run,
     with_data_options,
     with_memory,
 )
-from capro.cli.program import app, classes_app, fail, note, plain_lines, print_result
+from capro.cli.program import agreement, app, classes_app, fail, note, plain_lines, print_result
 from capro.stages import PLAN
 from capro.wording import some
 
@@ -41,6 +42,7 @@ def scan(
     preset: Preset = None,
     set_: Overrides = None,
     force: Force = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Read a source into a manifest.
@@ -52,7 +54,7 @@ def scan(
 
     opened, choose = start_run(run, source, set_, preset=preset)
     watch = plain_lines(warnings=False)  # the table has them
-    PLAN.do(opened, "scan", watch=watch, force=force)
+    PLAN.do(opened, "scan", watch=watch, force=force, agree=agreement(yes))
     if choose is not None:
         choose(opened, watch)
     quarantine, without_texts = opened.file(QUARANTINE), opened.settings.data.without_texts
@@ -71,6 +73,7 @@ def classes_suggest(
         typer.Option("--out", callback=local_only, help="File to write: a classes.yaml to edit."),
     ] = None,
     set_: Overrides = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Rank the WordNet senses of every class by the texts of its samples."""
@@ -80,7 +83,10 @@ def classes_suggest(
     from capro.models.classes import draft, save_classes
     from capro.stages.classes import suggest
 
-    suggestions = suggest(open_run(run, set_), watch=plain_lines())
+    opened, watch = open_run(run, set_), plain_lines()
+    opened.save_settings()
+    PLAN.refresh(opened, "scan", watch=watch, agree=agreement(yes))
+    suggestions = suggest(opened, watch=watch)
     if out is not None:
         save_classes(out, [draft(suggestion) for suggestion in suggestions], suggestions=suggestions)
         note(f"wrote {out}: check the ambiguous classes, then use it with --set data.classes={out}")
@@ -95,36 +101,33 @@ def classes_suggest(
 
 
 @classes_app.command("show")
-def classes_show(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
+def classes_show(run: RunFolder, set_: Overrides = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Find the sense of every class of a run and print its class text."""
     from capro.cli import tables
     from capro.models.classes import classes_of
 
     opened = open_run(run, set_)
-    PLAN.do(opened, "classes", watch=plain_lines())
+    PLAN.do(opened, "classes", watch=plain_lines(), agree=agreement(yes))
     specs = classes_of(opened)
     print_result([asdict(spec) for spec in specs], as_json, lambda _: tables.class_texts(specs))
 
 
 @app.command()
-def pretrain(run: RunFolder, set_: Overrides = None) -> None:
+def pretrain(run: RunFolder, set_: Overrides = None, yes: Yes = False) -> None:
     """Step 1: train on the web labels, the vanilla baseline."""
-    from capro.stages.start import slow
-
-    opened, watch = open_run(run, set_), plain_lines()
-    if text := slow(opened.settings):
-        watch.warn(text)
-    PLAN.do(opened, "pretrain", watch=watch)
+    PLAN.do(open_run(run, set_), "pretrain", watch=plain_lines(), agree=agreement(yes))
 
 
 @app.command()
-def embed(run: RunFolder, set_: Overrides = None) -> None:
-    """Compute the text features and visual features of every training sample."""
-    PLAN.do(open_run(run, set_), "embed", watch=plain_lines())
+def embed(run: RunFolder, set_: Overrides = None, yes: Yes = False) -> None:
+    """Turn every text and class text into a vector."""
+    PLAN.do(open_run(run, set_), "embed", watch=plain_lines(), agree=agreement(yes))
 
 
 @app.command()
-def match(run: RunFolder, memory: Memory = None, set_: Overrides = None, as_json: AsJson = False) -> None:
+def match(
+    run: RunFolder, memory: Memory = None, set_: Overrides = None, yes: Yes = False, as_json: AsJson = False
+) -> None:
     """Choose the anchors of each class by their texts.
 
     Before that, each text gets a share of the texts of similar pictures (text enhancement).
@@ -133,27 +136,27 @@ def match(run: RunFolder, memory: Memory = None, set_: Overrides = None, as_json
     from capro.pipeline.artefacts import ANCHORS
 
     opened = open_run(run, with_memory(set_, memory))
-    found = PLAN.do(opened, "match", watch=plain_lines())
+    found = PLAN.do(opened, "match", watch=plain_lines(), agree=agreement(yes))
     print_result(found, as_json, lambda found: tables.match_summary(found, opened.file(ANCHORS)))
 
 
 @app.command()
-def train(run: RunFolder, set_: Overrides = None) -> None:
+def train(run: RunFolder, set_: Overrides = None, yes: Yes = False) -> None:
     """Step 2: prototypes, bootstrapping and label correction."""
-    PLAN.do(open_run(run, set_), "train", watch=plain_lines())
+    PLAN.do(open_run(run, set_), "train", watch=plain_lines(), agree=agreement(yes))
 
 
 @app.command()
-def clean(run: RunFolder, set_: Overrides = None, as_json: AsJson = False) -> None:
+def clean(run: RunFolder, set_: Overrides = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Judge every training sample: anchor, keep, relabel or drop."""
     from capro.cli import tables
 
     opened = open_run(run, set_)
-    found = PLAN.do(opened, "clean", watch=plain_lines())
+    found = PLAN.do(opened, "clean", watch=plain_lines(), agree=agreement(yes))
     print_result(found, as_json, lambda _: tables.clean_summary(opened))
 
 
 @app.command()
-def finetune(run: RunFolder, set_: Overrides = None) -> None:
+def finetune(run: RunFolder, set_: Overrides = None, yes: Yes = False) -> None:
     """Step 3: train the classifier alone on the corrected labels."""
-    PLAN.do(open_run(run, set_), "finetune", watch=plain_lines())
+    PLAN.do(open_run(run, set_), "finetune", watch=plain_lines(), agree=agreement(yes))

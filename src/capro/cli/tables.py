@@ -20,7 +20,7 @@ from capro.models.senses import Suggestion
 from capro.pipeline.artefacts import QUARANTINE, SUMMARY, VERDICTS
 from capro.pipeline.plan import Outlook
 from capro.pipeline.run import Run
-from capro.wording import listed, some
+from capro.wording import listed, many, some
 
 if TYPE_CHECKING:
     from capro.demo.run import DemoRun
@@ -102,7 +102,7 @@ def scan_summary(summary: dict[str, Any], quarantine: Path, *, without_texts: bo
     for key, text in NOTES.items():
         if notes.get(key):
             print_line(f"{notes[key]:,} {text}")
-    _columns(summary.get("columns", {"read": {}, "not_read": []}))  # scans of 0.1.0 have none
+    _columns(summary["columns"])
     _classes(summary["classes"], splits)
     for name, other in summary.get("joined_labels", {}).items():
         print_line(f"label '{escape(name)}' was joined with '{escape(other)}'")
@@ -205,17 +205,17 @@ def clean_summary(run: Run) -> None:
     print_line(f"every verdict with its evidence is in {escape(str(run.file(VERDICTS)))}", whole=True)
 
 
-def outlook(found: Sequence[Outlook], kept: Mapping[str, str]) -> None:
-    """What a run would do with each stage, and why."""
+def outlook(outlooks: Sequence[Outlook], kept: Mapping[str, str]) -> None:
+    """What a run would do with each stage, and why; ``kept`` says where its old result goes."""
     colours = {"fresh": "green", "stale": "yellow", "to do": "default"}
-    rows = []
-    for each in found:
-        place = kept.get(each.stage, "") if each.state == "stale" else ""
-        why = each.why + (f"; the old result is kept in {place}" if place else "")
-        rows.append((each.stage, f"[{colours[each.state]}]{each.state}[/]", escape(why)))
+    rows = [
+        (each.stage, f"[{colours[each.state]}]{each.state}[/]", escape(each.why + kept[each.stage]))
+        for each in outlooks
+    ]
     print_table(["stage", "state", "because"], rows)
-    count = sum(each.state != "fresh" for each in found)
-    print_line(f"{count} of {len(found)} stages would be done" if count else "nothing is left to do")
+    count = sum(each.state != "fresh" for each in outlooks)
+    stages = many(len(outlooks), "stage")
+    print_line(f"{count} of {stages} would be done" if count else "nothing is left to do")
 
 
 def run_summary(run: Run, found: dict[str, dict[str, float]]) -> None:

@@ -42,10 +42,10 @@ def run_demo(path: Path, *, multi_label: bool, overrides: list[str], watch: Watc
     data = [f"data.source={source}", f"data.classes={source / 'classes.yaml'}"]
     settings = config.load(preset_name=PRESETS[multi_label], overrides=[*data, SMALL_CLASSES, *overrides])
     run = Run.create(path, settings)
-    PLAN.announce(run, watch, first=["compose"], last=["measure", "report"])
+    watch.plan(["compose", *PLAN.all_names(run), "measure", "report"])
     with _shown("compose", watch):
         write_demo(source, multi_label=multi_label)
-    PLAN.do(run, *(stage.name for stage in PLAN.of(settings)), watch=watch)
+    PLAN.do(run, *PLAN.all_names(run), watch=watch)
     with _shown("measure", watch):
         truth = source / "train_truth.csv"
         purity, measured = purity_by_enhancer(run, truth), on_truth(run, truth)

@@ -105,7 +105,7 @@ def export_data(
             "format": to,
             "task": manifest.task,
             "run": run.path.resolve().name,
-            "data": run.need("scan"),
+            "data": run.identity("scan"),
             "images": mode,
             "image_root": _relative(pictures.root, out),
             "formulas": formulas,

@@ -63,7 +63,7 @@ def export_model(
     """
     check_license(license)
     run = run.thoroughly()
-    run.need(MODELS["capro"].stage)
+    run.identity(MODELS["capro"].stage)
     training = training_set(run)
     net = deployable(run, training)
     config = _config(run, net, training, dict(open_set))

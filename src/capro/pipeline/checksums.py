@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from capro.pipeline.artefacts import BESIDE_RESULTS, read_json
+from capro.pipeline.artefacts import BESIDE_RESULTS
 
 SELF = "check"  # in stage.json: the hash of all else in it
 BLOCK = 1 << 20
@@ -87,34 +87,21 @@ def is_sealed(document: Any) -> bool:
 
 
 def read_sealed(file: Path) -> dict[str, Any] | None:
-    """A document that has the hash of itself; None if it is absent or damaged."""
-    document = _document(file)
-    return document if is_sealed(document) else None
-
-
-def _document(file: Path) -> Any:
+    """A document that has the hash of itself; None if it is absent or damaged. Shared: not to be changed."""
     try:
-        return read_json(file)
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        return _parsed(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def finished_in(folder: Path, name: str) -> dict[str, Any] | None:
-    """What a stage.json holds; None if it is absent or damaged."""
-    document = _document(folder / name)
-    return document if _sound(document) else None
-
-
-def _sound(document: Any) -> bool:
-    """Whether a stage.json is as a stage wrote it; version 0.1.0 wrote neither its hash nor files."""
-    if not isinstance(document, dict) or not isinstance(document.get("fingerprint"), str):
-        return False
-    parts = [document.get(name, {}) for name in ("result", "settings", "reads", "files")]
-    if not all(isinstance(part, dict) for part in parts) or not isinstance(
-        document.get("seconds"), int | float
-    ):
-        return False
-    return SELF not in document or is_sealed(document)
+@lru_cache(maxsize=256)
+def _parsed(content: bytes) -> dict[str, Any] | None:
+    """A sealed document, parsed and checked once as long as its bytes stay."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return document if is_sealed(document) else None
 
 
 def says_damaged(error: Exception) -> bool:

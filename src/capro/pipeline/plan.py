@@ -1,173 +1,63 @@
-"""The plan of a run: its stages in order, which of them are fresh, and which setting or input changed."""
+"""The plan of a run: its stages in order, which of them are up to date, and doing those that are not.
+
+Like make: to do a stage is to do first whatever it needs that is missing or out of date. What will be done is printed
+before, with the reason: a setting, an input, a person's decisions or files that have changed since.
+"""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from capro import config
 from capro.config import Settings
-from capro.errors import CaproError, ConfigError, RunError
+from capro.errors import CaproError, RunError
 from capro.pipeline.artefacts import FINISHED
 from capro.pipeline.checksums import fingerprint
 from capro.pipeline.engine import THIS_PROCESS, Engine
-from capro.pipeline.progress import SILENT, Watch
+from capro.pipeline.progress import SILENT, Watch, duration
 from capro.pipeline.ranks import is_main_process, process_count
-from capro.pipeline.run import Run, is_run
-from capro.pipeline.stage import Stage, perform
+from capro.pipeline.run import Run
+from capro.pipeline.stage import Sources, Stage, perform
 
-# a stage.json of version 0.1.0 does not say what
-UNKNOWN = "capro 0.1.0 made it; its settings, its input or the way it is made have changed since"
-FILES = "its files have changed since"
-DECIDED = "a person has decided since"
+MISSING = "missing"
+FORCED = "asked for"
+FILES = "files of the source changed"
+DECIDED = "decisions of a person changed"
+OTHERWISE = "this version of capro makes it in another way"
+LONG = 30 * 60  # seconds of work that are not replaced without asking
+
+Agree = Callable[
+    [Sequence[str]], None
+]  # asks a person whether what the lines name may be replaced; raises if not
+Prepare = Callable[[Run, Sequence[str], Watch], None]  # checks, before stages of these names are done
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a run would do with a stage, and why."""
+    """What will be done with a stage, and why.
+
+    Attributes:
+        stage: Its name.
+        state: As it is now.
+        why: It is to be done; empty where it is fresh.
+        certain: False where it is done again only if what it reads comes out different.
+        settings: Whether settings that decide it have changed.
+        sources: What it reads outside of the run directory, where that was looked at.
+    """
 
     stage: str
     state: Literal["fresh", "stale", "to do"]
     why: str = ""
-    same: bool = False  # the result will be the same: nothing that reads it is done again
+    certain: bool = True
+    settings: bool = field(default=False, compare=False)
+    sources: Sources | None = field(default=None, compare=False)
 
-
-def decides(stage: Stage, run: Run, name: str, new: Settings) -> bool:
-    """Whether the value that ``new`` has for a setting would make another result of a stage."""
-    changed = run.with_settings(config.taking(run.settings, new, [name]))
-    return _decided(stage, run) != _decided(stage, changed)
-
-
-def outdated(stage: Stage, run: Run, coming: Mapping[str, str] | None = None) -> list[str]:
-    """Why a finished stage does not fit settings, the stages it reads or a person's decisions; empty where it does.
-
-    Files outside the run directory are not looked at: results of a source that has grown, or is gone,
-    still belong together.
-
-    Args:
-        stage: The stage.
-        run: Its run.
-        coming: What stages that have not finished will be known by, where that can be said.
-    """
-    done, made = run.finished(stage.name) or {}, _made_with(stage, run)
-    if made is None:
-        return [] if _same_fingerprint(stage, run) else [UNKNOWN]
-    found = [
-        f"{name} was {config.plain_value(config.value_of(made, name))}, "
-        f"is {config.plain_value(config.value_of(run.settings, name))}"
-        for name in _changed(stage, run, made)
-    ]
-    for name in stage.inputs(run.settings):
-        if run.finished(name) is None and (coming or {}).get(name) == done["reads"].get(name, ""):
-            continue  # it will be the same again
-        if run.finished(name) is None:
-            found.append(f"{name} has not finished")
-        elif done["reads"].get(name) != run.need(name) and not found:
-            found.append(f"{name} was done again since")
-    return found + [DECIDED] * _decided_since(stage, run, known=not found)
-
-
-def outlook(stages: Iterable[Stage], run: Run) -> list[Outlook]:
-    """What a run would do with each of its stages, in order."""
-    found: list[Outlook] = []
-    coming: dict[str, str] = {}
-    unsure: set[str] = set()  # they may come out as they are: then nothing that reads them is done again
-    for stage in stages:
-        done, inputs = run.finished(stage.name), stage.inputs(run.settings)
-        before = [each.stage for each in found if each.state != "fresh" and not each.same]
-        again = [
-            name
-            for name in inputs
-            if name in before and coming.get(name, "") != (done or {}).get("reads", {}).get(name)
-        ]
-        if done is None:
-            coming |= _coming(stage, run)
-            left = (run.folder(stage.name) / FINISHED).exists()
-            found.append(Outlook(stage.name, "to do", "its stage.json is damaged" if left else ""))
-        elif why := outdated(stage, run, coming):
-            found.append(Outlook(stage.name, "stale", "; ".join(why)))
-            unsure |= _known_by_content(stage, run)
-        elif sure := [name for name in again if name not in unsure]:
-            found.append(Outlook(stage.name, "stale", f"it reads {', '.join(sure)}"))
-        elif again:
-            why_not = f"only if the result of {', '.join(again)} is different"
-            found.append(Outlook(stage.name, "stale", why_not))
-            unsure.add(stage.name)
-        elif damaged := run.damaged(stage.name):
-            found.append(Outlook(stage.name, "stale", f"{damaged[0]} is damaged", same=True))
-        elif not coming.keys() & {*inputs} and not stage.is_fresh(run):
-            found.append(Outlook(stage.name, "stale", FILES))
-            unsure |= _known_by_content(stage, run)
-        else:
-            found.append(Outlook(stage.name, "fresh"))
-    return found
-
-
-def _known_by_content(stage: Stage, run: Run) -> set[str]:
-    """The stage, where those behind it ask for its content and not for how it was made."""
-    return {stage.name} if "content" in ((run.finished(stage.name) or {}).get("result") or {}) else set()
-
-
-def _coming(stage: Stage, run: Run) -> dict[str, str]:
-    """What a stage that has not finished will be known by: its fingerprint, once what it reads is there."""
-    try:
-        return {stage.name: stage.key(run)}
-    except CaproError:
-        return {}
-
-
-def _decided(stage: Stage, run: Run) -> str:
-    """What the settings of a run say about a stage; a setting that cannot be used says that."""
-    try:
-        return fingerprint([stage.settings(run), stage.inputs(run.settings), stage.when(run.settings)])
-    except CaproError as error:
-        return str(error)
-
-
-def _made_with(stage: Stage, run: Run) -> Settings | None:
-    """The settings that a finished stage was made with, where it says so."""
-    values = (run.finished(stage.name) or {}).get("settings")
-    try:
-        return None if values is None else config.validate(values, place=stage.name)
-    except ConfigError:  # of another version
-        return None
-
-
-def _changed(stage: Stage, run: Run, made: Settings) -> list[str]:
-    """Settings that decide a stage and differ from those it was made with."""
-    before = run.with_settings(made)
-    if _decided(stage, before) == _decided(stage, run):
-        return []
-    names = config.differences(made, run.settings)
-    return [name for name in names if decides(stage, before, name, run.settings)] or names
-
-
-def _decided_since(stage: Stage, run: Run, *, known: bool) -> bool:
-    """Whether a person's decisions are others than those that a finished stage took in.
-
-    Args:
-        stage: The stage.
-        run: Its run.
-        known: Whether nothing else has changed: then the fingerprint of a stage that does not keep them says it.
-    """
-    said = stage.said(run)
-    if said is None:
-        return False
-    kept: str | None = (run.finished(stage.name) or {}).get("decisions")
-    if kept is None:  # of an earlier version
-        return bool(said) and known and not _same_fingerprint(stage, run)
-    return said != kept
-
-
-def _same_fingerprint(stage: Stage, run: Run) -> bool:
-    try:
-        return stage.is_fresh(run)
-    except CaproError:  # the source is not there any more
-        return True
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"stage": self.stage, "state": self.state, "why": self.why, "certain": self.certain}
 
 
 class Plan:
@@ -176,12 +66,15 @@ class Plan:
     Args:
         stages: Their declarations.
         engine: Who does the stages' work that is split into parts.
+        prepare: Called before stages are done, with the run and their names.
     """
 
-    def __init__(self, stages: Iterable[Stage], engine: Engine = THIS_PROCESS) -> None:
+    def __init__(
+        self, stages: Iterable[Stage], engine: Engine = THIS_PROCESS, prepare: Prepare = lambda *_: None
+    ) -> None:
         self._stages = {stage.name: stage for stage in stages}
         self.names = [*self._stages]
-        self._engine = engine
+        self._engine, self._prepare = engine, prepare
 
     def __iter__(self) -> Iterator[Stage]:
         return iter(self._stages.values())
@@ -189,225 +82,241 @@ class Plan:
     def __getitem__(self, name: str) -> Stage:
         return self._stages[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.names
-
     def replacing(self, *stages: Stage) -> Plan:
         """The same plan with stages of these names done in another way."""
-        return Plan((self._stages | {stage.name: stage for stage in stages}).values(), self._engine)
+        return Plan(
+            (self._stages | {stage.name: stage for stage in stages}).values(), self._engine, self._prepare
+        )
 
     def on(self, engine: Engine) -> Plan:
         """The same plan, whose work is done by another engine."""
-        return Plan(self, engine)
-
-    def as_applied(self) -> Plan:
-        """The same plan with the decisions of a person that stages took in, not later ones: for what only measures."""
-        return Plan((each.as_applied() for each in self), self._engine)
+        return Plan(self, engine, self._prepare)
 
     def of(self, settings: Settings) -> list[Stage]:
         """The stages that a run with these settings goes through."""
         return [stage for stage in self if stage.when(settings)]
 
-    def command(self, stage: str, run: str) -> str:
-        """The command that does a stage of a run (`Run.place`), ready to be copied; ``run`` is all of them."""
-        name = self[stage].command or stage if stage in self else "run"
-        return f"capro {name} --run {shlex.quote(run)}"
+    def all_names(self, run: Run) -> list[str]:
+        """The names of the stages that a run goes through."""
+        return [stage.name for stage in self.of(run.settings)]
+
+    def needed(self, settings: Settings, names: Iterable[str]) -> list[Stage]:
+        """Stages and all that they need, directly or not, in order."""
+        needed, waiting = set[str](), [*names]
+        while waiting:
+            name = waiting.pop()
+            if name not in needed:
+                needed.add(name)
+                waiting += [*self[name].inputs(settings), *self[name].uses]
+        return [stage for stage in self if stage.name in needed]
+
+    # --- what will be done ------------------------------------------------------------------------
+
+    def look(
+        self, run: Run, *names: str, force: bool = False, outside: bool = True, decisions: bool = True
+    ) -> list[Outlook]:
+        """What `do` would do with each stage that is needed, and why; nothing is done or written.
+
+        Args:
+            run: The run.
+            names: Of the stages.
+            force: Do them even if they are fresh.
+            outside: Look at the files outside of the run directory that these stages read. Those of other stages are
+                not looked at: results of a source that has grown, or is gone, still belong together.
+            decisions: Whether what a person has decided since makes a stage stale.
+        """
+        stages = self.needed(run.settings, names)
+        known: dict[
+            str, str | None
+        ] = {}  # by what each stage will be known; None where that cannot be said yet
+        outlooks: dict[str, Outlook] = {}
+        for stage in stages:
+            named = stage.name in names
+            outlooks[stage.name], known[stage.name] = _look_at(
+                stage, run, known, force=force and named, outside=outside and named, decisions=decisions
+            )
+        done = {name for name, each in outlooks.items() if each.state != "fresh"}
+        for stage in stages:  # what only makes others quicker is not done for those that are fresh
+            users = [each.name for each in stages if stage.name in each.uses]
+            if users and stage.name not in names and not done.intersection(users):
+                outlooks[stage.name] = Outlook(stage.name, "fresh")
+        return [*outlooks.values()]
+
+    def in_words(self, run: Run, outlooks: Iterable[Outlook]) -> list[str]:
+        """What will be done, in lines for people: missing stages together, others with their reasons."""
+        missing = [each.stage for each in outlooks if each.why == MISSING]
+        others = [each for each in outlooks if each.state != "fresh" and each.why != MISSING]
+        lines = [f"to do: {', '.join(missing)} ({MISSING})"] if missing else []
+        return [*lines, *(f"to do: {each.stage} ({each.why}{self.kept(run, each)})" for each in others)]
+
+    def kept(self, run: Run, outlook: Outlook) -> str:
+        """Where the result of a stage goes that is done again, as a clause; empty where it is not kept."""
+        keep = self[outlook.stage].keep and outlook.state == "stale" and not run.damaged(outlook.stage)
+        return f"; the old result is kept in {run.next_number(outlook.stage)}" if keep else ""
+
+    # --- doing it ---------------------------------------------------------------------------------
 
     def do(
-        self, run: Run, *names: str, watch: Watch = SILENT, force: bool = False, ready: Iterable[str] = ()
+        self, run: Run, *names: str, watch: Watch = SILENT, force: bool = False, agree: Agree | None = None
     ) -> dict[str, Any]:
-        """Do stages, each after the implicit ones that it needs; returns the last one's result.
+        """Do stages, each after what it needs; returns the last one's result.
 
-        What is missing, out of date or set for stages that are not done here is refused before any work.
+        What is fresh is skipped, so this is also how a run resumes. The settings of the run are written first.
 
         Args:
             run: The run.
             names: Of the stages.
             watch: Where progress is shown.
             force: Do them even if they are fresh.
-            ready: Stages that were done, or seen to be fresh, just now.
+            agree: Asked before long work, or what a person decided, is replaced; nobody is asked if unset.
         """
-        ready = set(ready)
+        self._prepare(run, names, watch)
+        outlooks: dict[str, Outlook] = {}
+        if is_main_process():
+            outlooks = {each.stage: each for each in self.look(run, *names, force=force)}
+            watch.todo(self.in_words(run, outlooks.values()))
+            self._ask(run, [each for each in outlooks.values() if each.certain], watch, agree)
+        run.save_settings()
         # of several ranks each stage takes the lock where all hear of a failure
         with run.alone() if process_count() == 1 else nullcontext():
-            self._refuse_unused(run, names)
-            self._check(run, self[names[0]], ready)
-            if not any(run.finished(name) for name in self.names):
-                self.keep_settings(run)  # nothing was made with others: a killed run goes on with these
-            self._say_redone(run, names, watch)
-            for name in names:
-                self.perform(run, self[name], watch=watch, force=force, ready=ready)
-            self.keep_settings(run, ready)
+            for stage in self.needed(run.settings, names):
+                outlook, named = outlooks.get(stage.name), stage.name in names
+                if outlook and not outlook.certain and not stage.is_fresh(run):
+                    self._ask(run, [outlook], watch, agree)  # now it is certain
+                self._do_one(run, stage, outlook, watch, named=named, force=force and named)
+            run.save_settings()  # with the identity of the data
         return run.result(names[-1])
 
-    def announce(
-        self, run: Run, watch: Watch, *, first: Sequence[str] = (), last: Sequence[str] = ()
+    def refresh(
+        self, run: Run, *names: str, watch: Watch = SILENT, agree: Agree | None = None, decisions: bool = True
     ) -> None:
-        """Name the stages to come; ``first`` and ``last`` are parts that are no stages of the plan."""
-        watch.plan([*first, *(stage.name for stage in self.of(run.settings)), *last])
-
-    def run(self, run: Run, *, watch: Watch = SILENT, ready: Iterable[str] = ()) -> None:
-        """Do every stage in order; what is fresh is skipped, so this is also how a run resumes."""
-        self.do(run, *(stage.name for stage in self.of(run.settings)), watch=watch, ready=ready)
-
-    def perform(
-        self,
-        run: Run,
-        stage: Stage,
-        *,
-        watch: Watch = SILENT,
-        force: bool = False,
-        ready: set[str] | None = None,
-        asked: bool = True,
-    ) -> dict[str, Any]:
-        """Do a stage of this plan, or one that reads stages of it; returns its result.
+        """Do stages that are not fresh, and what they need, for a command that reads them; silent where all are.
 
         Args:
             run: The run.
-            stage: The stage.
+            names: Of the stages; those that have finished if none is named.
             watch: Where progress is shown.
-            force: Do it even if it is fresh.
-            ready: Stages that were done, or seen to be fresh, just now.
-            asked: Mention it even if it is fresh.
+            agree: See `do`.
+            decisions: Whether what a person has decided since is a reason.
         """
-        ready = set() if ready is None else ready
-        if stage.name in ready:
-            return run.result(stage.name)
-        self._check(run, stage, ready)
-        for needed in (*stage.inputs(run.settings), *stage.uses):
-            if needed in self and self[needed].implicit:
-                self.perform(run, self[needed], watch=watch, ready=ready, asked=False)
-        self._check(run, stage, ready)  # what was just done may be read by a stage that was not
-        watch.begin(stage.name)
-        done = perform(run, stage, watch=watch, force=force, engine=self._engine)
-        ready.add(stage.name)
-        shown = watch if done or asked else SILENT
-        shown.end(stage.name, seconds=(run.finished(stage.name) or {})["seconds"] if done else None)
+        names = names or tuple(stage.name for stage in self.of(run.settings) if run.finished(stage.name))
+        outlooks = self.look(run, *names, outside=False, decisions=decisions)
+        if any(each.state != "fresh" for each in outlooks):
+            self.do(run, *names, watch=watch, agree=agree)
+
+    def _do_one(
+        self, run: Run, stage: Stage, outlook: Outlook | None, watch: Watch, *, named: bool, force: bool
+    ) -> None:
+        """Do a stage unless it is fresh, and show what came of it."""
+        fresh = outlook is not None and outlook.state == "fresh"
+        done = False
+        # with several ranks each stage is entered: only the main one knows what is fresh
+        if named or not fresh or process_count() > 1:
+            watch.begin(stage.name)
+            sources = outlook.sources if outlook else None
+            done = perform(
+                run, stage, watch=watch, force=force, engine=self._engine, sources=sources, outside=named
+            )
+        record = run.finished(stage.name)
+        if record is None:  # it would only make a stage quicker that is fresh
+            return
+        shown = watch if done or named else SILENT
+        shown.end(stage.name, seconds=record["seconds"] if done else None)
         for text in stage.check(run):
             shown.warn(text)
-        if done:
-            self.keep_settings(run, ready)
-        return run.result(stage.name)
 
-    # --- what is fresh ----------------------------------------------------------------------------
-
-    def outlook(self, run: Run) -> list[Outlook]:
-        """What ``run`` would do with each stage, and why; nothing is done or written."""
-        return outlook(self.of(run.settings), run)
-
-    def kept(self, run: Run, stage: Stage) -> Path | None:
-        """Where the result of a stage will be kept when it is done again; None where it will not."""
-        return run.kept(stage.name) if stage.keep and not run.damaged(stage.name) else None
-
-    def require(self, run: Run, *names: str) -> None:
-        """Refuse a run in which one of these stages, or one before it, is missing, damaged or out of date."""
-        wanted = self._before(run, names, uses=False)
-        for name in self.names:
-            if name in wanted:
-                self._refuse(run, name)
-
-    def require_current(self, run: Run) -> None:
-        """Refuse a run in which a finished stage is damaged or out of date; stages may be missing."""
-        for stage in self.of(run.settings):
-            run.refuse_damaged(stage.name)
-            if run.finished(stage.name):
-                self._refuse(run, stage.name)
-
-    def decided_since(self, run: Run) -> bool:
-        """Whether a person has decided something that finished stages do not know."""
-        finished = [stage for stage in self.of(run.settings) if run.finished(stage.name)]
-        return any(DECIDED in outdated(stage, run) for stage in finished)
-
-    def _check(self, run: Run, stage: Stage, ready: Iterable[str]) -> None:
-        """Refuse a stage that would read what is missing or out of date and has a command of its own."""
-        self._check_inputs(run, stage, set(ready))
-
-    def _check_inputs(self, run: Run, stage: Stage, checked: set[str]) -> None:
-        """Check what a stage reads, directly or not, each stage once: those before it first."""
-        for needed in (*stage.inputs(run.settings), *stage.uses):
-            if needed in checked:
-                continue
-            checked.add(needed)
-            if needed in self:
-                self._check_inputs(run, self[needed], checked)
-            if needed not in self or not self[needed].implicit:
-                self._refuse(run, needed)
-
-    def _refuse(self, run: Run, name: str) -> None:
-        """Stop where a stage is missing, damaged or out of date."""
-        run.refuse_damaged(name)
-        if run.finished(name) is None:
-            everything = self.command("run", run.place) + _as_options(run)
-            own = f"`{self.command(name, run.place)}` first, or " if name in self and name != "scan" else ""
-            raise RunError(
-                f"{run.place}: the {name} stage has not finished",
-                hint=f"run {own}`{everything}` for all stages",
-            )
-        if name in self and (why := outdated(self[name], run)):
-            everything = self.command("run", run.place) + _as_options(run)
-            raise RunError(
-                f"{run.place}: the {name} stage is out of date: {'; '.join(why)}",
-                hint=f"`{everything}` does it again, and the stages after it",
-            )
-
-    def _before(self, run: Run, names: Iterable[str], *, uses: bool = True) -> set[str]:
-        """Stages and all that they read (and use), directly or not."""
-        found, waiting = set[str](), [*names]
-        while waiting:
-            name = waiting.pop()
-            if name in self and name not in found:
-                found.add(name)
-                stage = self[name]
-                waiting += [*stage.inputs(run.settings), *(stage.uses if uses else ())]
-        return found
-
-    def _say_redone(self, run: Run, names: Sequence[str], watch: Watch) -> None:
-        """Name the finished stages that are about to be replaced, and why."""
-        if not is_main_process():
+    def _ask(self, run: Run, outlooks: Iterable[Outlook], watch: Watch, agree: Agree | None) -> None:
+        """Ask before hours of work, or decisions of a person, are replaced."""
+        if agree is None:
             return
-        before = self._before(run, names)  # no stage that is not needed is imported
-        for each in outlook([self[name] for name in self.names if name in before], run):
-            stage = self[each.stage]
-            if each.state == "stale" and (stage.name in names or stage.implicit):
-                place = self.kept(run, stage)
-                old = f"; the old result is kept in {place}" if place else ""
-                watch.say(f"{stage.name} is done again: {each.why}{old}")
+        lines = []
+        for each in outlooks:
+            done = run.finished(each.stage) or {}
+            if each.state == "stale" and done["seconds"] >= LONG:
+                lines.append(f"{each.stage} took {duration(done['seconds'])} and is replaced ({each.why})")
+            if each.state == "stale" and each.settings and self._decided_about(run, self[each.stage]):
+                lines.append(f"{each.stage} is replaced ({each.why}): decisions on what is gone are not used")
+        if lines:
+            with watch.paused():
+                agree(lines)
 
-    # --- settings ---------------------------------------------------------------------------------
-
-    def _refuse_unused(self, run: Run, names: Sequence[str]) -> None:
-        """Refuse a changed setting that decides a finished stage, but none that is done here."""
-        stored, used = run.stored(), self._before(run, names)
-        for name in config.differences(stored, run.settings):
-            deciding = self._decided_by(run.with_settings(stored), name, run.settings)
-            if deciding and not used.intersection(deciding):
-                raise ConfigError(
-                    f"{config.override(run.settings, name)}: a setting of the {deciding[0]} stage, "
-                    "which this command does not do",
-                    hint=f"`{self.command('run', run.place)}{_as_options(run)}` changes it and does that stage again",
-                )
-
-    def keep_settings(self, run: Run, ready: Iterable[str] = ()) -> None:
-        """Write the changed settings that decide a stage done just now, or no finished stage at all."""
-        if not is_main_process():
-            return
-        with run.alone():
-            stored = run.stored()
-            before, kept = run.with_settings(stored), []
-            for name in config.differences(stored, run.settings):
-                deciding = self._decided_by(before, name, run.settings)
-                if not deciding or set(ready).intersection(deciding):
-                    kept.append(name)
-            run.with_settings(config.taking(stored, run.settings, kept)).write_settings()
-
-    def _decided_by(self, run: Run, name: str, new: Settings) -> list[str]:
-        """The finished stages that a changed setting decides."""
-        finished = [self[each] for each in self.names if run.finished(each)]
-        return [each.name for each in finished if each.when(new) and decides(each, run, name, new)]
+    def _decided_about(self, run: Run, stage: Stage) -> bool:
+        """Whether a person has decided on what a stage finds, and it is not that which changes it."""
+        own = stage.decisions(run) == (run.finished(stage.name) or {})["decisions"]
+        return stage.subject and own and any(each.decisions(run) for each in self if not each.subject)
 
 
-def _as_options(run: Run) -> str:
-    """The settings that a run does not hold yet, as options of a command."""
-    stored = run.stored() if is_run(run.path) else run.settings
-    given = [config.override(run.settings, name) for name in config.differences(stored, run.settings)]
-    return "".join(f" --set {shlex.quote(text)}" for text in given)
+def _look_at(
+    stage: Stage, run: Run, known: Mapping[str, str | None], *, force: bool, outside: bool, decisions: bool
+) -> tuple[Outlook, str | None]:
+    """What will be done with a stage, and by what it will be known."""
+    name, done = stage.name, run.finished(stage.name)
+    reads = {each: known[each] for each in stage.inputs(run.settings)}
+    changed = _changed_settings(stage, run, done)
+    try:
+        causes = stage.causes(run, reads, outside=outside or bool(changed))
+    except RunError:
+        if all(run.finished(each) for each in reads):
+            raise
+        causes = None  # what decides it is in a stage that has not finished
+    except CaproError:
+        if done is None or outside or changed:
+            raise
+        return Outlook(name, "fresh"), run.identity(
+            name
+        )  # a file is gone that a setting names, not its result
+    if causes and done and not decisions:
+        causes = replace(causes, decisions=done["decisions"])
+    key = causes.fingerprint if causes else None
+    sources = causes.sources if causes else None
+    later = None if stage.sources or (done and "content" in done["result"]) else key
+    if done is None:
+        damaged = (run.folder(name) / FINISHED).exists()
+        return Outlook(
+            name, "to do", "its stage.json is damaged" if damaged else MISSING, sources=sources
+        ), later
+    reasons = [FORCED] if force else [*changed]
+    sure = [each for each, identity in reads.items() if identity not in (None, done["reads"].get(each))]
+    if sure and not reasons:
+        reasons = [f"it reads {', '.join(sure)}"]
+    if causes:
+        reasons += [DECIDED] if causes.decisions != done["decisions"] else []
+        reasons += [FILES] if causes.source != done["source"] else []
+    if reasons:
+        why = "; ".join(reasons)
+        return Outlook(name, "stale", why, sources=sources, settings=bool(changed)), later
+    unsure = [each for each, identity in reads.items() if identity is None]
+    if unsure:
+        why = f"only if the result of {', '.join(unsure)} is different"
+        return Outlook(name, "stale", why, certain=False), None
+    if damaged_files := run.damaged(name):
+        return Outlook(name, "stale", f"{damaged_files[0]} is damaged", sources=sources), run.identity(name)
+    if key != done["fingerprint"]:
+        return Outlook(name, "stale", OTHERWISE, sources=sources), later
+    return Outlook(name, "fresh", sources=sources), run.identity(name)
+
+
+def _changed_settings(stage: Stage, run: Run, done: Mapping[str, Any] | None) -> list[str]:
+    """The settings that decide a finished stage and have changed since, with both values."""
+    if done is None or done["settings"] == run.settings.model_dump():
+        return []
+    made = config.validate(done["settings"], place=stage.name)
+    before = _decided(stage, run.with_settings(made))
+    if before == _decided(stage, run):
+        return []
+    names = config.differences(made, run.settings)
+    taken = {name: run.with_settings(config.taking(made, run.settings, [name])) for name in names}
+    alone = [name for name in names if _decided(stage, taken[name]) != before]
+    values = {
+        name: [config.plain_value(config.value_of(each, name)) for each in (made, run.settings)]
+        for name in alone or names
+    }
+    return [f"{name} changed {old} -> {new}" for name, (old, new) in values.items()]
+
+
+def _decided(stage: Stage, run: Run) -> str:
+    """What the settings of a run say about a stage; a setting that cannot be used says that."""
+    try:
+        return fingerprint([stage.settings(run), stage.inputs(run.settings)])
+    except CaproError as error:
+        return str(error)

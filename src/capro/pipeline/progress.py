@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -191,6 +191,13 @@ class Watch:
     def plan(self, stages: Sequence[str]) -> None:
         """The stages to come, in order."""
 
+    def todo(self, lines: Sequence[str]) -> None:
+        """What will be done, and why."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Nothing is drawn while a person is asked."""
+        return nullcontext()
+
     def begin(self, stage: str) -> None:
         """A stage begins."""
 
@@ -236,6 +243,10 @@ class Lines(Watch):
 
     def plan(self, stages: Sequence[str]) -> None:
         self._stages = list(stages)
+
+    def todo(self, lines: Sequence[str]) -> None:
+        for line in lines if self._with_stages else ():
+            self._write(line)
 
     def begin(self, stage: str) -> None:
         if self._with_stages and stage in self._stages:

@@ -8,7 +8,7 @@ set that was copied elsewhere is scanned again, and nothing else is done again. 
 the stage's files (`capro.pipeline.checksums`): a file that is not what its stage wrote is not read.
 
 A finished stage that is done again is worked on in ``.redo/STAGE``: what is there stays until the new
-result is whole. ``run.yaml`` changes only under the lock (`capro.pipeline.plan` says when).
+result is whole. ``run.yaml`` changes only under the lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import platform
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -44,7 +44,6 @@ from capro.pipeline.artefacts import (
     write_json,
     write_text,
 )
-from capro.pipeline.checksums import fingerprint
 from capro.pipeline.files import writing
 from capro.pipeline.locks import LOCK, alone_in
 from capro.pipeline.ranks import is_main_process
@@ -64,25 +63,20 @@ def is_run(path: Path) -> bool:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """What run.yaml holds, of this version's layout or an older one; empty if it is absent or damaged."""
+    """What run.yaml holds; empty if it is absent or damaged, and another version's is refused."""
     try:
         document = parse_yaml(read_regular(path / SETTINGS).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError, NotAFileError, ValueError, yaml.YAMLError):
         return {}
-    if not isinstance(document, dict):
+    if not isinstance(document, dict) or "layout" not in document:
         return {}
     artefacts.RUN_FORMAT.check(
-        document.get("layout"),
+        document["layout"],
         place=shown(path),
         made_by=document.get("capro"),
         again="give a new folder to --run",
     )
-    # older versions wrote no hash; it stands first, so that a file that is cut off still has it
-    return {} if checksums.SELF in document and not checksums.is_sealed(document) else document
-
-
-def _no_run(path: Path) -> RunError:
-    return RunError(f"{shown(path)}: not empty and not a run directory", hint="give a new folder to --run")
+    return document if checksums.is_sealed(document) else {}
 
 
 def _begun(path: Path) -> list[Path]:
@@ -123,23 +117,10 @@ class Run:
 
     @staticmethod
     def create(path: Path, settings: Settings) -> Run:
-        """Make a run directory, or open one with these settings, which are written as stages finish."""
-        if not is_main_process():  # the main rank checks and writes; the others meet it in a stage
-            return Run(path, settings)
-        if path.exists() and not path.is_dir():
-            raise RunError(f"{path}: is a file", hint="give a folder to --run")
-        if path.is_dir() and not is_run(path) and any(file not in _begun(path) for file in path.iterdir()):
-            raise _no_run(path)
-        copy = copy_of(path)
-        if copy is not None and copy.is_foreign() and not is_run(path):
-            raise _no_run(path)
-        _document(path)
+        """Make a run directory, or open one with these settings, which are written at once."""
         run = Run(path, settings)
-        if not is_run(path):
-            with writing(path):
-                durable.make_folder(path)
-            with run.alone():
-                run.write_settings()
+        if run.stored() != settings:
+            run.save_settings()
         return run
 
     @staticmethod
@@ -177,9 +158,9 @@ class Run:
         """The same directory under other settings; nothing is written."""
         return replace(self, settings=settings)
 
-    def stored(self) -> Settings:
-        """The settings in run.yaml; this run's own where there are none."""
-        return settings_in(self.path) or self.settings
+    def stored(self) -> Settings | None:
+        """The settings in run.yaml; None if it is absent or damaged."""
+        return settings_in(self.path)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -216,22 +197,37 @@ class Run:
         document = checksums.read_sealed(file)
         if document is None:
             raise RunError(
-                f"{file}: damaged, or of an older version of capro",
+                f"{file}: damaged, or changed by hand",
                 hint=f"`capro {artefact.stage} {shlex.quote(self.place)}` writes it again",
             )
         return document
 
-    def write_settings(self) -> None:
-        """Write run.yaml, where it changes; needs the lock."""
+    def save_settings(self) -> None:
+        """Write run.yaml where it changes, under the lock; a new run's directory is made."""
         if not is_main_process():
             return
+        path = self.path
+        _document(path)  # another version's is refused
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path}: is a file", hint="give a folder to --run")
+        foreign = path.is_dir() and any(file not in _begun(path) for file in path.iterdir())
+        if not is_run(path) and (foreign or (self.copy is not None and self.copy.is_foreign())):
+            raise RunError(
+                f"{self.place}: not empty and not a run directory", hint="give a new folder to --run"
+            )
+        with writing(path):
+            durable.make_folder(path)
+        with self.alone():
+            self._write_settings()
+
+    def _write_settings(self) -> None:
         document = {
             "capro": __version__,
             "layout": artefacts.RUN_FORMAT.now,
             "python": platform.python_version(),
             "versions": {name: metadata.version(name) for name in VERSIONED},
             "seed": self.settings.seed,
-            "data": self.need("scan") if self.finished("scan") else None,
+            "data": self.identity("scan") if self.finished("scan") else None,
             "settings": self.settings.model_dump(),
         }
         sealed = checksums.sealed(document)
@@ -239,7 +235,7 @@ class Run:
         text = yaml.safe_dump(first | sealed, sort_keys=False, allow_unicode=True)
         file = self.path / SETTINGS
         remove_temporaries(file)
-        if not file.exists() or file.read_text("utf-8") != text:
+        if not file.exists() or file.read_text("utf-8", errors="replace") != text:
             write_text(file, text)
         if self.copy is not None:
             self.copy.push_file(SETTINGS)
@@ -269,7 +265,7 @@ class Run:
 
     def read_with(self, artefact: Artefact[Any], load: Callable[[Path], T]) -> T:
         """What a function makes of the file of an artefact, whose stage must have finished."""
-        self.need(artefact.stage)
+        self.identity(artefact.stage)
         file = self.file(artefact)
         self._check(artefact)
         if not file.exists():
@@ -355,11 +351,11 @@ class Run:
 
     def finished(self, stage: str) -> dict[str, Any] | None:
         """Return the stage.json of a finished stage; None if it has not finished, or the file is damaged."""
-        return checksums.finished_in(self.path / stage, FINISHED)
+        return checksums.read_sealed(self.path / stage / FINISHED)
 
     def result(self, stage: str) -> dict[str, Any]:
         """Return the figures of a finished stage."""
-        self.need(stage)
+        self.identity(stage)
         return dict((self.finished(stage) or {})["result"])
 
     def stamp(self, stage: str) -> int | None:
@@ -367,7 +363,7 @@ class Run:
         file = self.path / stage / FINISHED
         return file.stat().st_mtime_ns if file.exists() else None
 
-    def need(self, stage: str) -> str:
+    def identity(self, stage: str) -> str:
         """What a stage that must have finished is known by: its content's hash, or its fingerprint."""
         done = self.finished(stage)
         if done is None:
@@ -378,16 +374,12 @@ class Run:
             )
         return str((done.get("result") or {}).get("content", done["fingerprint"]))
 
-    def key(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[str]) -> str:
-        """The fingerprint of a stage under these settings, with its inputs as they are now."""
-        return fingerprint([stage, settings, [self.need(name) for name in inputs]])
-
     def claim(self, stage: str, key: str) -> None:
         """Make the folder in which a stage with this fingerprint is, or will be."""
         del key  # for runs that share stages: bench.store
         folder, redone = self.folder(stage), self.path / REDO / stage
         # killed while the new took the old's place
-        if not folder.exists() and checksums.finished_in(redone, FINISHED):
+        if not folder.exists() and checksums.read_sealed(redone / FINISHED):
             durable.rename(redone, folder)
         with writing(folder):
             durable.make_folder(folder)
@@ -398,16 +390,15 @@ class Run:
 
     @contextmanager
     def working(
-        self, stage: str, key: str, reads: Sequence[str] = (), *, keep: bool = False, said: str | None = None
+        self, stage: str, key: str, made_of: Mapping[str, Any] | None = None, *, keep: bool = False
     ) -> Iterator[tuple[Path, dict[str, Any]]]:
         """A stage's work, alone in the directory: a folder, and figures that go to stage.json.
 
         Args:
             stage: Its name.
             key: Its fingerprint.
-            reads: The stages that it reads.
+            made_of: What decided it, for stage.json: the stages that it read, files outside, decisions.
             keep: Keep a finished result that this one replaces, under a number.
-            said: A hash of the decisions of a person that it takes in; None where it takes none in.
         """
         with self.alone():
             folder = self.workplace(stage)
@@ -431,8 +422,7 @@ class Run:
                 "seconds": seconds,
                 "result": result,
                 "settings": self.settings.model_dump(),
-                "reads": {name: self.need(name) for name in reads},
-                **({} if said is None else {"decisions": said}),
+                **(made_of or {"reads": {}, "source": "", "decisions": ""}),
                 "files": checksums.recorded(folder, leave_out=FINISHED),
             }
             write_json(folder / FINISHED, checksums.sealed(done))
@@ -442,7 +432,7 @@ class Run:
             if self.copy is not None:
                 self.copy.push_finished()
 
-    def kept(self, stage: str) -> Path:
+    def next_number(self, stage: str) -> Path:
         """Where a stage's result goes when another one replaces it: the first free number."""
         numbers = (self.path / f"{stage}.{number}" for number in itertools.count(1))
         return next(folder for folder in numbers if not folder.exists())
@@ -450,7 +440,7 @@ class Run:
     def _replace(self, stage: str, new: Path, *, keep: bool) -> None:
         """Put a stage's new result in the place of its old one."""
         folder = self.folder(stage)
-        old = self.kept(stage) if keep else new.with_name(f"{new.name}.old")
+        old = self.next_number(stage) if keep else new.with_name(f"{new.name}.old")
         if keep:
             self.pull(stage)
         if not keep:

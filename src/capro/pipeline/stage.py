@@ -9,13 +9,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from capro.config import Settings
 from capro.pipeline.artefacts import Artefact
+from capro.pipeline.checksums import fingerprint
 from capro.pipeline.engine import THIS_PROCESS, Engine, lead
 from capro.pipeline.progress import SILENT, Step, Watch
 from capro.pipeline.ranks import process_count
@@ -29,6 +30,43 @@ T = TypeVar("T")
 Result = Mapping[str, Any] | None
 
 
+class Sources(Protocol):
+    """What a stage reads outside of the run directory."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the state of its files."""
+
+
+@dataclass(frozen=True)
+class Causes:
+    """What decides the result of a stage.
+
+    Attributes:
+        stage: Its name.
+        settings: Those that decide it.
+        reads: The stages that it reads, and by what each is known; None where that cannot be said yet.
+        source: A hash of the files outside of the run directory; empty where it reads none.
+        decisions: A hash of what a person has decided; empty where that does not decide it.
+        sources: What it reads outside of the run directory, where that was looked at.
+    """
+
+    stage: str
+    settings: Mapping[str, Any]
+    reads: Mapping[str, str | None]
+    source: str = ""
+    decisions: str = ""
+    sources: Sources | None = field(default=None, compare=False)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Equal causes, equal fingerprint; None where it cannot be said yet."""
+        reads = [*self.reads.values()]
+        if None in reads:
+            return None
+        return fingerprint([self.stage, self.settings, reads, self.source, self.decisions])
+
+
 @dataclass(frozen=True)
 class Stage:
     """One step of a run.
@@ -37,15 +75,14 @@ class Stage:
         name: Of the stage and of its folder.
         work: Writes the artefacts; what it returns is kept in stage.json. Under ``content`` it may
             return a hash of what it wrote.
+        summary: What it does, in a few words.
         settings: From the run to the settings that decide the result.
-        files: From the run to what else decides it: the state of files outside the run directory.
+        sources: From the run to what is read outside of its directory; such a stage returns a ``content``.
         decisions: From the run to a hash of what a person has decided, where that decides it; empty for nothing.
+        subject: A person's decisions are about what it finds: samples, classes.
         reads: Stages whose artefacts are read, in the order of the fingerprint; by settings where they
             decide it.
         uses: Stages that only make it quicker: done before it, no part of its fingerprint.
-        implicit: Done without being asked for where a stage needs it.
-        command: The command line that does it; ``capro NAME`` where it is the stage's own.
-        summary: What it does, in a few words.
         ranks: Who works where several processes were launched: ``main`` leads, and the others do the parts that it
             gives its engine; or all of them exchange tensors (``train``).
         when: Whether a run with these settings goes through it.
@@ -58,12 +95,11 @@ class Stage:
     work: Callable[[Job], Result]
     summary: str = ""
     settings: Callable[[Run], Mapping[str, Any]] = lambda _: {}
-    files: Callable[[Run], Mapping[str, Any]] = lambda _: {}
-    decisions: Callable[[Run], str] | None = None
+    sources: Callable[[Run], Sources] | None = None
+    decisions: Callable[[Run], str] = lambda _: ""
+    subject: bool = False
     reads: Sequence[str] | Callable[[Settings], Sequence[str]] = ()
     uses: Sequence[str] = ()
-    implicit: bool = False
-    command: str = ""
     ranks: Literal["main", "train"] = "main"
     when: Callable[[Settings], bool] = lambda _: True
     keep: bool = False
@@ -74,31 +110,40 @@ class Stage:
         """The stages it reads under these settings."""
         return [*(self.reads(settings) if callable(self.reads) else self.reads)]
 
-    def said(self, run: Run) -> str | None:
-        """A hash of what a person has decided by now; None where that does not decide it."""
-        return self.decisions(run) if self.decisions else None
+    def causes(
+        self,
+        run: Run,
+        reads: Mapping[str, str | None] | None = None,
+        *,
+        sources: Sources | None = None,
+        outside: bool = True,
+    ) -> Causes:
+        """What decides its result in a run, as things are now.
 
-    def as_applied(self) -> Stage:
-        """The same stage with those decisions of a person that its result took in."""
-
-        def kept(run: Run) -> str:
-            return (run.finished(self.name) or {}).get("decisions") or ""
-
-        return replace(self, decisions=kept) if self.decisions else self
-
-    def key(self, run: Run) -> str:
-        """Its fingerprint in a run, as things are now."""
-        return self.key_with(run, self.said(run))
-
-    def key_with(self, run: Run, said: str | None) -> str:
-        """Its fingerprint with what a person had decided at some time."""
-        decided = {**self.settings(run), **self.files(run), **({"decisions": said} if said else {})}
-        return run.key(self.name, decided, self.inputs(run.settings))
+        Args:
+            run: The run.
+            reads: By what the stages that it reads will be known; as they are now if unset.
+            sources: What it reads outside of the run directory, where that was looked at already.
+            outside: Whether to look outside; otherwise it is taken to be as it was when the stage was done.
+        """
+        if reads is None:
+            reads = {name: run.identity(name) for name in self.inputs(run.settings)}
+        done, source = run.finished(self.name), ""
+        if self.sources and done and not outside and not sources:
+            source = done["source"]
+        elif self.sources:
+            sources = sources or self.sources(run)
+            source = sources.fingerprint
+        return Causes(self.name, self.settings(run), reads, source, self.decisions(run), sources)
 
     def is_fresh(self, run: Run) -> bool:
         """Whether it has finished with these settings and these inputs, and its files are whole."""
         done = run.finished(self.name)
-        return done is not None and done["fingerprint"] == self.key(run) and not run.damaged(self.name)
+        return (
+            done is not None
+            and done["fingerprint"] == self.causes(run).fingerprint
+            and not run.damaged(self.name)
+        )
 
 
 @dataclass(frozen=True)
@@ -108,20 +153,23 @@ class Job:
     Attributes:
         run: The run.
         stage: The stage.
-        key: Its fingerprint.
+        causes: What decides its result.
         folder: Where it writes.
-        said: A hash of a person's decisions that is part of the fingerprint; None where they do not decide it.
         watch: Where progress is shown.
         engine: Who does work that is split into parts.
     """
 
     run: Run
     stage: Stage
-    key: str
+    causes: Causes
     folder: Path
     watch: Watch = SILENT
     engine: Engine = THIS_PROCESS
-    said: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The fingerprint of its causes."""
+        return str(self.causes.fingerprint)
 
     @property
     def settings(self) -> Settings:
@@ -168,11 +216,30 @@ class Job:
 
 
 def perform(
-    run: Run, stage: Stage, *, watch: Watch = SILENT, force: bool = False, engine: Engine = THIS_PROCESS
+    run: Run,
+    stage: Stage,
+    *,
+    watch: Watch = SILENT,
+    force: bool = False,
+    engine: Engine = THIS_PROCESS,
+    sources: Sources | None = None,
+    outside: bool = True,
 ) -> bool:
-    """Do a stage unless it is fresh; True if it was done."""
-    said = stage.said(run)  # asked once: somebody may go on deciding meanwhile
-    job = Job(run, stage, stage.key_with(run, said), run.folder(stage.name), watch, engine, said)
+    """Do a stage unless it is fresh; True if it was done.
+
+    Args:
+        run: The run.
+        stage: The stage; what it reads must have finished.
+        watch: Where progress is shown.
+        force: Do it even if it is fresh.
+        engine: Who does work that is split into parts.
+        sources: What it reads outside of the run directory, where that was looked at already.
+        outside: See `Stage.causes`.
+    """
+    causes = stage.causes(
+        run, sources=sources, outside=outside
+    )  # once: somebody may go on deciding meanwhile
+    job = Job(run, stage, causes, run.folder(stage.name), watch, engine)
     if process_count() > 1:
         return _with_others(job, force=force)
     with run.alone():
@@ -188,10 +255,11 @@ def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
     if fresh:
         run.event("skipped", stage=stage.name)
     else:
-        reads = stage.inputs(run.settings)
-        run.pull(*reads, *stage.uses)
+        causes = job.causes
+        run.pull(*causes.reads, *stage.uses)
+        made_of = {"reads": causes.reads, "source": causes.source, "decisions": causes.decisions}
         keep = stage.keep and not damaged
-        with run.working(stage.name, job.key, reads, keep=keep, said=job.said) as (folder, result):
+        with run.working(stage.name, job.key, made_of, keep=keep) as (folder, result):
             result.update(work(replace(job, folder=folder)) or {})
     stage.after(job)
     return not fresh

@@ -197,7 +197,7 @@ class WorkingCopy:
 
     def _files(self, stage: str) -> dict[str, Any]:
         """The records of the files of a stage that has finished here, by their names in the run."""
-        done = checksums.finished_in(self.path / stage, FINISHED) or {}
+        done = checksums.read_sealed(self.path / stage / FINISHED) or {}
         return {f"{stage}/{name}": record for name, record in done.get("files", {}).items()}
 
     def _is_remote(self, stage: str) -> bool:
@@ -353,7 +353,7 @@ def _content(file: Path) -> str | int | None:
     """Identifies a file's content; None for a stage.json that is absent or damaged."""
     if file.name == DECISIONS:
         return _log_length(file)
-    if file.name == FINISHED and checksums.finished_in(file.parent, FINISHED) is None:
+    if file.name == FINISHED and checksums.read_sealed(file) is None:
         return None
     return checksums.sha256_of(str(file))
 

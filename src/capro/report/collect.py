@@ -7,6 +7,7 @@ matches; a few thousand thumbnails.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -47,7 +48,7 @@ def collect(run: Run, plan: Plan, *, held_out: str, title: str | None = None, wa
     store = VerdictStore(run)
     stages = {stage.name: run.finished(stage.name) for stage in plan.of(run.settings)}
     evaluated = test_split(run) if stages["evaluate"] else None
-    missing = absent_parts(store, plan, stages, evaluated)
+    missing = absent_parts(store, stages, evaluated)
     shown = Shown()
     data = {
         "title": plain(title or f"Report of {run.path.resolve().name}"),
@@ -77,13 +78,12 @@ def collect(run: Run, plan: Plan, *, held_out: str, title: str | None = None, wa
 
 
 def absent_parts(
-    store: VerdictStore, plan: Plan, stages: dict[str, dict[str, Any] | None], evaluated: Evaluated | None
+    store: VerdictStore, stages: dict[str, dict[str, Any] | None], evaluated: Evaluated | None
 ) -> dict[str, str]:
     """A sentence for each stage that has not finished, or whose result belongs to another scan."""
-    place = store.run.place
+    command = f"capro run --run {shlex.quote(store.run.place)}"
     missing = {
-        name: f"The {name} stage has not finished: run `{plan.command(name, place)}`, "
-        f"or `capro run --run {place}` for all stages."
+        name: f"The {name} stage has not finished: `{command}` does it."
         for name, done in stages.items()
         if done is None
     }
@@ -92,9 +92,7 @@ def absent_parts(
     if stages["evaluate"] and evaluated is None:
         other_scan.append("evaluate")
     for name in other_scan:
-        missing[name] = (
-            f"The result of the {name} stage does not fit the scan: run `{plan.command(name, place)}` again."
-        )
+        missing[name] = f"The result of the {name} stage does not fit the scan: `{command}` does it again."
     if stages["evaluate"] and "test" not in store.run.read(SUMMARY)["splits"]:
         missing["evaluate"] = (
             "The data have no test split, so nothing was measured on test images: "

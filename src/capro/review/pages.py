@@ -314,6 +314,6 @@ def change_class(session: ReviewSession, number: int, sense: str, definition: st
             trial.unlink(missing_ok=True)
         data = run.settings.data.model_copy(update={"classes": f"{IN_RUN}{OWN_CLASSES}"})
         session.run = run.with_settings(run.settings.model_copy(update={"data": data}))
-        session.run.write_settings()
+        session.run.save_settings()
         context = {"class": old.name, "sense": sense, "definition": definition}
         session.log.append("class", person, context)

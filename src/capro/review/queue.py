@@ -203,7 +203,7 @@ class ReviewTable(VerdictStore):
 
 def load_table(run: Run) -> ReviewTable:
     """Read a run that has been cleaned."""
-    run.need("clean")
+    run.identity("clean")
     table = ReviewTable(run)
     # at once, not when first asked for: clean may be done again while the review is open
     _ = table.queue, table.images, table.decision, table.label_score, table.pixels, table.anchors

@@ -65,15 +65,15 @@ class ReviewSession:
         run = Run.open(self.run.path)
         table = load_table(run)
         pictures = Pictures(
-            table.images, run.settings.scan, run.path / REVIEW / "pictures" / run.need("scan")
+            table.images, run.settings.scan, run.path / REVIEW / "pictures" / run.identity("scan")
         )
         with self._lock:
             self.run, self.table, self.views, self.pictures = run, table, Views(table), pictures
             self.decided = np.zeros(len(table), dtype=bool)
             self._row_of: dict[str, int] = {}
             self._mark_decided([*self.log.replay.by_sample])
-            self.scan = fingerprint(run.need("scan"))
-            self.version = fingerprint([self.scan, run.need("clean")])
+            self.scan = fingerprint(run.identity("scan"))
+            self.version = fingerprint([self.scan, run.identity("clean")])
 
     def follow(self) -> None:
         """Read what other processes appended to the log."""

@@ -88,7 +88,7 @@ def check(run: Run) -> list[str]:
             f"samples carry several labels, and train.gamma {settings.train.gamma} changes many of them: "
             "the paper has 0.9 here (--set train.gamma=0.9; or --preset small-multi, which is for frozen mode)"
         )
-    texts = _text_counts(run)
+    texts = run.result("classes")["texts"]  # how many samples have one, in all and by class
     count = texts["samples"]
     if count < FEWEST_TEXTS * len(manifest.split("train")):
         _refuse_without_texts(run, count)
@@ -103,16 +103,6 @@ def check(run: Run) -> list[str]:
             "there are no texts, so the senses of the classes were not chosen by texts, and have no effect"
         )
     return found
-
-
-def _text_counts(run: Run) -> dict[str, Any]:
-    """How many training samples have a text that can be used, in all and by class."""
-    kept: dict[str, Any] | None = run.result("classes").get("texts")
-    if kept is not None:
-        return kept
-    summary = run.read(SUMMARY)  # the stage was done by an earlier version
-    read = summary["splits"].get("train", 0) - summary["without_text"].get("train", 0)
-    return {"samples": read, "by_class": {}}
 
 
 def _have_text(run: Run, count: int) -> str:

@@ -13,6 +13,7 @@ from capro.data.manifest import manifest_of
 from capro.errors import DataError
 from capro.models.classes import classes_of
 from capro.pipeline.artefacts import DETAILS, MODELS, SCORES
+from capro.pipeline.plan import Agree
 from capro.pipeline.progress import SILENT, Watch
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
@@ -42,7 +43,7 @@ def work(job: Job) -> dict[str, Any]:
     return results
 
 
-def assess(
+def evaluate(
     run: Run,
     *,
     on: str | None = None,
@@ -51,24 +52,22 @@ def assess(
     with_open_set: bool = False,
     novel: Path | None = None,
     watch: Watch = SILENT,
+    agree: Agree | None = None,
 ) -> dict[str, Any]:
     """Everything that `capro evaluate` prints, as plain data; also kept as a file.
 
     Args:
-        run: A finished run.
+        run: The run; stages that are missing or out of date are done first.
         on: Another source to evaluate on; the run's test split if unset.
         reading: Settings by which that source is read; the run's if unset.
         truth: Table with true labels of the training samples.
         with_open_set: Add open-set recognition: samples of no known class are the open class.
         novel: Class list; only these names may be open.
         watch: Where progress is shown.
+        agree: Asked before long work, or what a person decided, is replaced; nobody is asked if unset.
     """
+    PLAN.refresh(run, "evaluate", watch=watch, agree=agree)
     manifest = manifest_of(run)
-    if PLAN.decided_since(run):
-        again = PLAN.command("run", run.place)
-        watch.warn(
-            f"a person has decided since: these figures are of the results before; `{again}` takes it in"
-        )
     if with_open_set and manifest.task == "multi":
         raise DataError(
             "open-set recognition is measured with one label per sample, and this run has several",
@@ -79,7 +78,7 @@ def assess(
     if on is None and (truth is not None or person is not None) and not len(manifest.split("test")):
         details = {"on": "no test split", "samples": 0, "open": 0}  # the truth can still be used
     else:
-        found = _test_split(run, watch) if on is None else score_other(run, on, watch, reading=reading)
+        found = _test_split(run) if on is None else score_other(run, on, watch, reading=reading)
         details = _measured(run, found, on=on, with_open_set=with_open_set)
         if with_open_set:
             details["open_set"] = _open_set(run, found, novel, watch)
@@ -93,9 +92,8 @@ def assess(
     return plain
 
 
-def _test_split(run: Run, watch: Watch) -> Evaluated:
+def _test_split(run: Run) -> Evaluated:
     """The run's test split, from the stored scores."""
-    PLAN.as_applied().do(run, "evaluate", watch=watch)
     found = test_split(run)
     if found is None:
         raise DataError(

@@ -38,7 +38,7 @@ CPU_BATCH = 16  # stays in the cache: EfficientNet-Lite0 runs 2.3 times as fast 
 def image_shards(folder: Path, count: int, run: Run, *, key: Any) -> Shards:
     """Where the features of images go, by blocks; ``key`` decides their values."""
     size = run.settings.embed.shard_size
-    return planned(folder, count, key=fingerprint([run.need("scan"), key]), size=size)
+    return planned(folder, count, key=fingerprint([run.identity("scan"), key]), size=size)
 
 
 @dataclass(frozen=True)

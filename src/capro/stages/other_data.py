@@ -23,9 +23,8 @@ from capro.pipeline.run import Run
 from capro.pipeline.shards import sharded
 from capro.pipeline.stage import Job, Stage, perform
 from capro.results.comparison import Evaluated
-from capro.stages import PLAN
 from capro.stages.features import ImageEncoder, ImageFeatures, image_shards
-from capro.stages.scan import limit_settings, listing_fingerprint, reading_settings, scan_into
+from capro.stages.scan import Sources, limit_settings, reading_settings, scan_into, sources_of
 from capro.train.batches import FeatureInputs, ImageInputs, Inputs
 from capro.train.setup import pretrained, scores_of, training_set
 
@@ -59,13 +58,15 @@ def _scan(source: str) -> Stage:
             "scan": limit_settings(run.settings.scan),
             "source": source,
             **({"classes": _class_names(run)} if run.settings.data.join_labels else {}),
-            "listing": listing_fingerprint(readers_to_evaluate(run, source)),
         }
 
     def work(job: Job) -> None:
-        scan_into(job, readers_to_evaluate(job.run, source), classes=_class_names(job.run))
+        scan_into(job, sources_of(job), classes=_class_names(job.run))
 
-    return Stage(f"{folder_of(source)}/scan", work, settings=settings)
+    def sources(run: Run) -> Sources:
+        return Sources(readers_to_evaluate(run, source))
+
+    return Stage(f"{folder_of(source)}/scan", work, settings=settings, sources=sources)
 
 
 def _scores(source: str, manifest: Manifest) -> Stage:
@@ -73,7 +74,7 @@ def _scores(source: str, manifest: Manifest) -> Stage:
 
     def work(job: Job) -> None:
         training = training_set(job.run)
-        inputs = _inputs(job, manifest, f"{base}/features", job.run.need(f"{base}/scan"))
+        inputs = _inputs(job, manifest, f"{base}/features", job.run.identity(f"{base}/scan"))
         everyone = np.arange(len(manifest.samples))
         for name, model in MODELS.items():
             job.write(SCORES[name], scores_of(job.run, training, model, everyone, inputs))
@@ -84,7 +85,6 @@ def _scores(source: str, manifest: Manifest) -> Stage:
 
 def score_other(run: Run, source: str, watch: Watch, *, reading: Settings | None = None) -> Evaluated:
     """Scores of exactly the samples of another source, which may be read by settings of its own."""
-    PLAN.as_applied().require(run, *(model.stage for model in MODELS.values()))
     scan = _scan(source)
     perform(run.with_settings(reading or run.settings), scan, watch=watch)
     manifest = run.read_with(MANIFEST.of(scan.name), Manifest.load)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 from capro.config import Settings
@@ -23,17 +23,15 @@ from capro.pipeline.run import Run
 from capro.pipeline.stage import Stage
 
 StepName = Literal["pretrain", "train", "finetune"]
-OWN_WEIGHT = ("smoothing", "bootstrap")  # runs of 0.1.0 multiplied theirs by lambda_bts: no longer fresh
-KEPT = {"kept": "the highest"}  # scores of a sample; raised when another choice is kept
 
 
-def _of(stage: str, name: str = "work") -> Callable[[Any], Any]:
+def _of(module: str, name: str = "work") -> Callable[..., Any]:
     """A function of a stage's file, which is imported when it is called."""
 
-    def function(given: Any) -> Any:
-        return getattr(import_module(f"capro.stages.{stage}"), name)(given)
+    def imported(*arguments: Any) -> Any:
+        return resolve_name(f"capro.stages.{module}:{name}")(*arguments)
 
-    return function
+    return imported
 
 
 # --- questions about settings ---------------------------------------------------------------------
@@ -109,53 +107,41 @@ def _pixels(run: Run) -> dict[str, Any]:
 
 
 def _views(settings: Settings) -> dict[str, Any]:
-    """The settings that decide views; a newer one only where it is set, so that runs of before stay fresh."""
-    found = settings.views.model_dump(exclude={"cache_gb"})
-    return {name: value for name, value in found.items() if value is not None or name != "key_crop_scale"}
+    return settings.views.model_dump(exclude={"cache_gb"})
 
 
 def _features(run: Run) -> dict[str, Any]:
     settings = run.settings
     query, keys = augmented_views(settings)
     return {
-        "net": settings.net.model_dump(include={"backbone", "weights"}) | {"frozen_views": query + keys},
+        "net": settings.net.model_dump(include={"backbone", "weights"}),
         "views": _views(settings),
-        **({} if keys else {"key views": 0}),
+        "query views": query,
+        "key views": keys,
     }
 
 
 def _embed(run: Run) -> dict[str, Any]:
     settings = run.settings
     return {
-        **({"fields": True} if settings.method == "plus" else {}),
+        "method": settings.method,  # plus also embeds each field of the text alone
         "embed": settings.embed.model_dump(exclude={"batch_size", "shard_size"}),
         "net": settings.net.model_dump(include={"mode"}),
         "views": settings.views.model_dump(include={"size"}),
     }
 
 
-NEWER_IN_MATCH = {"own_neighbour"}  # only where it is not the default: runs of before stay fresh
-
-
 def _graph(run: Run) -> dict[str, Any]:
-    chosen = run.settings.match
-    exact = chosen.enhancer == "none" or len(run.read(VISUAL)) < chosen.exact_below
+    match = run.settings.match
+    exact = match.enhancer == "none" or len(run.read(VISUAL)) < match.exact_below
     return {
-        **chosen.model_dump(include={"enhancer", "k", "exact_below", "index", "recall"}),
-        **chosen.model_dump(include=NEWER_IN_MATCH, exclude_defaults=True),
+        **match.model_dump(include={"enhancer", "k", "own_neighbour", "exact_below", "index", "recall"}),
         "seed": None if exact else run.settings.seed,  # an exact search has nothing random
     }
 
 
 def _match(run: Run) -> dict[str, Any]:
-    # earlier versions took the first samples where there was no text: such anchors are chosen again
-    without = {"without_texts": True} if run.settings.data.without_texts else {}
-    chosen = run.settings.match
-    match = chosen.model_dump(exclude=NEWER_IN_MATCH) | chosen.model_dump(
-        include=NEWER_IN_MATCH, exclude_defaults=True
-    )
-    match["memory_gb"] = 0.0  # it decides no anchor; runs of before, without a limit, stay fresh
-    return {"match": match, "seed": run.settings.seed, **without}
+    return {"match": run.settings.match.model_dump(exclude={"memory_gb"}), "seed": run.settings.seed}
 
 
 def _joint(run: Run) -> dict[str, Any]:
@@ -166,44 +152,37 @@ def _joint(run: Run) -> dict[str, Any]:
 
 
 def _posterior(run: Run) -> dict[str, Any]:
-    chosen = run.settings.plus.model_dump(include={"folds", "rounds", "memory_gb"})
-    return {"plus": chosen, **KEPT, "seed": run.settings.seed}
+    plus = run.settings.plus.model_dump(include={"folds", "rounds", "memory_gb"})
+    return {"plus": plus, "seed": run.settings.seed}
 
 
 def _clean(run: Run) -> dict[str, Any]:
     if run.settings.method == "plus":
-        chosen = run.settings.plus.model_dump()
-        return {"plus": chosen, **KEPT, "seed": run.settings.seed}
-    rule = run.settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"})
-    return {**rule, **KEPT}
+        return {"plus": run.settings.plus.model_dump(), "seed": run.settings.seed}
+    return run.settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"})
 
 
 def _training(run: Run, name: StepName) -> dict[str, Any]:
     """The settings that decide a training."""
-    given = run.settings
-    net = given.net.model_dump(exclude={"runtime"})  # features are the same
-    if given.net.frozen_views is None:  # they decide the features; runs of 0.1.0 had three and stay fresh
-        net["frozen_views"] = 3
-    if not given.net.centred:
-        del net["centred"]
-    parts = {"net": net, name: getattr(given, name).model_dump()}
-    return {**parts, "views": _views(given), "seed": given.seed}
+    settings = run.settings
+    return {
+        # frozen_views decides the features, and by them the training; the runtime gives the same features
+        "net": settings.net.model_dump(exclude={"runtime", "frozen_views"}),
+        name: getattr(settings, name).model_dump(),
+        "views": _views(settings),
+        "seed": settings.seed,
+    }
 
 
 def _train(run: Run) -> dict[str, Any]:
-    name = run.settings.train.reference
-    chosen = run.settings.reference.of(name)
-    if chosen.get("ncr_weight", 0) is None:
-        del chosen["ncr_weight"]
-    if name in OWN_WEIGHT:
-        chosen["own_weight"] = True
-    doubt = {"ask_below": run.settings.plus.ask_below} if run.settings.method == "plus" else {}
-    return {**_training(run, "train"), **({"reference": chosen} if chosen else {}), **doubt}
+    settings = run.settings
+    reference = settings.reference.of(settings.train.reference)
+    doubt = {"ask_below": settings.plus.ask_below} if settings.method == "plus" else {}
+    return {**_training(run, "train"), "reference": reference, **doubt}
 
 
 def _finetune(run: Run) -> dict[str, Any]:
-    calibrated = {"calibrated": True} if run.settings.method == "plus" else {}
-    return {**_training(run, "finetune"), **calibrated}
+    return {**_training(run, "finetune"), "method": run.settings.method}  # plus also calibrates
 
 
 # --- the stages -----------------------------------------------------------------------------------
@@ -238,7 +217,8 @@ STAGES = [
         _of("scan"),
         summary="reading and checking images",
         settings=_of("scan", "settings"),
-        files=_of("scan", "files"),
+        sources=_of("scan", "Sources.of_run"),
+        subject=True,
         check=_of("scan", "check"),
     ),
     Stage(
@@ -247,9 +227,8 @@ STAGES = [
         summary="what each class means",
         settings=_classes,
         decisions=_own_meanings,
+        subject=True,
         reads=["scan"],
-        implicit=True,
-        command="classes show",
         check=_of("classes", "check"),
     ),
     Stage(
@@ -258,8 +237,6 @@ STAGES = [
         summary="decoding images once",
         settings=_pixels,
         reads=["scan"],
-        implicit=True,
-        command="pretrain",
     ),
     Stage(
         "features",
@@ -268,8 +245,6 @@ STAGES = [
         settings=_features,
         reads=["scan"],
         uses=["pixels"],
-        implicit=True,
-        command="pretrain",
         when=_is_frozen,
     ),
     _training_stage(
@@ -290,15 +265,7 @@ STAGES = [
             *_if(settings.embed.visual == "step1", "features" if _is_frozen(settings) else "pretrain"),
         ],
     ),
-    Stage(
-        "graph",
-        _of("graph"),
-        summary="text enhancement",
-        settings=_graph,
-        reads=["embed"],
-        implicit=True,
-        command="match",
-    ),
+    Stage("graph", _of("graph"), summary="text enhancement", settings=_graph, reads=["embed"]),
     Stage(
         "match",
         _of("match"),
@@ -314,8 +281,6 @@ STAGES = [
         summary="text tower of the image-text model: class prompts and texts (method plus)",
         settings=_joint,
         reads=lambda settings: ["scan", "classes", *_if(_is_frozen(settings), "features")],
-        implicit=True,
-        command="clean",
         when=lambda settings: _is_plus(settings) and has_text_tower(settings.net.backbone, ask=False),
     ),
     Stage(
@@ -331,8 +296,6 @@ STAGES = [
             "match",
             *_if(has_text_tower(settings.net.backbone), "joint"),
         ],
-        command="clean",
-        implicit=True,
         when=_is_plus,
         check=_of("posterior", "check"),
     ),
@@ -372,4 +335,4 @@ STAGES = [
         reads=["scan", "classes", *(model.stage for model in MODELS.values())],
     ),
 ]
-PLAN = Plan(STAGES)
+PLAN = Plan(STAGES, prepare=_of("start", "prepare"))

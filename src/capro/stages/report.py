@@ -29,7 +29,7 @@ def report_stage(title: str | None) -> Stage:
         return [name for name in (*(stage.name for stage in PLAN), HELD_OUT) if run.finished(name)]
 
     def settings(run: Run) -> dict[str, Any]:
-        read = {name: run.need(name) for name in reads(run)}
+        read = {name: run.identity(name) for name in reads(run)}
         return {"title": title, "page": version(), "read": read}
 
     return Stage("report", work, settings=settings, reads=["scan"])

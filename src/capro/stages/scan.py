@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 from capro.config import DataSettings, ScanSettings
@@ -30,16 +31,37 @@ def find_sources(settings: DataSettings) -> list[Reader]:
     return found
 
 
-def listing_fingerprint(sources: Sequence[Reader]) -> str:
-    """A hash over names, sizes and times of the source's files: a changed source is scanned again."""
-    listing: list[list[Any]] = []
-    for reader in sources:
-        listing.append([reader.source.kind, reader.source.root])
-        files: list[Any] = [*reader.listing()]  # all of one kind: they can be sorted
-        for path in sorted(files):
-            if path.is_file():
-                listing.append([str(path), *state_of(path)])
-    return fingerprint(listing)
+class Sources:
+    """The readers of a stage's sources, and the state of their files."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self.readers = readers
+
+    @staticmethod
+    def of_run(run: Run) -> Sources:
+        """The sources that a run's settings name; one that lacks a column that is needed is refused."""
+        readers = find_sources(run.settings.data)
+        for reader in readers:
+            reader.intake()
+        return Sources(readers)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash over names, sizes and times of the files: a changed source is scanned again."""
+        listing: list[list[Any]] = []
+        for reader in self.readers:
+            listing.append([reader.source.kind, reader.source.root])
+            files: list[Any] = [*reader.listing()]  # all of one kind: they can be sorted
+            for path in sorted(files):
+                if path.is_file():
+                    listing.append([str(path), *state_of(path)])
+        return fingerprint(listing)
+
+
+def sources_of(job: Job) -> Sequence[Reader]:
+    """The readers of a scan's sources."""
+    assert isinstance(job.causes.sources, Sources)
+    return job.causes.sources.readers
 
 
 def scan_into(job: Job, sources: Sequence[Reader], *, classes: Collection[str] = ()) -> None:
@@ -55,17 +77,13 @@ def scan_into(job: Job, sources: Sequence[Reader], *, classes: Collection[str] =
 
 
 def reading_settings(settings: DataSettings, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
-    """The settings of the data that decide what a scan reads; newer ones only where they are not the default."""
-    newer = {"join_labels", "encoding", "max_nesting", "max_group_rows"}
-    found = settings.model_dump(exclude={"classes", "ambiguous_list", "without_texts", *newer, *leave_out})
-    return found | settings.model_dump(include=newer, exclude_defaults=True)
+    """The settings of the data that decide what a scan reads."""
+    return settings.model_dump(exclude={"classes", "ambiguous_list", "without_texts", *leave_out})
 
 
 def limit_settings(settings: ScanSettings) -> dict[str, Any]:
-    """The limits that decide a scan; newer ones only where they are not the default."""
-    newer = {"max_text", "max_label", "max_classes", "max_bytes", "max_scans", "max_seconds"}
-    found = settings.model_dump(exclude={"workers", *newer})
-    return found | settings.model_dump(include=newer, exclude_defaults=True)
+    """The limits that decide a scan."""
+    return settings.model_dump(exclude={"workers"})
 
 
 def settings(run: Run) -> dict[str, Any]:
@@ -73,13 +91,8 @@ def settings(run: Run) -> dict[str, Any]:
     return {"data": reading_settings(run.settings.data), "scan": limit_settings(run.settings.scan)}
 
 
-def files(run: Run) -> dict[str, Any]:
-    """The state of the sources' files."""
-    return {"listing": listing_fingerprint(find_sources(run.settings.data))}
-
-
 def work(job: Job) -> dict[str, str]:
-    sources = find_sources(job.settings.data)
+    sources = sources_of(job)
     scan_into(job, sources)
     brought = next((hints for reader in sources if (hints := reader.classes())), [])
     job.write(PUBLISHED_CLASSES, [asdict(hint) for hint in brought])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from capro.config import Settings
 from capro.data.manifest import manifest_of
+from capro.models.folders import check_models, has_text_tower
 from capro.pipeline.progress import Watch
 from capro.pipeline.run import Run, settings_in
-from capro.stages import PLAN, Choose
 
 CHOSEN = {
     "single": "small",
@@ -19,6 +19,7 @@ CHOSEN = {
 ABOUT_DATA = {"seed", "data", "scan"}  # what another preset leaves as it is
 LEARNS_FAST = ("small", "tiny")  # the backbones that a CPU can train
 
+Choose = Callable[[Run, Watch], Run]  # chooses the settings of a run whose scan has finished
 Resolve = Callable[[Mapping[str, Any], str | None], Settings]  # from values below the preset, and the preset
 
 
@@ -40,9 +41,13 @@ def settings_for(path: Path, resolve: Resolve, preset: str | None) -> Settings:
 
 
 def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose | None]:
-    """Make or reopen a run directory; where no preset was named, also what chooses one after the scan."""
+    """A run, new or existing, that is written when its first stage is done.
+
+    Returns:
+        The run and, where it is new and no preset was named, what chooses one after the scan.
+    """
     new = settings_in(path) is None
-    run = Run.create(path, settings_for(path, resolve, preset))
+    run = Run(path, settings_for(path, resolve, preset))
 
     def choose(run: Run, watch: Watch) -> Run:
         task = manifest_of(run).task
@@ -52,10 +57,26 @@ def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose
             "is not trained further, so that no GPU is needed (`--preset paper` trains a ResNet-50)"
         )
         chosen = run.with_settings(resolve({}, name))
-        PLAN.keep_settings(chosen)
+        chosen.save_settings()
         return chosen
 
     return run, choose if new and preset is None else None
+
+
+def prepare(run: Run, names: Sequence[str], watch: Watch) -> None:
+    """Refuse, before hours of work, what a later stage could not use; warn of a training without a GPU."""
+    if set(names) <= {"scan", "classes"}:
+        return
+    settings = run.settings
+    if settings.log.tracker != "none":
+        from capro.pipeline.ranks import check_tracker
+
+        check_tracker(settings)
+    check_models(settings, begun=run.finished("pretrain") is not None)
+    if settings.method == "plus":
+        has_text_tower(settings.net.backbone)  # asks the hub once: whether there is a stage `joint`
+    if "pretrain" in names and (text := slow(settings)):
+        watch.warn(text)
 
 
 def slow(settings: Settings) -> str:

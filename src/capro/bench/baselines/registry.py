@@ -151,14 +151,16 @@ def baseline_stage(name: str, *, multi_label: bool) -> Stage:
         return metrics.headline(np.array(job.read(TEST_SCORES.of(stage))), y)
 
     def settings(run: Run) -> dict[str, Any]:
-        return {**_settings(run, chosen.version), "name": name, **chosen.settings(run.settings)}
-
-    def files(run: Run) -> dict[str, Any]:
         learns = chosen.verified != "never" and run.settings.baselines.verified
-        return {"verified": fingerprint(verified_labels(run))} if learns else {}
+        return {
+            **_settings(run, chosen.version),
+            "name": name,
+            **chosen.settings(run.settings),
+            **({"verified": fingerprint(verified_labels(run))} if learns else {}),
+        }
 
     reads = ["scan", "classes", "pretrain", *chosen.stages_read(multi_label=multi_label)]
-    return Stage(stage, work, settings=settings, files=files, reads=reads, after=clear)
+    return Stage(stage, work, settings=settings, reads=reads, after=clear)
 
 
 def baseline(run: Run, name: str, *, watch: Watch = SILENT, plan: Plan = PLAN) -> dict[str, float]:
