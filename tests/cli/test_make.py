@@ -1,4 +1,4 @@
-"""Commands like make: which settings they leave behind, what they do first and say, when they ask: as a user sees it."""
+"""Commands like make, as a user sees them: settings they leave behind, what they do first, when they ask."""
 
 from __future__ import annotations
 
