@@ -32,18 +32,19 @@ def test_every_setting_of_the_data_is_an_option_with_its_description(command: st
 
 
 def test_every_option_of_scan_reaches_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    from capro.pipeline.plan import Plan
     from capro.pipeline.run import Run
 
     class Stop(Exception):
         pass
 
-    def create(_path: object, settings: config.Settings) -> None:
-        seen.append(settings.data)
+    def do(_plan: Plan, run: Run, *_names: str, **_options: object) -> None:
+        seen.append(run.settings.data)
         raise Stop
 
     seen: list[DataSettings] = []
-    monkeypatch.setattr(Run, "create", create)
-    monkeypatch.setattr("capro.cli.options.check_source", lambda _: None)
+    monkeypatch.setattr(Plan, "do", do)
+    monkeypatch.setattr("capro.cli.options.check_named_files", lambda *_: None)
     given = VALUES | NUMBERS
     words = [
         part

@@ -263,21 +263,6 @@ def test_help_lists_commands_in_the_order_of_use() -> None:
     assert names[-1] == "config"
 
 
-def test_a_missing_stage_is_named_before_any_work_and_the_hint_can_be_copied(
-    folder: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "my run"
-    assert capro("scan", folder, "--run", run, "--preset", "paper").returncode == 0
-    for command in ("train", "match", "embed", "clean"):
-        done = capro(command, "--run", run)
-        error, hint = done.stderr.splitlines()
-        assert error == f"error: {run}: the pretrain stage has not finished"
-        assert hint == (
-            f"hint: run `capro pretrain --run '{run}'` first, or `capro run --run '{run}'` for all stages"
-        )
-    assert not (run / "classes").exists()
-
-
 def test_transformers_does_not_write_to_the_terminal(tmp_path: Path) -> None:
     code = """
 import sys

@@ -142,10 +142,10 @@ class Plan:
                 outlooks[stage.name] = Outlook(stage.name, "fresh")
         return [*outlooks.values()]
 
-    def in_words(self, run: Run, outlooks: Iterable[Outlook]) -> list[str]:
-        """What will be done, in lines for people: missing stages together, others with their reasons."""
+    def in_words(self, run: Run, outlooks: Sequence[Outlook]) -> list[str]:
+        """Stages that will be done, in lines for people: missing ones together, others with their reasons."""
         missing = [each.stage for each in outlooks if each.why == MISSING]
-        others = [each for each in outlooks if each.state != "fresh" and each.why != MISSING]
+        others = [each for each in outlooks if each.why != MISSING]
         lines = [f"to do: {', '.join(missing)} ({MISSING})"] if missing else []
         return [*lines, *(f"to do: {each.stage} ({each.why}{self.kept(run, each)})" for each in others)]
 
@@ -174,7 +174,11 @@ class Plan:
         outlooks: dict[str, Outlook] = {}
         if is_main_process():
             outlooks = {each.stage: each for each in self.look(run, *names, force=force)}
-            watch.todo(self.in_words(run, outlooks.values()))
+            todo = [each for each in outlooks.values() if each.state != "fresh"]
+            if [(each.stage, each.why) for each in todo] != [
+                (names[0], MISSING)
+            ]:  # more than what was asked for
+                watch.todo(self.in_words(run, todo))
             self._ask(run, [each for each in outlooks.values() if each.certain], watch, agree)
         run.save_settings()
         # of several ranks each stage takes the lock where all hear of a failure

@@ -38,7 +38,9 @@ def run_all(
     """
     plan = PLAN.on(engine)
     watch.plan(plan.all_names(run))
+    done = ""
     if choose is not None:
-        plan.do(run, "scan", watch=watch)
+        done = "scan"
+        plan.do(run, done, watch=watch)
         run = choose(run, watch)
-    return plan.do(run, *plan.all_names(run), watch=watch, agree=agree)
+    return plan.do(run, *(name for name in plan.all_names(run) if name != done), watch=watch, agree=agree)
