@@ -196,6 +196,8 @@ class Plan:
     ) -> None:
         """Do stages that are not fresh, and what they need, for a command that reads them; silent where all are.
 
+        Files that are damaged are refused: what damaged them should be known before they are made again.
+
         Args:
             run: The run.
             names: Of the stages; those that have finished if none is named.
@@ -205,7 +207,10 @@ class Plan:
         """
         names = names or tuple(stage.name for stage in self.of(run.settings) if run.finished(stage.name))
         outlooks = self.look(run, *names, outside=False, decisions=decisions)
-        if any(each.state != "fresh" for each in outlooks):
+        todo = [each.stage for each in outlooks if each.state != "fresh"]
+        for name in todo:
+            run.refuse_damaged(name)
+        if todo:
             self.do(run, *names, watch=watch, agree=agree)
 
     def _do_one(
