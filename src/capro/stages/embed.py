@@ -117,17 +117,10 @@ class DistinctTexts(Portable):
         texts = {text for column in self.columns.values() for text in column}
         return sorted(texts, key=lambda text: (len(text), text))
 
-
-@dataclass(frozen=True)
-class _TextFeatures(Portable):
-    """Features of texts, (n, d_t), begin to end."""
-
-    source: DistinctTexts
-
     def __call__(self, begin: int, end: int, step: Step) -> NDArray[np.float32]:
-        size = self.source.run.settings.embed.batch_size
-        texts = self.source.unique[begin:end]
-        return self.source.encoder.encode(texts, batch_size=size, progress=step)
+        """Features of distinct texts, (n, d_t), begin to end."""
+        size = self.run.settings.embed.batch_size
+        return self.encoder.encode(self.unique[begin:end], batch_size=size, progress=step)
 
 
 def embed_texts(job: Job, source: DistinctTexts) -> Shards:
@@ -136,7 +129,7 @@ def embed_texts(job: Job, source: DistinctTexts) -> Shards:
     size = job.settings.embed.shard_size
     shards = planned(job.folder / SHARDS[0], len(source.unique), key=key, size=size)
     with job.bar("encoding texts", shards.count) as step:
-        return sharded(shards, _TextFeatures(source), engine=job.engine, gpu=True, progress=step)
+        return sharded(shards, source, engine=job.engine, gpu=True, progress=step)
 
 
 def write_texts(
