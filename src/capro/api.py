@@ -1,7 +1,7 @@
 """``CAPro(...).fit(data).predict(images)``: all stages as an estimator with scikit-learn's conventions.
 
 Images may be paths, Pillow images or arrays; data a folder (or any source that ``capro scan``
-reads), a DataFrame with paths, or a Hugging Face data set. docs/python.md has examples.
+reads), a DataFrame with paths, or a Hugging Face dataset. docs/python.md has examples.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: Data with labels and texts: the path of a folder or another source, a DataFrame with a column of
-                paths, or a Hugging Face data set.
+                paths, or a Hugging Face dataset.
             y: Labels for a DataFrame without a label column.
             test: Test data, of the same kind as ``X``; used for measuring only.
             classes: Path of a classes.yaml with senses or definitions; None: senses are suggested from the texts.
@@ -162,12 +162,12 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         kind = _kind(data)
         if y is not None and kind != "frame":
             raise ConfigError(
-                "y is for a DataFrame", hint="leave y out: a path or a data set has its own labels"
+                "y is for a DataFrame", hint="leave y out: a path or a dataset has its own labels"
             )
         if test is not None and (_kind(test) != kind or isinstance(data, dict) or isinstance(test, dict)):
             raise ConfigError(
                 f"data is a {type(data).__name__} and test a {type(test).__name__}",
-                hint="give both as paths, as DataFrames, or as data sets without splits",
+                hint="give both as paths, as DataFrames, or as datasets without splits",
             )
         if kind == "path":
             return {"source": str(data), "test": None if test is None else str(test)}
@@ -200,16 +200,16 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._fitted().threshold
 
     def predict_proba(self, X: Images) -> NDArray[np.float32]:
-        """Return probabilities, (n, C); with several labels each class has its own, and rows need not sum to 1."""
+        """Return probabilities, (n, C); with multi-label data each class has its own, and rows need not sum to 1."""
         return self._fitted().probabilities(self._images(X))
 
     def predict(self, X: Images, *, open_set: bool = False) -> NDArray[Any]:
-        """Return class names, (n,); with several labels a 0/1 matrix, (n, C).
+        """Return class names, (n,); with multi-label data a 0/1 matrix, (n, C).
 
         Args:
             X: Path of an image, folder or tar; a sequence of paths, Pillow images or arrays; a
-                DataFrame with a column of paths; a Hugging Face data set.
-            open_set: Give None instead of a name (several labels: a row of zeros) where the highest probability
+                DataFrame with a column of paths; a Hugging Face dataset.
+            open_set: Give None instead of a name (multi-label: a row of zeros) where the highest probability
                 is below ``threshold_``.
         """
         p = self.predict_proba(X)
@@ -223,7 +223,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return names
 
     def score(self, X: Images, y: Sequence[Any]) -> float:
-        """Return the share of right predictions; with several labels, of samples whose labels are all right."""
+        """Return the share of right predictions; with multi-label data, of samples whose labels are all right."""
         found = self.predict(X)
         right = found == np.asarray(y)
         return float(right.all(axis=1).mean() if found.ndim == 2 else right.mean())
@@ -259,12 +259,10 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Call ``fit`` again to use the decisions: only the stages that depend on them are done again.
         """
-        self._fitted()
-        if self.run_ is None:
-            raise CaproError("a loaded model has no data to review", hint="call review on a model after fit")
+        run = self._own_run("has no data to review", "call review on a model after fit")
         from capro.review.serving import Review
 
-        return Review(self.run_, host=host, port=port).start()
+        return Review(run, host=host, port=port).start()
 
     def export(
         self,
@@ -276,13 +274,11 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         formulas: str = "escape",
         license: str | None = None,
     ) -> Path:
-        """Write the cleaned data set to a new folder; see ``capro export``."""
-        self._fitted()
-        if self.run_ is None:
-            raise CaproError("a loaded model has no data to export", hint="call export on a model after fit")
-        PLAN.refresh(self.run_, "clean")
+        """Write the cleaned dataset to a new folder; see ``capro export``."""
+        run = self._own_run("has no data to export", "call export on a model after fit")
+        PLAN.refresh(run, "clean")
         export_data(
-            self.run_,
+            run,
             local_path(out, "out"),
             to=to,
             images=images,
@@ -294,12 +290,8 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def save(self, path: str | Path, *, onnx: bool = False, license: str | None = None) -> Path:
         """Write model, model card, verdicts and parameters to a new folder; ``capro predict`` reads it."""
-        self._fitted()
-        if self.run_ is None:
-            raise CaproError(
-                "a loaded model is saved already", hint="copy the folder that it was loaded from"
-            )
-        PLAN.refresh(self.run_, "finetune")
+        run = self._own_run("is saved already", "copy the folder that it was loaded from")
+        PLAN.refresh(run, "finetune")
         params = {k: str(v) if isinstance(v, Path) else v for k, v in self.get_params().items()}
 
         def also(folder: Path) -> None:
@@ -307,7 +299,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             write_json(folder / "params.json", params | {"run": None})
 
         path = local_path(path, "path")
-        export_model(self.run_, path, open_set=threshold(self.run_), onnx=onnx, also=also, license=license)
+        export_model(run, path, open_set=threshold(run), onnx=onnx, also=also, license=license)
         return path
 
     @classmethod
@@ -337,12 +329,8 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Returns:
             The address of the repository.
         """
-        self._fitted()
-        if self.run_ is None:
-            raise CaproError(
-                "a loaded model is in a folder already", hint="`capro push FOLDER REPO` publishes it"
-            )
-        PLAN.refresh(self.run_, "finetune")
+        run = self._own_run("is in a folder already", "`capro push FOLDER REPO` publishes it")
+        PLAN.refresh(run, "finetune")
 
         def agree(lines: Sequence[str]) -> bool:
             print(*lines, sep="\n", file=sys.stderr)
@@ -350,7 +338,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         with tempfile.TemporaryDirectory(prefix="capro-") as temporary:
             folder = Path(temporary) / "model"
-            export_model(self.run_, folder, open_set=threshold(self.run_), license=license)
+            export_model(run, folder, open_set=threshold(run), license=license)
             found = publish(folder, repo, private=private, agree=agree)
         if found is None:
             raise ConfigError(
@@ -360,6 +348,13 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     _issues: pd.DataFrame | None = None
 
+    def _own_run(self, problem: str, hint: str) -> Run:
+        """The run of ``fit``; a loaded model has none."""
+        self._fitted()
+        if self.run_ is None:
+            raise CaproError(f"a loaded model {problem}", hint=hint)
+        return self.run_
+
     def _fitted(self) -> Predictor:
         if not self.__sklearn_is_fitted__():
             raise NotFittedError("this CAPro is not fitted yet: call fit(data), or CAPro.load(path)")
@@ -367,7 +362,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _kind(data: Any) -> str:
-    """Of data to learn from: a path, a DataFrame or a Hugging Face data set."""
+    """Of data to learn from: a path, a DataFrame or a Hugging Face dataset."""
     if isinstance(data, str | Path):
         return "path"
     if isinstance(data, pd.DataFrame):
@@ -376,7 +371,7 @@ def _kind(data: Any) -> str:
         return "hub"
     raise ConfigError(
         f"cannot learn from a {type(data).__name__}",
-        hint="give a folder, a DataFrame with a column of paths, or a Hugging Face data set",
+        hint="give a folder, a DataFrame with a column of paths, or a Hugging Face dataset",
     )
 
 

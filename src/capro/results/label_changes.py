@@ -114,7 +114,7 @@ def counts_of(rows: Ints, columns: Ints, shape: tuple[int, int], times: Ints | N
 def flow(given: Ints, after: Ints, classes: int) -> Counts:
     """Labels from (row) and to (column) each class, (C + 1, C + 1); the last is *no class*.
 
-    With several labels a label stays, leaves to no class, or comes from no class.
+    In multi-label data a label stays, leaves to no class, or comes from no class.
 
     >>> flow(np.array([0, 0, 1]), np.array([0, 1, -1]), 2).toarray().tolist()
     [[1, 1, 0], [0, 0, 1], [0, 0, 0]]
@@ -133,7 +133,7 @@ def flow(given: Ints, after: Ints, classes: int) -> Counts:
 def given_by_corrected(given: Ints, after: Ints, classes: int) -> Counts:
     """Samples with the row's web label that carry the column's now, (C, C + 1); last: dropped.
 
-    With several labels, off the diagonal only labels count that the sample did not have.
+    In multi-label data, off the diagonal only labels count that the sample did not have.
     """
     if given.ndim == 1:
         return flow(given, after, classes)[:classes]

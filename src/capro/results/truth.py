@@ -122,7 +122,7 @@ class Measured:
 
     @property
     def share(self) -> float:
-        """Nan of nothing."""
+        """NaN if there is nothing to measure."""
         return mean(self.hits)
 
     @property
@@ -139,7 +139,7 @@ def _pairs(chosen: Bools, hits: Bools) -> Measured:
 def true_labels(labels: NDArray[np.int64], member: Bools) -> Measured:
     """Which of the kept labels are true: (n,) classes with -1 for out, or (n, C) membership.
 
-    For several labels: which (sample, class) decisions are right.
+    Multi-label: which (sample, class) decisions are right.
     """
     if labels.ndim == 1:
         kept = labels >= 0
@@ -191,7 +191,7 @@ def noise_shares(before: NDArray[np.int64], after: NDArray[np.int64], member: Bo
 
 
 def noise_detection(before: NDArray[np.int64], after: NDArray[np.int64], member: Bools) -> dict[str, float]:
-    """`noise_shares` as numbers, with the F1 score of precision and recall; nan of nothing."""
+    """`noise_shares` as numbers, with the F1 score of precision and recall; NaN where there is nothing to measure."""
     found = {name: each.share for name, each in noise_shares(before, after, member).items()}
     return found | {"f1": harmonic(found["precision"], found["recall"])}
 
@@ -205,7 +205,7 @@ def score_quality(
     """How well the scores behind the verdicts rank wrong labels, and whether they mean what they say.
 
     ``error_average_precision``: of one minus the score of the given label, for labels that are wrong.
-    ``score_ece``: expected calibration error of the score of the label that a kept sample has now; several labels:
+    ``score_ece``: expected calibration error of the score of the label that a kept sample has now; multi-label:
     of every (sample, class) decision. ``right_at_90``: share that is right among scores from 0.85 to 0.95.
 
     Args:

@@ -125,9 +125,11 @@ def _joined(n: int, blocks: Iterable[Judged]) -> Judged:
     start = 0
     for block in blocks:
         for name, part in vars(block).items():
-            if part is not None:
-                array = whole.setdefault(name, np.empty((n, *part.shape[1:]), part.dtype))
-                array[start : start + len(part)] = part
+            if part is None:
+                continue
+            if name not in whole:
+                whole[name] = np.empty((n, *part.shape[1:]), part.dtype)
+            whole[name][start : start + len(part)] = part
         start += len(block.labels)
     return Judged(**whole)
 
