@@ -381,6 +381,16 @@ class Settings(Section):
     finetune: FinetuneSettings = FinetuneSettings()
     log: LogSettings = LogSettings()
 
+    @property
+    def by_posterior(self) -> bool:
+        """Whether the posterior of the true label decides (method plus), not the paper's rule."""
+        return self.method == "plus"
+
+    @property
+    def has_step2(self) -> bool:
+        """Whether step 2 is trained: with a frozen encoder the method plus has nothing left to learn there."""
+        return not self.by_posterior or self.net.mode == "full"
+
 
 # --- resolution ---------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Step 2 against slow references and the words of method.md."""
+"""Step 2 against slow references and the words of the paper."""
 
 from __future__ import annotations
 

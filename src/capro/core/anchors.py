@@ -1,7 +1,7 @@
 """Text matching: which samples of a class have a text that means the class (Eq. 3 and 4).
 
 Each class is a small graph of its own: its gallery (every sample with that web label) and its
-textual prototype as one more node. Decided here, beyond method.md:
+textual prototype as one more node. Decided here, beyond the paper:
 
 - The gallery is taken in the order of sample ids: ids break ties among neighbours too, and nothing
   depends on the order of the samples.
@@ -111,7 +111,7 @@ def match(
         seed: of the random draws; each class has its own stream.
         rerank: d* of Eq. 3; False orders by cosine alone.
         own_neighbour: a text is in its own R(x, k), see `capro.graph.rerank.encoding`.
-        contrast: weight of `rivalry`; 0 is Eq. 4. Not with several labels: a text may be near to all.
+        contrast: weight of `rivalry`; 0 is Eq. 4. Not multi-label: a text may be near to all.
         exact_below: see `capro.graph.neighbors.nearest`.
 
     >>> texts = [[1, 0], [0.9, 0.1], [0, 1], [0, 0]]

@@ -153,7 +153,7 @@ class CorrectedLabels(NamedTuple):
     """Corrected labels and what was done, in the shape of the labels; and where a person should be asked."""
 
     labels: Tensor  # -1 for out
-    decisions: Tensor  # numbers of `LabelDecision`, or of `PairDecision` for several labels
+    decisions: Tensor  # numbers of `LabelDecision`, multi-label of `PairDecision`
     ask: Tensor  # bool
 
 

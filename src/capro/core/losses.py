@@ -1,4 +1,4 @@
-"""The terms of the objective, one function each (method.md, Losses, Multi-label).
+"""The terms of the objective, one function each (docs/paper.md).
 
 Conventions of every term:
 - A sample that is out, label -1, leaves the term. `weight` (b,), bool or float, is the share with which
@@ -88,7 +88,7 @@ def class_offsets(counts: Tensor, *, balance: float) -> Tensor:
 
 
 def reconstruction_loss(v_rec: Tensor, v: Tensor, *, count: Count = None) -> Tensor:
-    """Squared error per feature against a detached v, in L_prj of Eq. 1 (method.md, Losses).
+    """Squared error per feature against a detached v, in L_prj of Eq. 1 (docs/paper.md).
 
     The mean over features: the sum that Eq. 1 writes would swamp every other term. Needs no label,
     so a sample that is out stays in.
@@ -198,7 +198,7 @@ def total(terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
 
 
 def positive_weights(positives: Tensor, n_samples: int, *, power: float = 0.5) -> Tensor:
-    """pos_weight sqrt(negatives / positives) per class, (C,) -> (C,) (method.md, Multi-label).
+    """pos_weight sqrt(negatives / positives) per class, (C,) -> (C,) (docs/paper.md).
 
     Counts of zero are taken as one: a class without samples weighs like one with one sample.
     Another power than the root: 0 weighs positives like negatives, 1 makes both weigh as much in sum.
@@ -218,7 +218,7 @@ def classification_loss_multi_label(
     weight: Tensor | None = None,
     count: Count = None,
 ) -> Tensor:
-    """Binary cross-entropy per class, the multi-label L_cls (method.md, Multi-label).
+    """Binary cross-entropy per class, the multi-label L_cls (docs/paper.md).
 
     Args:
         logits: (b, C).

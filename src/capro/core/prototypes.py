@@ -1,4 +1,4 @@
-"""Visual prototypes: where a class is in the embedding space (method.md, Prototypes, Multi-label).
+"""Visual prototypes: where a class is in the embedding space (docs/paper.md).
 
 A class that no sample has shown yet has a zero vector: it is *absent*. Every other prototype has
 unit norm. Costs for a batch of b and C classes of width d: `polish` O(b log b + (b + C) d),
@@ -56,7 +56,7 @@ def polish(
     """Move prototypes towards a batch: m^n z^c + (1-m) sum_i m^(n-i) z_i, then one normalisation.
 
     This is z^c <- m z^c + (1-m) z_i over the n samples of class c in batch order, without a loop
-    (method.md, Prototypes). Later samples weigh more, so ranks must gather in one fixed order.
+    (docs/paper.md). Later samples weigh more, so ranks must gather in one fixed order.
 
     Args:
         prototypes: (C, d), each of unit norm or zero; not changed in place.
@@ -118,7 +118,7 @@ def similarity(z: Tensor, prototypes: Tensor, *, tau: float) -> Tensor:
 
 @torch.no_grad()
 def class_sums_multi_label(z_sub: Tensor, y: Tensor, anchored: Tensor) -> Tensor:
-    """`class_sums` in every class subspace, (n, C, d) -> (C, 2, d) (method.md, Multi-label).
+    """`class_sums` in every class subspace, (n, C, d) -> (C, 2, d) (docs/paper.md).
 
     At n anchors and C classes z_sub is n C d numbers: embed in blocks, add, then `unit`.
 

@@ -2,7 +2,7 @@
 
 One interface: from the batch's outputs and the dictionary to a target distribution and its loss
 L_ref, which takes the place of L_bts in the total, (1 - weight) L_cls + weight L_ref. Every provider
-has the weight of its own publication (method.md, Reference providers): `smoothing` and `bootstrap`
+has the weight of its own publication (docs/paper.md): `smoothing` and `bootstrap`
 carry their coefficient in the target, so their weight is 1; so is that of `scc` and `mixup` unless it
 is set otherwise; lambda_bts belongs to `cb`, and to `ncr` where that has no weight of its own. The
 form follows the labels: (b,) one class each, (b, C) multi-label.

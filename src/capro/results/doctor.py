@@ -194,11 +194,6 @@ class Parameter:
         return Finding("advice", self.topic, text, f"--set {name}={wanted:g}")
 
 
-def has_queue(settings: Settings) -> bool:
-    """Whether a run with these settings keeps a dictionary of keys."""
-    return settings.method == "paper" or settings.net.mode == "full"
-
-
 def _names(names: list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
@@ -341,7 +336,7 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     Rule(
         "advice", "dictionary",
         lambda f, s: (
-            has_queue(s) and s.train.queue > max(1, f.samples // 2) and max(1, f.samples // 2)
+            s.has_step2 and s.train.queue > max(1, f.samples // 2) and max(1, f.samples // 2)
         ),
         "train.queue is {s.train.queue:,} for {f.samples:,} samples: many embeddings "
         "in the dictionary come from past epochs (our rule: at most half of the samples)",
@@ -406,7 +401,7 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
 def diagnose(facts: Facts, settings: Settings) -> list[Finding]:
     """Findings, warnings first."""
     # the method plus has none of the paper's thresholds to choose
-    rules = [rule for rule in RULES if settings.method == "paper" or isinstance(rule, Rule)]
+    rules = [rule for rule in RULES if not settings.by_posterior or isinstance(rule, Rule)]
     findings = [each for rule in rules if (each := rule.finding(facts, settings))]
     look = "check its pictures in the report, then its entry in classes.yaml"
     findings += [Finding("warning", "class", text, look) for text in facts.classes_wrong]

@@ -1,4 +1,4 @@
-"""Open-set recognition: known classes plus one open class (method.md, Evaluation). Pure.
+"""Open-set recognition: known classes plus one open class (docs/evaluation.md). Pure.
 
 A sample is open when its highest probability is below t. The curve over 101 thresholds costs one
 sort: O(n log n + T C), since a sample leaves its class for the open one at a single threshold.

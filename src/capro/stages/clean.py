@@ -45,7 +45,6 @@ from capro.results.verdicts import VerdictRows
 from capro.review.decisions import DecisionArrays
 from capro.stages.decided import decided_of, with_decisions
 from capro.stages.graph import SharedSearch, search_options
-from capro.stages.plan import has_step2
 from capro.stages.posterior import fit_posterior, row_blocks
 from capro.stages.training import Parts, judge_of, parts_of
 from capro.train.batches import forward_plain
@@ -90,7 +89,7 @@ def _by_rule(job: Job, rule: _Rule) -> Judged:
 def _by_posterior(job: Job, parts: Parts, anchored: Tensor) -> Judged:
     """What follows from the posterior: the stage's, or that of the features that step 2 has learnt."""
     run, training = job.run, parts.training
-    if not has_step2(job.settings):
+    if not job.settings.has_step2:
         stored = run.read(POSTERIOR)
         blocks = row_blocks(len(stored), len(training.classes))
         return _judged(job, training, anchored, (stored[rows] for rows in blocks))
@@ -167,13 +166,13 @@ def work(job: Job) -> dict[str, Any]:
     rule = _Rule(job.run)
     training = rule.parts.training
     anchored = anchored_of(job.run, training)
-    by_posterior = job.settings.method == "plus"
+    by_posterior = job.settings.by_posterior
     judged = _by_posterior(job, rule.parts, anchored) if by_posterior else _by_rule(job, rule)
     person = decided_of(job.run, training)
     judged = with_decisions(judged, person, training.labels.cpu().numpy(), anchored.cpu().numpy())
     job.write(CLEANED_LABELS, judged.labels)
     job.write(FUSED_SCORES, judged.scores[[CLASS, "fused"]])
-    if training.multi_label and job.settings.method == "plus":
+    if training.multi_label and job.settings.by_posterior:
         count = len(training.classes)
         texts = KeptScores(judged.scores, "text", count)
         blocks = (texts[part] for part in row_blocks(len(judged.labels), count))

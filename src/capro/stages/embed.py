@@ -55,7 +55,7 @@ def _encoder(run: Run) -> TextEncoder:
 def _columns(run: Run) -> dict[str, list[str]]:
     """The texts of the training samples under "", and with the method plus each of their fields."""
     manifest = manifest_of(run)
-    fields = training_fields(manifest) if run.settings.method == "plus" else {}
+    fields = training_fields(manifest) if run.settings.by_posterior else {}
     return {"": training_texts(manifest), **fields}
 
 
@@ -69,7 +69,7 @@ def work(job: Job) -> dict[str, Any]:
     write_texts(job, {"": TEXTS, **FIELD_TEXTS}, source, encoded)
     specs = classes_of(job.run)
     job.write(CLASS_TEXTS, encoder.encode([class_text(spec) for spec in specs]))
-    if job.settings.method == "plus":
+    if job.settings.by_posterior:
         fields = [name for name in source.columns if name]
         figures |= {"fields": fields, "sense_owners": _write_senses(job, specs, encoder)}
     for name in SHARDS:

@@ -37,14 +37,9 @@ def _of(module: str, name: str = "work") -> Callable[..., Any]:
 # --- questions about settings ---------------------------------------------------------------------
 
 
-def has_step2(settings: Settings) -> bool:
-    """Whether a run trains step 2: with a frozen encoder the method plus has nothing left to learn there."""
-    return settings.method == "paper" or settings.net.mode == "full"
-
-
 def classifier_steps(settings: Settings) -> tuple[str, str]:
     """The steps whose schedules made the last classifier."""
-    return ("train" if has_step2(settings) else "pretrain", "finetune")
+    return ("train" if settings.has_step2 else "pretrain", "finetune")
 
 
 def threshold_name(method: str) -> str:
@@ -54,16 +49,12 @@ def threshold_name(method: str) -> str:
 
 def augmented_views(settings: Settings) -> tuple[int, int]:
     """How many augmented views are cached: query views, and key views, which step 2 alone looks at."""
-    step2 = has_step2(settings)
+    step2 = settings.has_step2
     views = settings.net.frozen_views
     if views is None:
         views = 3 if step2 else 0  # plus gains nothing from more than the plain view: docs/plus.md
     keys = max(1, views // 2) if step2 else 0
     return max(0, views - keys), keys
-
-
-def _is_plus(settings: Settings) -> bool:
-    return settings.method == "plus"
 
 
 def _is_frozen(settings: Settings) -> bool:
@@ -157,7 +148,7 @@ def _posterior(run: Run) -> dict[str, Any]:
 
 
 def _clean(run: Run) -> dict[str, Any]:
-    if run.settings.method == "plus":
+    if run.settings.by_posterior:
         return {"plus": run.settings.plus.model_dump(), "seed": run.settings.seed}
     return run.settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"})
 
@@ -177,7 +168,7 @@ def _training(run: Run, name: StepName) -> dict[str, Any]:
 def _train(run: Run) -> dict[str, Any]:
     settings = run.settings
     reference = settings.reference.of(settings.train.reference)
-    doubt = {"ask_below": settings.plus.ask_below} if settings.method == "plus" else {}
+    doubt = {"ask_below": settings.plus.ask_below} if settings.by_posterior else {}
     return {**_training(run, "train"), "reference": reference, **doubt}
 
 
@@ -281,7 +272,7 @@ STAGES = [
         summary="text tower of the image-text model: class prompts and texts (method plus)",
         settings=_joint,
         reads=lambda settings: ["scan", "classes", *_if(_is_frozen(settings), "features")],
-        when=lambda settings: _is_plus(settings) and has_text_tower(settings.net.backbone, ask=False),
+        when=lambda settings: settings.by_posterior and has_text_tower(settings.net.backbone, ask=False),
     ),
     Stage(
         "posterior",
@@ -296,15 +287,15 @@ STAGES = [
             "match",
             *_if(has_text_tower(settings.net.backbone), "joint"),
         ],
-        when=_is_plus,
+        when=lambda settings: settings.by_posterior,
         check=_of("posterior", "check"),
     ),
     _training_stage(
         "train",
         summary="step 2",
         settings=_train,
-        reads=lambda settings: ["pretrain", "match", *_if(_is_plus(settings), "posterior")],
-        when=has_step2,
+        reads=lambda settings: ["pretrain", "match", *_if(settings.by_posterior, "posterior")],
+        when=lambda settings: settings.has_step2,
     ),
     Stage(
         "clean",
@@ -317,8 +308,8 @@ STAGES = [
             "classes",
             "embed",
             "match",
-            *_if(_is_plus(settings), "posterior"),
-            *_if(has_step2(settings), "train"),
+            *_if(settings.by_posterior, "posterior"),
+            *_if(settings.has_step2, "train"),
         ],
         keep=True,
     ),

@@ -73,7 +73,7 @@ def prepare(run: Run, names: Sequence[str], watch: Watch) -> None:
 
         check_tracker(settings)
     check_models(settings, begun=run.finished("pretrain") is not None)
-    if settings.method == "plus":
+    if settings.by_posterior:
         has_text_tower(settings.net.backbone)  # asks the hub once: whether there is a stage `joint`
     if "pretrain" in names and (text := slow(settings)):
         watch.warn(text)

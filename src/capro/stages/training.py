@@ -37,7 +37,7 @@ from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
 from capro.stages.decided import decided_set
 from capro.stages.features import say_encoder
-from capro.stages.plan import classifier_steps, has_step2
+from capro.stages.plan import classifier_steps
 from capro.stages.posterior import fit_posterior
 from capro.train.batches import FeatureInputs, Inputs, forward_plain
 from capro.train.checkpoints import Checkpoints
@@ -178,11 +178,11 @@ def judge_of(run: Run, training: TrainingSet, task: Task, rows: NDArray[np.int64
     Args:
         run: The run.
         training: The rows that are judged.
-        task: One label or several.
+        task: Single-label or multi-label.
         rows: Their numbers among all training rows, where they are not all (the paper's rule).
     """
     settings, texts = run.settings.train, None
-    if run.settings.method == "plus":
+    if run.settings.by_posterior:
         states, q = (part.to(training.labels.device) for part in _states(run.read(POSTERIOR)))
         return PosteriorJudge(
             task, settings, states=states, q=q,
@@ -211,7 +211,7 @@ def train(job: Job) -> dict[str, Any]:
     settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
     anchored, rows = anchored_of(job.run, training), None
-    if settings.method == "paper":
+    if not settings.by_posterior:
         training, anchored, rows = decided_set(job.run, training, anchored)
         parts = replace(parts, training=training)
     load_net(job.run, STEP1, net)
@@ -294,7 +294,7 @@ def held_out_logits(
     rng = np.random.default_rng(seed_for(settings.seed, "held out"))
     out = training.task(settings.net.tau).out(labels)
     rows = rng.permutation(np.flatnonzero(~out.numpy()))[:MOST]
-    if labels.ndim == 1:  # dealt out class by class, so that every fold has its share of each
+    if not training.multi_label:  # dealt out class by class, so that every fold has its share of each
         rows = rows[np.argsort(labels.numpy()[rows], kind="stable")]
     fold = np.arange(len(rows)) % FOLDS
     inputs, positions, encoder = _features(job, training, model, rows)
@@ -371,10 +371,10 @@ def _logits(
 def targets_of(run: Run, training: TrainingSet) -> Tensor:
     """What step 3 learns, (n,) or (n, C): the corrected labels.
 
-    Plus with several labels: what the words say of every class, since a missing label is no certain
+    Multi-label with the method plus: what the words say of every class, since a missing label is no certain
     negative. What the picture says is left out: the classifier would learn its own beliefs.
     """
-    soft = run.settings.method == "plus" and training.multi_label
+    soft = run.settings.by_posterior and training.multi_label
     return torch.from_numpy(np.array(run.read(CLEANED_WORDS if soft else CLEANED_LABELS)))
 
 
@@ -396,7 +396,7 @@ def finetune(job: Job) -> dict[str, Any]:
     history = fit_step(job, objective, parts, positions, name="step 3: classifier", seed=settings.seed + 2)
     objective.finish()
     found: dict[str, Any] = {"epochs": len(history), "samples": len(kept)}
-    if settings.method == "plus":
+    if settings.by_posterior:
         calibration = _calibration(job, training, labels)
         with torch.no_grad():
             net.heads.classifier.weight.mul_(calibration.scale)
@@ -421,4 +421,4 @@ def _calibration(job: Job, training: TrainingSet, labels: Tensor) -> Calibration
 
 def _before(settings: Settings) -> Any:
     """The model that step 3 starts from."""
-    return STEP2 if has_step2(settings) else STEP1
+    return STEP2 if settings.has_step2 else STEP1

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from capro.config import TrainSettings
 from capro.core.kept_scores import Entries, keep, numbers_only
-from capro.core.label_rule import TextEvidence, decide, decide_multi_label, fused_score, with_text
+from capro.core.label_rule import TextEvidence, fused_score, with_text
 from capro.data.labels import kind_of
 from capro.models.heads import HeadOutputs
 from capro.models.siamese import Siamese
 from capro.train.batches import EVAL_BATCH, Inputs, plain_batches
-from capro.train.tasks import MultiLabelTask, Task
+from capro.train.tasks import Task
 
 
 class ClassScores(NamedTuple):
@@ -38,7 +38,7 @@ class Judge:
     """The label rule under the settings of step 2.
 
     Attributes:
-        task: One label or several.
+        task: Single-label or multi-label.
         settings: gamma, alpha, text_weight and policy.
         texts: Evidence of the texts for each training row, for a ``text_weight`` above 0.
     """
@@ -105,10 +105,7 @@ class PosteriorJudge(Judge):
         return ClassScores(q[:, :classes], p.detach(), r.detach(), None)
 
     def decide(self, fused: Tensor, labels: Tensor, anchored: Tensor) -> tuple[Tensor, Tensor]:
-        if isinstance(self.task, MultiLabelTask):
-            return decide_multi_label(fused, labels)[:2]
-        none = (1 - fused.sum(dim=1, keepdim=True)).clamp(min=0)
-        return decide(torch.cat([fused, none], dim=1), labels, anchored, sure=self.sure)[:2]
+        return self.task.decide(fused, labels, anchored, sure=self.sure)[:2]
 
     def refresh(self, features: Callable[[], Tensor]) -> None:
         for old, new in zip((self.states, self.q), self.posterior(features().float().cpu()), strict=True):
@@ -166,6 +163,6 @@ def judge_all(
         new, decisions = judge.decide(scores.fused, labels[at], anchored[at])
         found = {name: part.cpu().numpy() for name, part in scores._asdict().items() if part is not None}
         own = kind_of(labels).membership(labels[at].cpu().numpy(), len(prototypes))
-        kept = keep(found, own, multi_label=labels.ndim == 2)
+        kept = keep(found, own, multi_label=kind_of(labels).multi_label)
         parts.append((new.cpu().numpy(), decisions.cpu().numpy(), kept))
     return Judged(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -130,7 +130,7 @@ class ClassifierOnly(Objective):
 
     Args:
         net: Networks as step 2 left them.
-        task: One label or several.
+        task: Single-label or multi-label.
         labels: Corrected labels of the training rows.
         ranks: The ranks.
         frame: Trains in these coordinates; `finish` brings the classifier back to v's.

@@ -13,6 +13,7 @@ from torch import Tensor
 from capro.core.losses import instance_loss
 from capro.core.prototypes import unit
 from capro.core.references import Outputs, Provider
+from capro.data.labels import kind_of
 from capro.models.siamese import Dictionary, Siamese
 from capro.pipeline.checksums import seed_for
 from capro.pipeline.ranks import Ranks
@@ -63,7 +64,7 @@ class PrototypeLearning(Objective):
 
     @property
     def prototypes(self) -> Tensor:
-        """(C, d_p), or (C, 2, d_p) for several labels."""
+        """(C, d_p), or multi-label (C, 2, d_p)."""
         return self._prototypes
 
     def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
@@ -170,9 +171,10 @@ class PrototypeLearning(Objective):
     @torch.no_grad()
     def _from_anchors(self) -> Tensor:
         """Prototypes from the anchors' key embeddings, unaugmented, eval mode."""
-        member = self._anchored if self._anchored.ndim == 1 else self._anchored.any(dim=1)
+        multi_label = kind_of(self._labels).multi_label
+        member = self._anchored.any(dim=1) if multi_label else self._anchored
         rows = torch.nonzero(member).flatten().cpu().numpy()
-        sides = () if self._labels.ndim == 1 else (2,)  # several labels: negative and positive
+        sides = (2,) if multi_label else ()  # negative and positive
         shape = (self._task.classes, *sides, self.net.heads.embedding_dim)
         sums = torch.zeros(shape, device=self._device)
         for block, x in self._plain(rows):

@@ -1,8 +1,8 @@
-"""What differs between one label and several, behind one set of names.
+"""Losses and label rules of single-label and multi-label training, behind one set of names.
 
-``labels`` are (n,) int64 for one label (-1: out) and (n, C) int64 in {0, 1} for several (a row of
--1: out); ``anchored`` has the same shape, bool. ``e`` are the embeddings that are compared with prototypes
-(`HeadOutputs.compared`): z, (n, d_p), for one label; z_c, (n, C, d_p), for several.
+``labels`` are (n,) int64 (-1: dropped), multi-label (n, C) int64 in {0, 1} (a row of -1: dropped);
+``anchored`` has the same shape, bool. ``e`` are the embeddings that are compared with prototypes
+(`HeadOutputs.compared`): z, (n, d_p); multi-label z_c, (n, C, d_p).
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ class SingleLabelTask:
         self, o: Tensor, labels: Tensor, anchored: Tensor, *, gamma: float, protect: bool
     ) -> tuple[Tensor, Tensor]:
         return rule.adjust(o, labels, anchored, gamma=gamma, protect_anchors=protect)
+
+    def decide(self, q: Tensor, labels: Tensor, anchored: Tensor, *, sure: float) -> rule.CorrectedLabels:
+        """What follows from the posterior of the classes, (n, C); none of these has the rest."""
+        none = (1 - q.sum(dim=1, keepdim=True)).clamp(min=0)
+        return rule.decide(torch.cat([q, none], dim=1), labels, anchored, sure=sure)
 
     def unchanged(self, labels: Tensor, anchored: Tensor, *, protect: bool) -> Tensor:
         """Decisions where the rule does not work yet."""
@@ -121,6 +126,11 @@ class MultiLabelTask:
         self, o: Tensor, labels: Tensor, anchored: Tensor, *, gamma: float, protect: bool
     ) -> tuple[Tensor, Tensor]:
         return rule.adjust_multi_label(o, labels, anchored, gamma=gamma, protect_anchors=protect)
+
+    def decide(self, q: Tensor, labels: Tensor, anchored: Tensor, *, sure: float) -> rule.CorrectedLabels:
+        """What follows from the posterior of every (sample, class), (n, C)."""
+        del anchored, sure
+        return rule.decide_multi_label(q, labels)
 
     def unchanged(self, labels: Tensor, anchored: Tensor, *, protect: bool) -> Tensor:
         """Decisions where the rule does not work yet."""
