@@ -138,7 +138,7 @@ def measure(bench: Bench, truth: Path, labels: Sequence[str] = ()) -> TableResul
 def figures_of(bench: Bench, row: Variant, truth: Path, seed: int) -> dict[str, float]:
     """One run to its end: its figures on the test set, and of its labels where they are cleaned."""
     run = bench.run_of("accuracy", row.label, row.overrides, seed)
-    row.plan.run(run, watch=bench.watch)
+    row.plan.do(run, *row.plan.all_names(run), watch=bench.watch)
     tested = test_split(run)
     if tested is None:
         raise SystemExit(f"error: {run.path}: no test samples with scores")

@@ -79,7 +79,8 @@ def figures_of(
 ) -> dict[str, dict[str, float]]:
     """Figures of one combination on the held-out samples."""
     run = bench.run_of("choose", "-".join([name, *overrides]), overrides, seed)
-    (plan if "CAPro" in rows else step3_after_step1(plan)).run(run, watch=bench.watch)
+    whole = plan if "CAPro" in rows else step3_after_step1(plan)
+    whole.do(run, *whole.all_names(run), watch=bench.watch)
     manifest = manifest_of(run)
     labels = known_labels(manifest, manifest.split("test"), training_set(run).classes)
     return {row: summary(np.array(run.read(SCORES[row.lower()])), labels) for row in rows}

@@ -50,7 +50,7 @@ def row(bench: Bench, plan: Plan, net: str, size: int, views: int) -> str:
     begin = time.monotonic()
     plan.do(run, "features", watch=bench.watch)
     took = time.monotonic() - begin
-    plan.run(run, watch=bench.watch)
+    plan.do(run, *plan.all_names(run), watch=bench.watch)
     tested = test_split(run)
     if tested is None:
         raise SystemExit(f"error: {run.path}: no test samples with scores")

@@ -87,7 +87,7 @@ class Bench:
             baseline(run, row.baseline, watch=self.watch, plan=plan)
         else:
             _need_updates(run.settings.train)
-            names = [stage.name for stage in plan.of(run.settings)]
+            names = plan.all_names(run)
             plan.do(run, *names[names.index("pretrain") + 1 :], watch=self.watch)
         return figures_by_test_set(run, row.baseline)
 
