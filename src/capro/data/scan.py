@@ -22,7 +22,7 @@ from capro.data.images import ImageProblem, decode
 from capro.data.labels import joined_names
 from capro.data.manifest import SPLITS, Manifest, Row, Source, blocks, schema, write_manifest
 from capro.data.pixels import REQUESTS, row_bytes
-from capro.data.readers.base import Reader
+from capro.data.readers.base import Reader, ReadingNotes
 from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise
 from capro.errors import CaproError, DataError, described
@@ -91,8 +91,7 @@ def scan_sources(
         pq.write_table(bad, temporary)
     summary = summarise(
         manifest,
-        notes=[*(reader.notes for reader in readers), {"cut_texts": records.cut_texts}],
-        intakes=[reader.intake() for reader in readers],
+        notes=[*(reader.notes for reader in readers), ReadingNotes(Counter(cut_texts=records.cut_texts))],
         joined=joined,
     )
     if not summary["samples"]:

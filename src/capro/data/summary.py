@@ -12,7 +12,7 @@ import pandas as pd
 from capro.data.images import REASONS
 from capro.data.labels import alike
 from capro.data.manifest import ROW_REASONS, Manifest
-from capro.data.readers.base import Intake
+from capro.data.readers.base import ReadingNotes
 from capro.wording import listed, many, share
 
 EXAMPLES = 10  # examples kept in the summary
@@ -22,30 +22,25 @@ FEW_TEXTS = 0.5  # share without text above which most anchors rest on the texts
 
 
 def summarise(
-    manifest: Manifest,
-    *,
-    notes: Sequence[dict[str, int]] = (),
-    intakes: Sequence[Intake] = (),
-    joined: Mapping[str, str] | None = None,
+    manifest: Manifest, *, notes: Sequence[ReadingNotes] = (), joined: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """What is in a manifest, as plain data: counts, classes, texts, quarantine, duplicates.
 
     Args:
         manifest: The manifest.
-        notes: What each reader counted.
-        intakes: How each reader read its columns and files.
+        notes: How each source was read.
         joined: Labels that became another one, by their name in the source.
     """
     frame, samples = manifest.frame, manifest.samples
     total = Counter[str]()
     for note in notes:
-        total.update(note)
+        total.update(note.counts)
     text = samples["title"] + samples["description"] + samples["tags"]
     empty = text.str.strip().str.len() == 0
     reasons = frame.loc[frame["status"] != "ok", "reason"].value_counts()
     classes = _per_class(samples)
-    read = {purpose: name for intake in reversed(intakes) for purpose, name in intake.columns.items()}
-    unused = dict.fromkeys(name for intake in intakes for name in intake.unused)
+    read = {purpose: name for note in reversed(notes) for purpose, name in note.columns.items()}
+    unused = dict.fromkeys(name for note in notes for name in note.unused)
     return {
         "task": manifest.task,
         "rows": len(frame),
@@ -62,10 +57,10 @@ def summarise(
         "notes": dict(total),
         "columns": {"read": read, "not_read": [name for name in unused if name not in read.values()]},
         "guessed_encodings": {
-            name: encoding for intake in intakes for name, encoding in intake.guessed_encodings.items()
+            name: encoding for note in notes for name, encoding in note.guessed_encodings.items()
         },
-        "ignored_tables": [name for intake in intakes for name in intake.ignored_tables],
-        "doubtful_lines": [lines for intake in intakes for lines in intake.doubtful_lines],
+        "ignored_tables": [name for note in notes for name in note.ignored_tables],
+        "doubtful_lines": [lines for note in notes for lines in note.doubtful_lines],
     }
 
 

@@ -42,7 +42,7 @@ class Sources:
         """The sources that a run's settings name; one that lacks a column that is needed is refused."""
         readers = find_sources(run.settings.data)
         for reader in readers:
-            reader.intake()
+            reader.check()
         return Sources(readers)
 
     @cached_property

@@ -6,8 +6,10 @@ import csv
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -40,23 +42,25 @@ class Record:
     doubt: str = ""  # its lines, where each of them could be a row: a quote may not be closed
 
 
-@dataclass(frozen=True)
-class Intake:
-    """How the columns and files of a source were read.
+@dataclass
+class ReadingNotes:
+    """How a source was read, for the summary.
 
     Attributes:
+        counts: Of rows, files and the like, by what was counted.
         columns: The columns that were read, by purpose.
         unused: Columns that were not read.
         guessed_encodings: Of text files that are not UTF-8 and do not say what they are, by name.
         ignored_tables: Tables beside the pictures of a folder that were not read.
-        doubtful_lines: Places where one row has several lines, each of which could be a row.
+        doubtful_lines: Where one row has several lines, each of which could be a row.
     """
 
-    columns: Mapping[str, str] = field(default_factory=dict)
-    unused: Sequence[str] = ()
-    guessed_encodings: Mapping[str, str] = field(default_factory=dict)
-    ignored_tables: Sequence[str] = ()
-    doubtful_lines: Sequence[str] = ()
+    counts: Counter[str] = field(default_factory=Counter)
+    columns: dict[str, str] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
+    guessed_encodings: dict[str, str] = field(default_factory=dict)
+    ignored_tables: list[str] = field(default_factory=list)
+    doubtful_lines: list[str] = field(default_factory=list)
 
 
 def guarded(make: Callable[[], Row], *, id: str, split: str, path: str = "") -> Row:
@@ -89,11 +93,17 @@ class Reader:
 
     Attributes:
         source: Where the images of its rows are.
-        notes: Counts for the summary, complete after ``rows``.
     """
 
     source: Source
-    notes: dict[str, int]
+
+    @cached_property
+    def notes(self) -> ReadingNotes:
+        """How the source was read, complete after ``rows``."""
+        return ReadingNotes()
+
+    def check(self) -> None:
+        """Refuse a source that lacks a column that is needed, before any row is read."""
 
     def rows(self) -> Iterator[Row]:
         """Every row of the source."""
@@ -106,10 +116,6 @@ class Reader:
     def classes(self) -> list[ClassHint]:
         """The classes that a published dataset brings with it; empty for any other source."""
         return []
-
-    def intake(self) -> Intake:
-        """How its columns and files were read, complete after ``rows``; nothing for a fixed layout."""
-        return Intake()
 
     def listing(self) -> Sequence[AnyPath]:
         """The files whose names, sizes and times decide whether the source is scanned again."""

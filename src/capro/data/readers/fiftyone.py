@@ -37,7 +37,6 @@ class FiftyOneReader(Reader):
     """Reads one export folder."""
 
     def __init__(self, path: Path, settings: DataSettings, split: str) -> None:
-        self.notes = {}
         self._settings, self._split, self._file = settings, split, path / LABELS
         document = _object(self._file)
         labels, classes, whole = (document.get(key) for key in ("labels", "classes", "capro"))

@@ -18,7 +18,7 @@ import pandas as pd
 from capro.config import DataSettings
 from capro.data.images import has_known_header
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Intake, Pictures, Reader, Record, Writer, guarded, write_csv
+from capro.data.readers.base import Format, Pictures, Reader, Record, Writer, guarded, write_csv
 from capro.data.readers.columns import (
     Columns,
     choose_columns,
@@ -28,7 +28,7 @@ from capro.data.readers.columns import (
     safe_relative,
     text_of,
 )
-from capro.data.readers.table_files import TABLES, file_intake, header, noting_doubts, records
+from capro.data.readers.table_files import TABLES, header, note_columns, note_record, records
 from capro.errors import DataError
 from capro.files import open_regular
 
@@ -40,18 +40,13 @@ class FolderReader(Reader):
     """Reads an image folder."""
 
     def __init__(self, root: Path, settings: DataSettings, split: str) -> None:
-        self.root, self._settings, self._split, self.notes = root, settings, split, {}
+        self.root, self._settings, self._split = root, settings, split
         self.source = Source("files", str(root.resolve()))
-        self._intake = Intake()
         self._closed_folders: list[OSError] = []  # that cannot be listed
 
     def count(self) -> int | None:
         """Files that look like pictures, plus metadata rows without a file (found on the way)."""
         return len(self._pictures)
-
-    def intake(self) -> Intake:
-        """Of the metadata file."""
-        return self._intake
 
     def rows(self) -> Iterator[Row]:
         """Every picture in path order, then metadata rows that match no picture."""
@@ -60,15 +55,17 @@ class FolderReader(Reader):
         for name in pictures:
             row = partial(self._row, name, metadata.pop(_composed(name), None), columns)
             yield guarded(row, id=f"{self._split}/{name}", split=self._split, path=name)
-        self.notes |= {"files": len(pictures)}
+        self.notes.counts["files"] = len(pictures)
         if columns is not None:
             matched = known - len(metadata)
-            self.notes |= {
-                "metadata_rows": known + len(bad),
-                "metadata_matched": matched,
-                "metadata_unmatched": len(metadata) + len(bad),
-                "files_without_metadata": len(pictures) - matched,
-            }
+            self.notes.counts.update(
+                {
+                    "metadata_rows": known + len(bad),
+                    "metadata_matched": matched,
+                    "metadata_unmatched": len(metadata) + len(bad),
+                    "files_without_metadata": len(pictures) - matched,
+                }
+            )
         for name in metadata:
             yield Row(f"{self._split}/{name}", name, self._split, problem="missing-file", detail=name)
         yield from bad
@@ -85,7 +82,7 @@ class FolderReader(Reader):
             visible = (name for name in names if not name.startswith(".") and name.lower() not in METADATA)
             files += [os.path.join(os.path.relpath(folder, self.root), name) for name in visible]
         pictures = sorted(Path(name).as_posix() for name in files if _looks_like_picture(self.root / name))
-        self.notes["other_files_ignored"] = len(files) - len(pictures)
+        self.notes.counts["other_files_ignored"] = len(files) - len(pictures)
         if not pictures:
             raise DataError(
                 f"{self.root}: no image in this folder",
@@ -99,7 +96,7 @@ class FolderReader(Reader):
         tables_here = [path for path in here if path.name.lower() in METADATA]
         if not tables_here:
             tables = [path.name for path in here if path.suffix.lower() in TABLES]
-            self._intake = Intake(ignored_tables=tables)
+            self.notes.ignored_tables = tables
             named = named_columns(self._settings) if if_missing(self._split) == "refuse" else {}
             for purpose, column in named.items():
                 raise DataError(
@@ -116,18 +113,16 @@ class FolderReader(Reader):
         encoding = self._settings.encoding
         names = header(file, encoding)
         columns = choose_columns(names, self._settings, where=str(file), missing=if_missing(self._split))
-        doubts: list[str] = []  # complete after the rows
-        self._intake = file_intake([file], names, columns, encoding, doubts)
+        note_columns(self.notes, [file], names, columns, encoding)
         image = columns.image
         if image is None:
             raise DataError(f"{file}: no 'file_name' column", hint="name it with --image-column")
         cells: dict[str, dict[str, Any]] = {}
         bad: list[Row] = []
-        self.notes["metadata_replaced"] = 0
         wanted = set(columns.used().values())
         read = records(file, encoding, wanted=wanted, max_group_rows=self._settings.max_group_rows)
-        for record in noting_doubts(read, file, doubts):
-            self.notes["metadata_replaced"] += record.replaced
+        for record in read:
+            note_record(self.notes, file, record, "metadata_replaced")
             identity = f"{self._split}/metadata:{record.number}"
             row = guarded(
                 partial(self._named, record, identity, image, cells), id=identity, split=self._split

@@ -11,7 +11,7 @@ from typing import Any
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.pixels import hub_bytes
-from capro.data.readers.base import Format, Intake, Reader, guarded
+from capro.data.readers.base import Format, Reader, guarded
 from capro.data.readers.columns import choose_columns, class_name, if_missing, image_column
 from capro.errors import DataError, first_line
 
@@ -56,22 +56,17 @@ class HubReader(Reader):
     def __init__(
         self, name: str, splits: Mapping[str, Any], settings: DataSettings, split: str | None = None
     ) -> None:
-        self.notes = {}
         self._splits, self._split = splits, split
         names = list(next(iter(splits.values())).column_names)
         columns = choose_columns(names, settings, where=name, missing=if_missing(split or "train"))
         self.source = Source("hub", name.removeprefix("hub:"), image_column(columns, names, where=name))
         self._columns = replace(columns, split=None) if split else columns
-        used = columns.used()
-        self._intake = Intake(columns=used, unused=[each for each in names if each not in used.values()])
+        self.notes.columns = columns.used()
+        self.notes.unused = [each for each in names if each not in self.notes.columns.values()]
 
     def count(self) -> int | None:
         """Rows of all splits."""
         return sum(len(data) for data in self._splits.values())
-
-    def intake(self) -> Intake:
-        """Of the columns of its splits."""
-        return self._intake
 
     def listing(self) -> list[Path]:
         """Nothing on this disk: the name stands for the data."""

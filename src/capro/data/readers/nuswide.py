@@ -54,7 +54,7 @@ class NusWideReader(Reader):
     """Reads one split, ``Train`` or ``Test``."""
 
     def __init__(self, root: Path, part: str) -> None:
-        self.root, self.part, self.split, self.notes = root, part, part.lower(), {}
+        self.root, self.part, self.split = root, part, part.lower()
         images = next((name for name in IMAGE_FOLDERS if (root / name).is_dir()), IMAGE_FOLDERS[0])
         self.source = Source("files", str((root / images).resolve()))
         self._list = root / "ImageList" / f"{part}Imagelist.txt"
@@ -112,12 +112,14 @@ class NusWideReader(Reader):
                 location["problem"], without = lacking, without + 1
             identity = f"{self.split}/{location['path'] or line.number}"
             yield Row(identity, split=self.split, tags=text, labels=labels, multi_label=True, **location)
-        self.notes |= {
-            f"{self.split}_images_without_{what}": without,
-            f"{self.split}_images_not_in_All_Tags": unlisted,
-            f"{self.split}_web_labels": named,
-            f"{self.split}_web_labels_among_the_tags": among,  # few: columns in another order
-        }
+        self.notes.counts.update(
+            {
+                f"{self.split}_images_without_{what}": without,
+                f"{self.split}_images_not_in_All_Tags": unlisted,
+                f"{self.split}_web_labels": named,
+                f"{self.split}_web_labels_among_the_tags": among,  # few: columns in another order
+            }
+        )
 
     def _images(self) -> Iterator[Line]:
         return read_lines(self._list, hint=HINT.format("ImageList.zip"))

@@ -19,7 +19,6 @@ from capro.data.manifest import SPLITS, Row, Source, blocks
 from capro.data.pixels import cell_bytes
 from capro.data.readers.base import (
     Format,
-    Intake,
     OutputShard,
     Pictures,
     Reader,
@@ -32,10 +31,10 @@ from capro.data.readers.base import (
 from capro.data.readers.columns import Columns, choose_columns, file_below, if_missing, image_column, text_of
 from capro.data.readers.table_files import (
     TABLES,
-    file_intake,
     header,
     holds_bytes,
-    noting_doubts,
+    note_columns,
+    note_record,
     open_parquet,
     records,
 )
@@ -62,8 +61,6 @@ class TableReader(Reader):
 
     def __init__(self, files: list[AnyPath], settings: DataSettings, split: str) -> None:
         self._files, self._split, self._settings = files, split, settings
-        self.notes = {"replaced": 0}
-        self._doubts: list[str] = []
         self.root = any_path(settings.image_root) if settings.image_root else files[0].parent
         if not self.root.is_dir():
             raise DataError(f"{self.root}: no such folder", hint="check data.image_root")
@@ -96,10 +93,9 @@ class TableReader(Reader):
         except DataError:  # a file that cannot be read: known when its turn comes
             return None
 
-    def intake(self) -> Intake:
-        """Of the table's files, which must have a column with images."""
+    def check(self) -> None:
+        """Refuse a table without a column with images."""
         _ = self._image
-        return file_intake(self._files, self._header, self._columns, self._settings.encoding, self._doubts)
 
     def listing(self) -> list[AnyPath]:
         """The table's files."""
@@ -108,14 +104,15 @@ class TableReader(Reader):
     def rows(self) -> Iterator[Row]:
         """Every row in file order; a further file that cannot be read is a row with that problem."""
         image, seen = self._image, set[str]()
+        note_columns(self.notes, self._files, self._header, self._columns, self._settings.encoding)
         wanted = set(self._columns.used().values())
         for number, file in enumerate(self._files):
             try:
                 read = records(
                     file, self._settings.encoding, wanted=wanted, max_group_rows=self._settings.max_group_rows
                 )
-                for record in noting_doubts(read, file, self._doubts):
-                    self.notes["replaced"] += record.replaced
+                for record in read:
+                    note_record(self.notes, file, record)
                     row = partial(self._row, file, record, image, seen)
                     yield guarded(row, id=self._fallback(file, record), split=self._split, path=file.name)
             except DataError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TextIO
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capro.config import MAX_GROUP_ROWS
-from capro.data.readers.base import ESCAPED, Intake, Record, unescaped, written_texts
+from capro.data.readers.base import ESCAPED, ReadingNotes, Record, unescaped, written_texts
 from capro.data.readers.columns import REPLACED, Columns, FieldNames, class_name, json_object, valid_text
 from capro.data.readers.text_files import MAX_LINE, WINDOWS, Lines, encoding_of, open_text
 from capro.errors import DataError, described, first_line
@@ -67,30 +67,22 @@ def whole_records(path: AnyPath) -> Iterator[Record]:
         yield record
 
 
-def noting_doubts(rows: Iterable[Record], file: AnyPath, doubts: list[str]) -> Iterator[Record]:
-    """Rows of a file as they are; places where lines of one row could be rows are appended to a list."""
-    for record in rows:
-        if record.doubt:
-            doubts.append(f"{file.name}, {record.doubt}")
-        yield record
-
-
-def file_intake(
-    files: Sequence[AnyPath],
-    names: Sequence[str],
-    columns: Columns,
-    encoding: str,
-    doubts: Sequence[str] = (),
-) -> Intake:
-    """How table files of the same columns were read."""
+def note_columns(
+    notes: ReadingNotes, files: Sequence[AnyPath], names: Sequence[str], columns: Columns, encoding: str
+) -> None:
+    """Write down how table files of the same columns are read."""
     used = columns.used()
-    encodings = {file.name: encoding_of(file) for file in files} if encoding == "auto" else {}
-    return Intake(
-        columns=used,
-        unused=[valid_text(name) for name in names if name.strip() and name not in used.values()],
-        guessed_encodings={name: each for name, each in encodings.items() if each == WINDOWS},
-        doubtful_lines=doubts,
-    )
+    notes.columns = used
+    notes.unused = [valid_text(name) for name in names if name.strip() and name not in used.values()]
+    if encoding == "auto":
+        notes.guessed_encodings = {file.name: WINDOWS for file in files if encoding_of(file) == WINDOWS}
+
+
+def note_record(notes: ReadingNotes, file: AnyPath, record: Record, replaced: str = "replaced") -> None:
+    """Count a row with replaced bytes under this name, and write down lines that could be rows of their own."""
+    notes.counts[replaced] += record.replaced
+    if record.doubt:
+        notes.doubtful_lines.append(f"{file.name}, {record.doubt}")
 
 
 @lru_cache(maxsize=8)

@@ -23,7 +23,6 @@ from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import (
     Format,
-    Intake,
     OutputShard,
     Pictures,
     Reader,
@@ -83,20 +82,12 @@ class TarReader(Reader):
         self._shards: list[AnyPath] = [path] if path.is_file() else sorted(path.glob("*.tar"))
         self.root = path.parent if path.is_file() else path
         self.source = Source("tars", str(self.root.resolve()))
-        self.notes = dict.fromkeys(NOTES, 0)
-        self.notes["shards"] = len(self._shards)
+        self.notes.counts.update(dict.fromkeys(NOTES, 0), shards=len(self._shards))
         self._settings, self._split = settings, split
         self._needed = if_missing(split) == "refuse"  # the fields that the settings name
         self._seen_fields = FieldNames()
         self.usual: set[str] | None = None  # endings that every whole sample has; None before the first
-        self._used: dict[str, str] = {}
         self._columns = lru_cache(MAX_CHOSEN)(self._choose)  # most samples have the same fields
-
-    def intake(self) -> Intake:
-        """Of the samples' fields."""
-        used = {*self._used.values(), *STATUS_FIELDS}
-        unused = [valid_text(name) for name in self._seen_fields if name not in used]
-        return Intake(columns=self._used, unused=unused)
 
     def listing(self) -> list[AnyPath]:
         """The shards."""
@@ -114,6 +105,8 @@ class TarReader(Reader):
                 hint="members are called KEY.jpg, KEY.txt, KEY.json",
             )
         self._check_columns()
+        used = {*self.notes.columns.values(), *STATUS_FIELDS}
+        self.notes.unused = [valid_text(name) for name in self._seen_fields if name not in used]
 
     def _shard(self, shard: AnyPath) -> Iterator[Row]:
         with ExitStack() as stack:
@@ -161,7 +154,7 @@ class TarReader(Reader):
         """The columns of a sample with these fields."""
         missing: Missing = "leave out" if self._needed else "guess"
         columns = choose_columns(names, self._settings, where=str(self.root), missing=missing)
-        self._used = columns.used() | self._used
+        self.notes.columns = columns.used() | self.notes.columns
         return columns
 
     def _cells(self, sample: _Sample) -> dict[str, Any]:
@@ -169,7 +162,7 @@ class TarReader(Reader):
         cells: dict[str, Any] = {}
         for extension, raw in sample.texts.items():
             text = raw.decode("utf-8-sig", "replace")
-            self.notes["replaced"] += REPLACED in text
+            self.notes.counts["replaced"] += REPLACED in text
             if extension != "json":
                 cells[extension] = text
                 continue
@@ -208,7 +201,7 @@ class _ShardRows:
                 current = None
                 continue
             if member.kind in ("folder", "other"):
-                self.reader.notes["other_members_ignored"] += member.kind == "other"
+                self.reader.notes.counts["other_members_ignored"] += member.kind == "other"
                 continue
             key, extension = _split_name(member.name)
             if current is not None and current.key != key:
@@ -229,7 +222,7 @@ class _ShardRows:
                 if self.file.streamed and member.size <= REQUEST:  # a larger one is a request of its own
                     sample.data = self.file.read(member.size, member.offset)
         elif extension not in TEXT_ENDINGS:
-            self.reader.notes["other_members_ignored"] += 1
+            self.reader.notes.counts["other_members_ignored"] += 1
         elif member.size > MAX_META:
             sample.problem = f"{member.name}: {member.size} bytes of text"
         else:
@@ -249,7 +242,7 @@ class _ShardRows:
 
     def _before(self, gap: Gap, sample: _Sample | None) -> Iterator[Row]:
         """What the shard has up to a gap; the sample before it may have lost members in it."""
-        self.reader.notes["truncated_shards" if gap.final else "damaged_places"] += 1
+        self.reader.notes.counts["truncated_shards" if gap.final else "damaged_places"] += 1
         usual = self.reader.usual
         key = _split_name(gap.name)[0] if gap.name else None
         if sample is not None and sample.key not in self.lost:

@@ -140,7 +140,7 @@ class WebVisionReader(Reader):
     """Reads one list of images: ``google``, ``flickr`` or ``val``."""
 
     def __init__(self, info: Info, part: str) -> None:
-        self.info, self.part, self.notes = info, part, {}
+        self.info, self.part = info, part
         self.split = "test" if part == "val" else "train"
         self.source = Source("files", str(info.root.resolve()))
         name = "val_filelist.txt" if part == "val" else f"train_filelist_{part}.txt"
@@ -173,9 +173,9 @@ class WebVisionReader(Reader):
                 f"label unlike the query's class, as in {differ} of {total} lines",
                 "labels in this list count from 0, synset ids in queries_synsets_map.txt from 1",
             )
-        self.notes[f"{self.part}_images_of_other_classes"] = other
+        self.notes.counts[f"{self.part}_images_of_other_classes"] = other
         if differ:
-            self.notes[f"{self.part}_labels_unlike_their_query"] = differ
+            self.notes.counts[f"{self.part}_labels_unlike_their_query"] = differ
         return total - other
 
     def listing(self) -> list[Path]:
@@ -201,7 +201,7 @@ class WebVisionReader(Reader):
             row = partial(TEXT_FIELDS.row, entry, labels=labels, **known, **location)
             yield guarded(row, **known, path=location["path"])
         if strange:
-            self.notes[f"{self.part}_texts_with_another_id"] = strange
+            self.notes.counts[f"{self.part}_texts_with_another_id"] = strange
 
     def _entries(self) -> Iterator[tuple[Line, str, int, Line | None]]:
         """Line, image, class from 0, and the line of the meta list that belongs to it."""
@@ -270,7 +270,7 @@ class ImageNetReader(Reader):
     """
 
     def __init__(self, root: Path, info: Info) -> None:
-        self.root, self.info, self.notes = root, info, {}
+        self.root, self.info = root, info
         self.source = Source("files", str(root.resolve()))
 
     def count(self) -> int:
@@ -289,7 +289,7 @@ class ImageNetReader(Reader):
         """Path and WordNet id of the images of wanted classes."""
         wanted = {self.info.synsets[number][0] for number in self.info.wanted}
         images = list(self._by_folder()) or list(self._by_list())
-        self.notes["imagenet_images_of_other_classes"] = sum(wnid not in wanted for _, wnid in images)
+        self.notes.counts["imagenet_images_of_other_classes"] = sum(wnid not in wanted for _, wnid in images)
         return [(path, wnid) for path, wnid in images if wnid in wanted]
 
     def _by_folder(self) -> Iterator[tuple[str, str]]:
