@@ -16,7 +16,7 @@ from capro.data.readers import find, find_to_evaluate
 from capro.data.scan import LABELS_AHEAD, _peek
 from capro.errors import ConfigError, DataError, StoreError
 from capro.export.predictor import find_images
-from capro.stages.scan import find_sources, listing_fingerprint
+from capro.stages.scan import Sources, find_sources
 from capro.stores import ObjectPath
 from tests.data.corpus import jpeg, png
 from tests.data.readers.test_tars import sample
@@ -166,10 +166,10 @@ def test_folders_named_after_splits(flaky: type[Flaky], tmp_path: Path) -> None:
 
 def test_a_changed_object_changes_the_fingerprint(flaky: type[Flaky], tmp_path: Path) -> None:
     address = put_tree(shards(tmp_path / "d"), "flaky://bucket/shards")
-    before = listing_fingerprint(find_sources(DataSettings(source=address)))
-    assert listing_fingerprint(find_sources(DataSettings(source=address))) == before
+    before = Sources(find_sources(DataSettings(source=address))).fingerprint
+    assert Sources(find_sources(DataSettings(source=address))).fingerprint == before
     put_tree(tmp_path / "d" / "00001.tar", f"{address}/00001.tar")  # of the same size
-    assert listing_fingerprint(find_sources(DataSettings(source=address))) != before
+    assert Sources(find_sources(DataSettings(source=address))).fingerprint != before
 
 
 # --- the network ----------------------------------------------------------------------------------
