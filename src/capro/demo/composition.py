@@ -1,6 +1,6 @@
 """The demo data: a tiny noisy web of emoji, composed on the spot and written as an image folder.
 
-A query word names several things: `mouse` brings animals and computer mice. Every class has one
+A query word has several meanings: `mouse` brings animals and computer mice. Every class has one
 intended sense (WordNet 3.0) and most have another one whose pictures the web mixes in. Some of
 those belong to a neighbouring class (`tiger cat` brings tigers, and *tiger* is a class as well), so
 wrong labels cost accuracy, and texts can mend them. The truth is known, for measuring only.
@@ -65,7 +65,7 @@ FLIP_SHARE = 0.085  # of every class: pictures of another class
 OOD_SHARE = 0.085  # of every class: pictures of no class
 EMPTY_TEXT = 0.15  # pages without any text
 OTHER_PAGE = 0.10  # pages whose text belongs to something else
-KEPT_WORD = 0.8  # multi-label: how often a second thing in the picture is named as well
+MENTIONED = 0.8  # multi-label: how often a second object in the picture is named as well
 
 
 class Shot(NamedTuple):
@@ -172,7 +172,7 @@ def plan(rng: np.random.Generator, number: int, *, noisy: bool, multi_label: boo
         for kind, count in zip(("clean", "sense", "flip", "ood"), counts, strict=True):
             shots += [single_shot(rng, c, kind) for _ in range(count)]
     if multi_label:
-        shots = [with_company(rng, shot, kept=KEPT_WORD if noisy else 1.0) for shot in shots]
+        shots = [with_company(rng, shot, mentioned=MENTIONED if noisy else 1.0) for shot in shots]
     return [shots[i] for i in rng.permutation(number)]
 
 
@@ -201,10 +201,10 @@ def single_shot(rng: np.random.Generator, c: DemoClass, kind: str) -> Shot:
     return Shot((c.name,), truth, kind, (code,), (code,))
 
 
-def with_company(rng: np.random.Generator, shot: Shot, *, kept: float) -> Shot:
-    """Multi-label: put up to two things of other classes beside the first.
+def with_company(rng: np.random.Generator, shot: Shot, *, mentioned: float) -> Shot:
+    """Multi-label: put up to two objects of other classes beside the first.
 
-    Their words are labels when the page mentions them, with probability `kept`.
+    Their words are labels when the page mentions them, with probability `mentioned`.
     """
     if shot.kind == "ood":
         return shot
@@ -214,7 +214,7 @@ def with_company(rng: np.random.Generator, shot: Shot, *, kept: float) -> Shot:
         code = absent[i].shows[rng.integers(len(absent[i].shows))]
         truth.append(absent[i].name)
         codes.append(code)
-        if rng.random() < kept:
+        if rng.random() < mentioned:
             web.append(absent[i].name)
             named.append(code)
     kind = "missing" if shot.kind == "clean" and len(web) < len(truth) else shot.kind
@@ -228,8 +228,8 @@ def file_name(number: int, shot: Shot, *, multi_label: bool) -> str:
 
 def write_split(folder: Path, shots: list[Shot], *, seed: list[int], multi_label: bool) -> None:
     """Compose and save the pictures, and metadata.jsonl with their texts and labels."""
-    for place in {file_name(0, shot, multi_label=multi_label) for shot in shots}:
-        (folder / place).parent.mkdir(parents=True)
+    for name in {file_name(0, shot, multi_label=multi_label) for shot in shots}:
+        (folder / name).parent.mkdir(parents=True)
     with open(folder / "metadata.jsonl", "w", encoding="utf-8", newline="\n") as metadata:
         for number, shot in enumerate(shots, start=1):
             rng = np.random.default_rng([*seed, number])  # a picture does not depend on the others
@@ -256,7 +256,7 @@ def page_text(rng: np.random.Generator, shot: Shot) -> dict[str, Any]:
 
 
 def write_truth(path: Path, shots: list[Shot], *, multi_label: bool) -> None:
-    """The true labels of the training pictures."""
+    """The ground truth of the training pictures."""
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["file_name", "true_labels", "kind"])

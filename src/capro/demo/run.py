@@ -1,4 +1,4 @@
-"""``capro demo``: every stage on the embedded data, measured against what is really true."""
+"""``capro demo``: every stage on the embedded data, measured against the ground truth."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from capro.stages import PLAN
 from capro.stages.match import anchor_sheet, purity_by_enhancer
 from capro.stages.report import report
 
-PRESETS = {False: "small", True: "small-multi"}  # by whether samples have several labels
+PRESETS = {False: "small", True: "small-multi"}  # by whether it is multi-label
 SMALL_CLASSES = "match.top_k=30"  # they have 120 to 190 samples
 
 
 @dataclass(frozen=True)
 class DemoRun:
-    """A finished demo, and what was measured on the truth that its data know."""
+    """A finished demo, and what was measured on its ground truth."""
 
     run: Run
     purity: dict[str, NDArray[np.float64]]  # of the anchors of each class, by enhancer
