@@ -457,7 +457,7 @@ def test_launch_is_read_from_the_environment(monkeypatch, tmp_path, data):
 
 
 def test_several_labels_with_one_each_relate_to_one_label(tmp_path):
-    """docs/concepts.md, One label each: the same anchors and answers, a more careful rule."""
+    """docs/concepts.md, Single-label data as multi-label: the same anchors and answers, a more careful rule."""
     data = squares.write_data(tmp_path / "data")
     truth = data / "train_truth.csv"
     longer = ["pretrain.epochs=12", "train.epochs=6", "finetune.epochs=4"]
