@@ -340,9 +340,11 @@ class SingleLabelPosterior(Posterior):
                 samples.seen, evidence.texts, evidence.meanings.texts, fold, self.centres
             )
         logits = self._look(samples, target, fold, guess, weight)
+        guess = guess if shared else None  # arrays of (n, C) that no later round reads
         self.words = Words(len(answers), len(samples.fields), C, gated=self._space is not None, shared=shared)
-        first = 0.9 * target + 0.1 / (C + 1)
-        self.words.fit(answers, samples.fields, samples.fits, first, with_answers=False)
+        self.words.fit(
+            answers, samples.fields, samples.fits, 0.9 * target + 0.1 / (C + 1), with_answers=False
+        )
         self.words.trust.fill_(1.0)
 
         answered = any(bool((y >= 0).any()) for y in evidence.answers)
@@ -351,6 +353,7 @@ class SingleLabelPosterior(Posterior):
         residual = torch.zeros(len(evidence), C + 1)
         # where pictures are all that is known, there is no other view to learn from
         rounds = 1 if self._space is not None and says_nothing(target) else self.rounds
+        del target
         for turn in range(rounds):
             words = (self.words.logits(answers, samples.fields, samples.fits) + residual).log_softmax(1)
             self._read = self.annotators  # those that the words were read with
@@ -370,7 +373,7 @@ class SingleLabelPosterior(Posterior):
                 base = self.words.logits(answers, samples.fields, samples.fits)
                 vectors = self._text_vectors(evidence)
                 residual, self._correction = judge_folds(vectors, q, fold, base=base, decay=TEXT_DECAY)
-            logits = self._look(samples, q, fold, guess if shared else None)
+            logits = self._look(samples, q, fold, guess)
         self.out_of_fold = Views(evidence.settle(self._pool(words, picture, cautious_pool)), words, picture)
         self.answer_weights, self.field_weights = self.words.trust, self.words.slope[:, None]
         return self
