@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from capro.cli import app
-from capro.errors import CaproError, ConfigError, RunError
+from capro.errors import CaproError, ConfigError, DataError
 from capro.pipeline.run import Run
 from capro.review.serving import ApplyError, run_stages
 from capro.review.session import ReviewSession
@@ -45,11 +45,11 @@ def test_export_and_import(run: Run, tmp_path: Path, capsys: Any) -> None:
         capro("review", run.path, "--import", file, "--export", file)
 
 
-def test_a_run_that_is_not_cleaned(tmp_path: Path) -> None:
+def test_a_run_that_is_not_cleaned_is_cleaned_first(tmp_path: Path) -> None:
     from capro import config
 
     made = Run.create(tmp_path / "run", config.load())
-    with pytest.raises(RunError, match="the clean stage has not finished"):
+    with pytest.raises(DataError, match="no data source"):  # what the first stage needs
         capro("review", made.path)
 
 

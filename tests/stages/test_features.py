@@ -32,4 +32,4 @@ def test_features_by_onnx_runtime_are_those_by_torch(tmp_path: Path, monkeypatch
     np.testing.assert_allclose(found["auto"], found["torch"], atol=1e-4 * found["torch"].max())
     other = run.with_settings(config.update(run.settings, ["net.runtime=auto"]))
     assert PLAN["features"].is_fresh(other)  # nothing is done again for another way to the same
-    assert PLAN["pretrain"].key(other) == PLAN["pretrain"].key(run)
+    assert PLAN["pretrain"].settings(other) == PLAN["pretrain"].settings(run)
