@@ -31,7 +31,8 @@ class ApplyError(Exception):
 
 def run_stages(path: Path) -> Iterator[str]:
     """`capro run`: do the stages that are out of date; yields lines of progress."""
-    command = [sys.executable, "-m", "capro", "run", "--run", str(path)]
+    # --yes: the page has asked already
+    command = [sys.executable, "-m", "capro", "run", "--yes", "--run", str(path)]
     last = ""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
