@@ -13,7 +13,7 @@ from capro.pipeline.artefacts import ANCHORS, VISUAL, write_array, write_table
 from capro.pipeline.run import Run
 from capro.stages import PLAN
 from capro.train import setup
-from tests.fakes import fake_stage
+from tests.fakes import fake_stage, fake_the_rest
 from tests.made_up import CLASSES, make_verdict_rows, write_source, write_verdicts
 
 
@@ -44,6 +44,7 @@ def make_run(folder: Path, *, multi: bool = False, per_class: int = 8) -> Run:
 
     for name, write in (("embed", embed), ("match", match), ("clean", clean)):
         fake_stage(run, name, write)
+    fake_the_rest(run)
     return run
 
 
