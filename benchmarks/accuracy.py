@@ -76,7 +76,7 @@ class Variant:
 
 
 def variants(bench: Bench, base: Run, truth: Path) -> list[Variant]:
-    """The rows for a data set."""
+    """The rows for a dataset."""
     steps, web = bench.settings, step3_after_step1(PLAN)
     epochs = steps.pretrain.epochs + steps.train.epochs + steps.finetune.epochs
     rows = [

@@ -24,7 +24,7 @@ from capro.bench.summary import Measured, TableResult, results_markdown
 from capro.results.truth import on_truth
 from variants import PRESETS, arguments, bench_of, truth_of
 
-PUBLISHED = (*PAPER, "net.frozen_views=3")  # whatever the preset of the data set
+PUBLISHED = (*PAPER, "net.frozen_views=3")  # whatever the preset of the dataset
 ALGORITHM = "L_prj in step 2, a sample not in its own R"  # the defaults
 READINGS = {
     ALGORITHM: ("train.lambda_prj=1", "match.own_neighbour=false"),

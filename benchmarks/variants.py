@@ -1,6 +1,6 @@
-"""Shared by the accuracy benchmarks: the data sets, and the plan with some stages done in another way.
+"""Shared by the accuracy benchmarks: the datasets, and the plan with some stages done in another way.
 
-Every figure comes from runs of the product's own stages over one store per data set (``runs/bench-NAME``):
+Every figure comes from runs of the product's own stages over one store per dataset (``runs/bench-NAME``):
 stages with equal fingerprints, such as the features of a frozen encoder, are done once. A seed decides
 weights, order, views shown and random anchors. ``train_truth`` only measures and makes the oracles.
 """
@@ -52,7 +52,7 @@ def arguments(description: str | None, *, data: Sequence[str], seeds: int) -> ar
 
 
 def bench_of(name: str, runs: Path, overrides: Sequence[str] = (), *, seeds: int = 1) -> Bench:
-    """The store and settings of a data set."""
+    """The store and settings of a dataset."""
     folder, source = runs / f"bench-{name}", SHARED / name
     if name == "demo":
         source = runs / "bench-demo-data"
@@ -66,7 +66,7 @@ def bench_of(name: str, runs: Path, overrides: Sequence[str] = (), *, seeds: int
 
 
 def truth_of(bench: Bench) -> Path:
-    """The file with the true labels of a data set's training samples."""
+    """The file with the true labels of a dataset's training samples."""
     return next(Path(str(bench.settings.data.source)).glob("train_truth.*"))
 
 

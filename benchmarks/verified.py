@@ -1,4 +1,4 @@
-"""A table of verified samples, drawn at random from the true labels of a data set.
+"""A table of verified samples, drawn at random from the true labels of a dataset.
 
     python benchmarks/verified.py --data queryweb32            3 % by seed 0, to runs/verified-queryweb32.parquet
     python benchmarks/verified.py --data queryweb32 --share 0.1 --seed 1
@@ -39,7 +39,7 @@ def write_verified(truth: Path, target: Path, *, share: float, seed: int) -> Pat
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", default="queryweb32", help="name of a data set")
+    parser.add_argument("--data", default="queryweb32", help="name of a dataset")
     parser.add_argument("--share", type=float, default=SHARE)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

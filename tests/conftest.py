@@ -1,4 +1,4 @@
-"""Settings shared by all tests: a deterministic hypothesis profile, and the real data sets."""
+"""Settings shared by all tests: a deterministic hypothesis profile, and the real datasets."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 def shared() -> Path:
     """The folder with queryweb32, cococap64 and shopweb64; only for tests marked `shared`."""
     if not SHARED.is_dir():
-        pytest.skip(f"the real data sets are not at {SHARED}")
+        pytest.skip(f"the real datasets are not at {SHARED}")
     return SHARED

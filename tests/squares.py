@@ -1,4 +1,4 @@
-"""A data set of coloured squares that a frozen random network can learn, and settings for it."""
+"""A dataset of coloured squares that a frozen random network can learn, and settings for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiny data set on disk, and runs over it in seconds: coloured squares with one-word titles."""
+"""A tiny dataset on disk, and runs over it in seconds: coloured squares with one-word titles."""
 
 from __future__ import annotations
 

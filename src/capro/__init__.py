@@ -1,4 +1,4 @@
-"""From noisy web images and texts to a classifier, a cleaned data set and a report."""
+"""From noisy web images and texts to a classifier, a cleaned dataset and a report."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -335,7 +335,7 @@ class PlusSettings(Section):
 
 
 class FinetuneSettings(Schedule):
-    """Step 3: the classifier alone, on the cleaned data set."""
+    """Step 3: the classifier alone, on the cleaned dataset."""
 
     epochs: Count = setting(15, "number of epochs (paper, Tab. 6)")
     lr: Rate = setting(1e-4, "highest learning rate (paper, Tab. 6)")

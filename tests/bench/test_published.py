@@ -57,7 +57,7 @@ def rows() -> dict[str, list[list[str]]]:
 
 
 def flat(row: Published, *data: str) -> list[float | None]:
-    """Figures in the order of the columns; a data set that the row does not have is dashes."""
+    """Figures in the order of the columns; a dataset that the row does not have is dashes."""
     return [value for name in data for value in row.get(name, (None,) * len(METRICS_OF[name]))]
 
 

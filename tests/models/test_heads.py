@@ -59,7 +59,7 @@ def test_auxiliary_divides_by_the_temperature() -> None:
 
 
 def test_temperature_lets_q_be_confident() -> None:
-    # the reason that method.md gives: unit_norm z, weights of ordinary size
+    # the reason that docs/paper.md gives: unit_norm z, weights of ordinary size
     z = torch.tensor([[1.0, 0.0]])
     sharp, flat = Auxiliary(2, 2, tau=0.1), Auxiliary(2, 2, tau=1.0)
     for head in (sharp, flat):

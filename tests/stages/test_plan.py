@@ -1,4 +1,4 @@
-"""The stages of training on a tiny data set: resumed after real kills, guarded, told."""
+"""The stages of training on a tiny dataset: resumed after real kills, guarded, told."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def derived_plan(base: Run, rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
 
 
 class NotForThisData(DataError):
-    """A table that has no form for a data set; `capro bench all` leaves it out."""
+    """A table that has no form for a dataset; `capro bench all` leaves it out."""
 
 
 def known_names(base: Run, listed: Path | None, folder: Path, *, seed: int, watch: Watch) -> list[str]:

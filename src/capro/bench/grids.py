@@ -36,7 +36,7 @@ PAPER = (
 )  # fmt: skip
 
 # What a preset may decide, for all rows alike: the encoder and its input, the schedule, and what the paper itself
-# chooses by data set (k, gamma, Q, when encoders learn and correction starts) or by length of training (momenta).
+# chooses by dataset (k, gamma, Q, when encoders learn and correction starts) or by length of training (momenta).
 # docs/bench.md lists them for readers. `baselines` are the user's, for the rows that have them.
 PRESETS_DECIDE = (
     "seed", "data.*", "scan.*", "views.*", "plus.*", "log.*", "baselines.*",

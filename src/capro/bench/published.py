@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 Figure = float | None
-Published = Mapping[str, Sequence[Figure]]  # by data set: a figure for each of its metrics
+Published = Mapping[str, Sequence[Figure]]  # by dataset: a figure for each of its metrics
 
 SINGLE, MULTI = ("top1", "top5"), ("C-F1", "O-F1", "mAP")
 METRICS_OF: dict[str, tuple[str, ...]] = {

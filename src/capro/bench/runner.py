@@ -42,7 +42,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Bench:
-    """A folder with the store, the runs and the tables of one data set.
+    """A folder with the store, the runs and the tables of one dataset.
 
     Args:
         folder: Holds ``store/``, ``runs/`` and ``tables/``.

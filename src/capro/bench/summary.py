@@ -140,7 +140,7 @@ def results_markdown(result: TableResult) -> str:
 
 
 def _papers(result: TableResult, rows: Sequence[Measured]) -> list[str]:
-    """The paper's data sets that have figures of these metrics; second test sets only beside a measured one."""
+    """The paper's datasets that have figures of these metrics; second test sets only beside a measured one."""
     second = any(ON in metric for metric in result.metrics)
     return [
         name

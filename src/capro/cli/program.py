@@ -52,7 +52,7 @@ class InOrder(TyperGroup):
 app = typer.Typer(
     name="capro",
     cls=InOrder,
-    help="From noisy web images and texts to a classifier, a cleaned data set and a report.",
+    help="From noisy web images and texts to a classifier, a cleaned dataset and a report.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time of --help
@@ -215,4 +215,4 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """From noisy web images and texts to a classifier, a cleaned data set and a report."""
+    """From noisy web images and texts to a classifier, a cleaned dataset and a report."""

@@ -136,7 +136,7 @@ def export(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the cleaned data set in another format.
+    """Write the cleaned dataset in another format.
 
     The given labels stay in it, dropped samples are listed.
     """
@@ -285,7 +285,7 @@ def push(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a model or a cleaned data set on the Hugging Face hub.
+    """Publish a model or a cleaned dataset on the Hugging Face hub.
 
     It shows what becomes public and what changes in a repository that exists, and asks. After "no" the exit code is 1.
     """

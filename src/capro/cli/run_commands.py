@@ -42,7 +42,7 @@ def next_commands(place: str, *, tested: bool) -> str:
         (f"capro report {run}", "one HTML page with results, pictures and evidence"),
         (f"capro review {run} --open", "decide doubtful samples yourself"),
         *([(f"capro evaluate {run}", "figures by class, the classes made worse first")] * tested),
-        (f"capro export {run} --out cleaned", "the cleaned data set"),
+        (f"capro export {run} --out cleaned", "the cleaned dataset"),
         (f"capro export-model {run} --out model", "the model, for `capro predict`"),
     ]
     width = max(len(command) for command, _ in rows)

@@ -1,1 +1,1 @@
-"""What leaves a run: the cleaned data set in common formats, and the model with its predictor."""
+"""What leaves a run: the cleaned dataset in common formats, and the model with its predictor."""

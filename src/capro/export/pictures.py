@@ -242,7 +242,7 @@ class ExportedPictures(Portable):
         path = self.path(number)
         if path is None:
             raise ConfigError(
-                "images inside tars, tables, hub data sets or object stores cannot be linked",
+                "images inside tars, tables, hub datasets or object stores cannot be linked",
                 hint="use --images copy",
             )
         self.progress(1)

@@ -303,7 +303,7 @@ def _text(stage: str, file: str) -> Artefact[str]:
 MANIFEST = _table("scan", "manifest.parquet")  # read it with data.manifest.manifest_of
 QUARANTINE = _table("scan", "quarantine.parquet")
 SUMMARY = _json("scan", "summary.json")
-PUBLISHED_CLASSES = _json("scan", "classes.json")  # of a data set that brings its own
+PUBLISHED_CLASSES = _json("scan", "classes.json")  # of a dataset that brings its own
 
 CLASSES = _json("classes", "classes.json")
 CLASSES_DRAFT = _text("classes", "classes.yaml")
@@ -367,6 +367,6 @@ CHECKPOINT_TENSORS, CHECKPOINT_STATE = "tensors.safetensors", "state.json"
 NOT_FINITE = "not-finite.json"
 BESIDE_RESULTS = {NOT_FINITE, DETAILS.file, ANCHOR_SHEET}  # in a stage's folder, but not part of its result
 MODEL_WEIGHTS, MODEL_CONFIG, MODEL_ONNX = "model.safetensors", "config.json", "model.onnx"
-EXPORT_NOTE, EXPORT_DROPPED, EXPORT_CHANGED = "export.json", "dropped.csv", "changed.csv"  # of a data set
+EXPORT_NOTE, EXPORT_DROPPED, EXPORT_CHANGED = "export.json", "dropped.csv", "changed.csv"  # of a dataset
 CARD = "README.md"  # of both
 MODEL_VERDICTS = "issues.parquet"  # of a model that CAPro.save wrote

@@ -1,4 +1,4 @@
-"""Hugging Face data sets."""
+"""Hugging Face datasets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published data sets through the first stages: classes and senses need no settings."""
+"""Published datasets through the first stages: classes and senses need no settings."""
 
 from __future__ import annotations
 

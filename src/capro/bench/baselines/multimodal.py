@@ -165,7 +165,7 @@ def multimodal(work: Work) -> Learned:
     - Classifier: linear on [v; context], the context scaled to the mean norm of v; trained on web labels.
 
     Left out: training the image encoder together with the rest; it is step 1's and stays as it is, also where
-    the encoder learns. Their phrase generator was trained on far more queries than a data set has. One label
+    the encoder learns. Their phrase generator was trained on far more queries than a dataset has. One label
     (WebVision in the paper) and several (OpenImages).
     """
     settings, training, net = work.run.settings, work.training, work.step1()
