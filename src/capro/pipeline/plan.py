@@ -29,9 +29,8 @@ DECIDED = "decisions of a person changed"
 OTHERWISE = "this version of capro makes it in another way"
 LONG = 30 * 60  # seconds of work that are not replaced without asking
 
-Agree = Callable[
-    [Sequence[str]], None
-]  # asks a person whether what the lines name may be replaced; raises if not
+# asks a person whether what the lines name may be replaced; raises if not
+Agree = Callable[[Sequence[str]], None]
 Prepare = Callable[[Run, Sequence[str], Watch], None]  # checks, before stages of these names are done
 
 
@@ -126,9 +125,8 @@ class Plan:
             decisions: Whether what a person has decided since makes a stage stale.
         """
         stages = self.needed(run.settings, names)
-        known: dict[
-            str, str | None
-        ] = {}  # by what each stage will be known; None where that cannot be said yet
+        # by what each stage will be known; None where that cannot be said yet
+        known: dict[str, str | None] = {}
         outlooks: dict[str, Outlook] = {}
         for stage in stages:
             named = stage.name in names
@@ -175,9 +173,8 @@ class Plan:
         if is_main_process():
             outlooks = {each.stage: each for each in self.look(run, *names, force=force)}
             todo = [each for each in outlooks.values() if each.state != "fresh"]
-            if [(each.stage, each.why) for each in todo] != [
-                (names[0], MISSING)
-            ]:  # more than what was asked for
+            asked_for = [(names[0], MISSING)]
+            if [(each.stage, each.why) for each in todo] != asked_for:
                 watch.todo(self.in_words(run, todo))
             self._ask(run, [each for each in outlooks.values() if each.certain], watch, agree)
         run.save_settings()
@@ -221,7 +218,8 @@ class Plan:
         done = False
         # with several ranks each stage is entered: only the main one knows what is fresh
         if named or not fresh or process_count() > 1:
-            watch.begin(stage.name)
+            if named or not fresh:
+                watch.begin(stage.name)
             sources = outlook.sources if outlook else None
             done = perform(
                 run, stage, watch=watch, force=force, engine=self._engine, sources=sources, outside=named
@@ -271,9 +269,8 @@ def _look_at(
     except CaproError:
         if done is None or outside or changed:
             raise
-        return Outlook(name, "fresh"), run.identity(
-            name
-        )  # a file is gone that a setting names, not its result
+        # a file is gone that a setting names, not its result
+        return Outlook(name, "fresh"), run.identity(name)
     if causes and done and not decisions:
         causes = replace(causes, decisions=done["decisions"])
     key = causes.fingerprint if causes else None

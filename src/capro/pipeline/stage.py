@@ -236,9 +236,8 @@ def perform(
         sources: What it reads outside of the run directory, where that was looked at already.
         outside: See `Stage.causes`.
     """
-    causes = stage.causes(
-        run, sources=sources, outside=outside
-    )  # once: somebody may go on deciding meanwhile
+    # once: somebody may go on deciding meanwhile
+    causes = stage.causes(run, sources=sources, outside=outside)
     job = Job(run, stage, causes, run.folder(stage.name), watch, engine)
     if process_count() > 1:
         return _with_others(job, force=force)
