@@ -77,8 +77,8 @@ def test_it_shows_stages_progress_losses_and_labels(training):
     made, _, _ = training
     text = "\n".join(drawn(made, screen(100, 40)))
     for part in (
-        "✓ scan      1 min 05 s", "✓ classes        fresh", "✓ pixels           3 s",
-        "▶ pretrain         5 s", "· embed", "step 1: web labels", "50%",
+        "✓ scan 1 min 05 s", "✓ classes fresh", "✓ pixels 3 s",
+        "▶ pretrain 5 s", "· embed", "step 1: web labels", "50%",
         "50 of 100, 2/s, 25 s left", "epoch 3 of 5, learning rate 0.012",
         "loss     2.500 █▁", "cls      4e-05 █▁", "keep       90% █▇", "drop       10% ▁▂",
         "capro run runs/x, 1 min 13 s",
@@ -252,7 +252,9 @@ from capro.cli.live_view import LiveView
 with LiveView("capro run runs/x") as view:
     view.plan(["scan"])
     view.begin("scan")
-    time.sleep(1)
+    with view.bar("pictures", 10) as step:
+        step(5)
+        time.sleep(1)
 """
 
 

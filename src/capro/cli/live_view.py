@@ -1,8 +1,7 @@
 """The live view of `capro run`: stages, progress, losses, labels by epoch and warnings, on stderr.
 
-Stages only store numbers; a thread draws them ``REFRESH`` times a second. What is drawn adapts to the
-size of the terminal: stages beside the figures where it is wide, in a line where it is narrow, and
-parts are left out where it is low. The cursor stays visible: a run that is killed, or stopped with
+Stages only store numbers; a thread draws them ``REFRESH`` times a second. In a low terminal parts are left out.
+The cursor stays visible: a run that is killed, or stopped with
 Ctrl-Z, cannot leave a terminal without one.
 """
 
@@ -12,27 +11,20 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Self
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
-from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.rule import Rule
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from capro.pipeline.progress import Figures, Step, Watch, duration, pace
 
 REFRESH = 2  # per second; drawing takes about 6 ms
-WIDE = 78  # columns from which stages stand beside the figures
-STAGES_WIDTH = 26
-TRAINING_HEIGHT = 13  # lines that a training needs: panels are never lower, so that nothing jumps
 WINDOW = 20.0  # seconds over which the rate is taken
 WARNINGS = 3  # shown at a time; all are printed at the end
 VERDICT_COLOURS = {
@@ -88,12 +80,12 @@ class _Stage:
     began: float = 0.0
     seconds: float = 0.0
 
-    def parts(self, now: float, *, plain: bool) -> tuple[Text, Text]:
-        """Its mark with its name, and how long it has taken."""
+    def line(self, now: float, *, plain: bool) -> Text:
+        """Its mark, its name, and how long it has taken."""
         style, *marks = STATES[self.state]
         seconds = now - self.began if self.state == "running" else self.seconds
-        spent = {"to come": "", "fresh": "fresh"}.get(self.state, duration(seconds))
-        return Text(f"{marks[plain]} {self.name}", style), Text(spent, style)
+        spent = {"to come": "", "fresh": " fresh"}.get(self.state, f" {duration(seconds)}")
+        return Text(f"{marks[plain]} {self.name}{spent}", style)
 
 
 @dataclass
@@ -204,10 +196,6 @@ class LiveView(Watch):
     def _stage(self, name: str) -> _Stage:
         return next(each for each in self._stages if each.name == name)
 
-    @property
-    def _running(self) -> _Stage | None:
-        return next((each for each in self._stages if each.state == "running"), None)
-
     def _note(self, figures: Figures | None) -> None:
         """Keep the newest figures; what step 2 did to the labels stays to the end of the run."""
         if figures is None:
@@ -220,58 +208,26 @@ class LiveView(Watch):
     # --- drawing ----------------------------------------------------------------------------------
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The first arrangement that fits; the last one always does, cut at the bottom."""
-        room = max(1, console.height - 1)
-        options = options.update(height=None, highlight=False, no_wrap=True)
-        lines: list[list[Segment]] = []
-        for arrangement in self._arrangements(options):
-            lines = console.render_lines(arrangement, options, pad=False)
-            if len(lines) <= room:
-                break
-        for line in lines[:room]:
-            yield from line
-            yield Segment.line()
-
-    def _arrangements(self, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """Ways to draw, the largest first."""
+        """Everything where it fits; in a low terminal figures go first, then the list of stages."""
         now, width, plain = self._clock(), options.max_width, options.ascii_only
         if self._works:
             self._note(self._works[-1].figures)
-        title = Text(f"{self._title}, {duration(now - self._began)}", "default")
-        warnings = self._warned()
-        if width >= WIDE:
-            yield Group(self._panels(now, width, title, plain=plain), *warnings)
+        room = max(1, console.height - 1)
+        title = Text(f"{self._title}, {duration(now - self._began)}", "dim")
+        stages, warnings = [title, *self._in_lines(now, width, plain=plain)], self._warned()
         work, figures = self._work(now, width), self._training(width, plain=plain)
-        stages = self._in_lines(now, width, plain=plain)
-        yield Group(Rule(title, style="dim", align="left"), *stages, *work, *figures, *warnings)
-        yield Group(*stages, *work, *figures[:1], *warnings)
-        position = self._position(now)
-        yield Group(position, *work, *figures[:1], *warnings[-1:])
-        yield Group(position, *work[1:])
-
-    def _panels(self, now: float, width: int, title: Text, *, plain: bool) -> RenderableType:
-        """The stages in a panel, and beside them the running one."""
-        inner = width - STAGES_WIDTH - 4
-        stages = _grid([each.parts(now, plain=plain) for each in self._stages], (12, 10), right=True)
-        work = Group(*self._work(now, inner), *self._training(inner, plain=plain))
-        height = 2 + max(len(self._stages), TRAINING_HEIGHT)
-        left = Panel(stages, title="stages", title_align="left", border_style="dim", height=height)
-        right = Panel(
-            work,
-            title=Text(self._running.name if self._running else "", "bold"),
-            title_align="left",
-            subtitle=title,
-            subtitle_align="right",
-            border_style="dim",
-            height=height,
-        )
-        return _grid([(left, right)], (STAGES_WIDTH, width - STAGES_WIDTH))
+        if len(stages) + len(work) + len(figures) + len(warnings) > room:
+            figures = figures[:1]
+        if len(stages) + len(work) + len(figures) + len(warnings) > room:
+            stages, warnings = [self._position(now)], warnings[-1:]
+        for line in [*stages, *work, *figures, *warnings][:room]:
+            yield from console.render(line, options.update(height=1, highlight=False, no_wrap=True))
 
     def _in_lines(self, now: float, width: int, *, plain: bool) -> list[Text]:
         """The stages one after another, in as many lines as they need."""
         lines = [Text()]
         for each in self._stages:
-            words = Text(" ").join(part for part in each.parts(now, plain=plain) if part)
+            words = each.line(now, plain=plain)
             if lines[-1] and len(lines[-1]) + 2 + len(words) > width:
                 lines.append(Text())
             lines[-1].append("  " if lines[-1] else "").append(words)
@@ -279,78 +235,58 @@ class LiveView(Watch):
 
     def _position(self, now: float) -> Text:
         """The running stage in one short line."""
-        running = self._running
+        running = next((each for each in self._stages if each.state == "running"), None)
         if running is None:
-            return Text(self._title, overflow="ellipsis")
+            return Text(self._title)
         number = f"[{self._stages.index(running) + 1}/{len(self._stages)}]"
-        return Text(f"{number} {running.name}, {duration(now - running.began)}", overflow="ellipsis")
+        return Text(f"{number} {running.name}, {duration(now - running.began)}")
 
     def _work(self, now: float, width: int) -> list[RenderableType]:
         """The innermost bar: its name, the bar, and how fast it goes."""
         if not self._works:
-            return [Text("working" if self._running else "", "dim"), Text(), Text()]
+            return []
         work = self._works[-1]
-        text = pace(work.done, work.total, work.rate(now))
+        share = f" {work.done / work.total:4.0%}" if work.total else ""
         bar = ProgressBar(
             total=work.total,
             completed=work.done,
+            width=width - len(share),
             pulse=work.total is None,
             complete_style="green",
             finished_style="green",
         )
-        share = f"{work.done / work.total:.0%}" if work.total else ""
-        return [
-            Text(work.label, "bold", overflow="ellipsis"),
-            _grid([(bar, share)], (width - 5, 5), right=True),
-            Text(text, "dim", overflow="ellipsis"),
-        ]
+        line = Table.grid()
+        line.add_row(bar, share)
+        pace_line = Text(pace(work.done, work.total, work.rate(now)), "dim")
+        return [Text(work.label, "bold"), pace_line, line]
 
     def _training(self, width: int, *, plain: bool) -> list[RenderableType]:
-        """Epoch and learning rate; loss terms and labels by epoch, side by side."""
-        found, half = self._figures, (width - 2) // 2
-        made: list[RenderableType] = []
-        losses: list[Text] = []
-        labels: list[Text] = []
-        if found is not None:
-            where = f"epoch {found.epoch + 1} of {found.epochs}, learning rate {amount(found.lr)}"
-            made.append(Text(where, overflow="ellipsis"))
-            for name, value in found.terms.items():
-                past = [row[name] for row in list(found.history) if name in row]
+        """Epoch and learning rate; then loss terms, and labels, by epoch."""
+        figures, lines = self._figures, list[RenderableType]()
+        if figures is not None:
+            where = f"epoch {figures.epoch + 1} of {figures.epochs}, learning rate {amount(figures.lr)}"
+            lines.append(Text(where))
+            for name, value in figures.terms.items():
+                past = [row[name] for row in list(figures.history) if name in row]
                 sparks = sparkline(past, min(past, default=0.0), max(past, default=1.0))
-                losses.append(_series(name, amount(value), "" if plain else sparks, "blue", half))
+                lines.append(_series(name, amount(value), "" if plain else sparks, "blue", width))
         if self._labels:
             top = max(max(row.values()) for row in self._labels)
             for name, share in self._labels[-1].items():
                 sparks = sparkline([row[name] for row in self._labels], 0.0, top)
                 colour = VERDICT_COLOURS.get(name, "white")
-                labels.append(_series(name, f"{share:.0%}", "" if plain else sparks, colour, half))
-        if not losses and not labels:
-            return made
-        heads = ("loss, and by epoch" if losses else "", "labels, by epoch" if labels else "")
-        rows = [[Text(head, "dim") for head in heads], *zip_longest(losses, labels, fillvalue=Text())]
-        return [*made, Text(), _grid(rows, (half, half), gap=2)]
+                lines.append(_series(name, f"{share:.0%}", "" if plain else sparks, colour, width))
+        return lines
 
     def _warned(self) -> list[RenderableType]:
         """The last warnings, and how many there are besides."""
-        shown = [f"! {' '.join(text.split())}" for text in self._warnings[-WARNINGS:]]
+        texts = [f"! {' '.join(text.split())}" for text in self._warnings[-WARNINGS:]]
         if len(self._warnings) > WARNINGS:
-            shown.append(f"! and {len(self._warnings) - WARNINGS} more, printed at the end")
-        return [Text(text, "yellow", overflow="ellipsis") for text in shown]
-
-
-def _grid(
-    rows: Iterable[Sequence[RenderableType]], widths: Sequence[int], *, right: bool = False, gap: int = 0
-) -> Table:
-    """Columns of fixed widths without lines; ``right``: the last one is right-aligned."""
-    made = Table.grid(padding=(0, gap, 0, 0))
-    for number, width in enumerate(widths, start=1):
-        made.add_column(width=width, justify="right" if right and number == len(widths) else "left")
-    for row in rows:
-        made.add_row(*row)
-    return made
+            texts.append(f"! and {len(self._warnings) - WARNINGS} more, printed at the end")
+        return [Text(text, "yellow", overflow="ellipsis") for text in texts]
 
 
 def _series(name: str, value: str, sparks: str, colour: str, width: int) -> Text:
     """A name, its value now, and a bar for each of the last epochs."""
-    made = Text(f"{name:<8}{value:>6} ", no_wrap=True, overflow="crop")
-    return made.append(sparks[-max(0, width - len(made)) :] if width > len(made) else "", colour)
+    line = Text(f"{name:<8}{value:>6} ")
+    return line.append(sparks[-max(1, width - len(line)) :], colour)
