@@ -235,7 +235,7 @@ def test_some_checked_samples_give_estimates_with_intervals(tmp_path: Path, capr
     assert "10 of 30 training samples have a true label: the figures are estimates" in out
     assert "estimated from true labels" in out
     assert "95 % interval" in out
-    assert "1 names in the file are not ids of training samples" in out
+    assert "1 name in the file is not the id of a training sample" in out
     assert "not a class of the run; no label of these samples counts as right: 'Lime' (1)" in out
     code, out, _ = capro("evaluate", run, "--truth", some, "--json")
     found = json.loads(out)["truth"]

@@ -8,6 +8,7 @@ from typing import Any
 from rich.markup import escape
 
 from capro.cli.tables import class_name, print_line, print_table
+from capro.wording import many
 
 SHOWN_WORSE = 20
 SHOWN_BETTER = 5
@@ -19,7 +20,9 @@ def assessment(found: Mapping[str, Any]) -> None:
     """What `capro evaluate` found: the whole first, then where it hurt."""
     opened = f", {found['open']:,} of them of no known class" if found["open"] else ""
     if found["samples"]:
-        print_line(f"[bold]{found['samples']:,} samples[/] of {escape(found['on'])}{opened}", whole=True)
+        print_line(
+            f"[bold]{many(found['samples'], 'sample')}[/] of {escape(found['on'])}{opened}", whole=True
+        )
     else:
         print_line("no test split, so the models were not compared: give other data with --on")
     if "methods" in found:
@@ -37,10 +40,10 @@ def assessment(found: Mapping[str, Any]) -> None:
 
 def _reviewed(found: Mapping[str, Any]) -> None:
     """What a person's answers say of the labels."""
-    part = found["estimate"]
+    part, decided = found["estimate"], many(found["decided"], "sample")
     if part is None:
         print_line(
-            f"[bold]review[/]: {found['decided']:,} samples decided, no random question among them: "
+            f"[bold]review[/]: {decided} decided, no random question among them: "
             "only random questions show how many labels are right"
         )
         return
@@ -49,14 +52,14 @@ def _reviewed(found: Mapping[str, Any]) -> None:
         (
             text,
             percent(part[name]["share"]),
-            f"{percent(part[name]['low'])} to {percent(part[name]['high'])}",
+            _between([part[name]["low"], part[name]["high"]]),
             f"{part[name]['hits']} of {part[name]['total']}",
         )
         for name, text in words.items()
     ]
     print_line(
-        f"[bold]review[/]: {found['decided']:,} samples decided; right labels among "
-        f"{part['judged']:,} random questions ({part['unsure']} not sure, {part['skipped']} not answered)",
+        f"[bold]review[/]: {decided} decided; right labels among "
+        f"{many(part['judged'], 'random question')} ({part['unsure']} not sure, {part['skipped']} not answered)",
         whole=True,
     )
     print_table(["labels", ">right, %", ">95 % interval", ">samples"], rows)
@@ -80,7 +83,7 @@ def _metrics(found: Mapping[str, Any]) -> None:
         for name in [key for key in apart["capro"] if key in OF_PARTS]:
             values = [apart[method][name] for method in methods]
             gain = None if None in values else values[-1] - values[0]
-            label = f"{name}, {apart['classes']} {part} classes"
+            label = f"{name}, {many(apart['classes'], f'{part} class', f'{part} classes')}"
             rows.append((label, *(percent(value) for value in values), percent(gain, sign=True)))
     print_table(["metric, %", *(f">{name}" for name in methods), ">difference"], rows)
 
@@ -104,7 +107,7 @@ def _classes(found: Mapping[str, Any]) -> None:
     head = f"class ({found['class_figure']}, %)"
     print_table([head, ">samples", ">vanilla", ">capro", ">change"], rows)
     if hidden := len(classes) - len(shown):
-        print_line(f"{hidden} more classes are in details.json (or --json)")
+        print_line(f"{many(hidden, 'more class is', 'more classes are')} in details.json (or --json)")
 
 
 def _confusions(found: Mapping[str, Any]) -> None:
@@ -140,7 +143,8 @@ def _calibration(found: Mapping[str, Any]) -> None:
 
 def _open_set(found: Mapping[str, Any]) -> None:
     print_line(
-        f"[bold]open set[/]: {found['known']} known classes, {len(found['novel'])} others as one open class"
+        f"[bold]open set[/]: {many(found['known'], 'known class', 'known classes')}, "
+        f"{many(len(found['novel']), 'other')} as one open class"
     )
     rows = []
     for name, row in found["methods"].items():
@@ -207,16 +211,21 @@ def _truth_notes(found: Mapping[str, Any]) -> None:
     """How much of the truth is known, and what in its file may be a mistake."""
     if found["checked"] < found["of"]:
         print_line(
-            f"{found['checked']:,} of {found['of']:,} training samples have a true label: the figures are estimates "
+            f"{found['checked']:,} of {many(found['of'], 'training sample')} "
+            f"{'has' if found['checked'] == 1 else 'have'} a true label: the figures are estimates "
             "for all of them, valid if the checked samples were drawn at random"
         )
     if found["of_no_class"]:
         print_line(
-            f"{found['of_no_class']:,} of the true labels are empty: these samples show none of the classes; "
-            "remove rows that nobody has checked"
+            f"{many(found['of_no_class'], 'of the true labels is', 'of the true labels are')} empty, which means "
+            "that a sample shows none of the classes; remove rows that nobody has checked"
         )
     if found["unmatched"]:
-        print_line(f"{found['unmatched']:,} names in the file are not ids of training samples")
+        one, more = (
+            "name in the file is not the id of a training sample",
+            "names in the file are not ids of training samples",
+        )
+        print_line(many(found["unmatched"], one, more))
     if found["unknown_labels"]:
         names = ", ".join(f"'{escape(name)}' ({count:,})" for name, count in found["unknown_labels"].items())
         print_line(
@@ -239,7 +248,8 @@ def findings(found: Mapping[str, Any]) -> None:
     facts = found["facts"]
     kind = "one label each" if facts["task"] == "single" else "several labels each"
     print_line(
-        f"[bold]{facts['samples']:,} training samples[/], {len(facts['sizes'])} classes, {kind}, "
+        f"[bold]{many(facts['samples'], 'training sample')}[/], "
+        f"{many(len(facts['sizes']), 'class', 'classes')}, {kind}, "
         f"{facts['no_text']:.0%} without text"
     )
     for each in found["findings"]:

@@ -167,7 +167,7 @@ def export(
     else:
         with engine_of(engine, address) as workers:
             found = write(workers)
-    text = f"{found['samples']:,} samples in {out}, {found['dropped']:,} listed in dropped.csv"
+    text = f"{many(found['samples'], 'sample')} in {out}, {found['dropped']:,} listed in dropped.csv"
     text += f", {found['changed']:,} in changed.csv" if found["changed"] else ""
     print_result(found, as_json, lambda _: print(text))
     back = scan_command(found, entry=load_writer(to).entry, out=any_path(out))
@@ -197,7 +197,7 @@ def export_model(
     PLAN.refresh(opened, "finetune", watch=plain_lines(), agree=agreement(yes))
     chosen = threshold(opened, watch=plain_lines())
     found = write_model(opened, any_path(out), open_set=chosen, onnx=onnx, license=license, say=note)
-    text = f"model of {found['num_labels']} classes in {out}; {in_words(found['open_set'])}"
+    text = f"model of {many(found['num_labels'], 'class', 'classes')} in {out}; {in_words(found['open_set'])}"
     print_result(found, as_json, lambda _: print(text))
 
 

@@ -30,14 +30,17 @@ SHOWN_SENSES = 4
 SHOWN_COLUMNS = 8
 READ_AS = {"image": "image", "label": "label", "text": "title", "description": "description", "tags": "tags",
            "id": "id", "split": "split"}  # what a column is read as, by its purpose  # fmt: skip
-NOTES = {  # of a reader, by what it counted
-    "other_files_ignored": "files are not images and were ignored",
-    "other_members_ignored": "tar members are neither image nor text and were ignored",
-    "truncated_shards": "shards end too early: their complete samples are used",
-    "damaged_places": "places in shards are damaged: the samples around them are used",
-    "cut_texts": "texts are longer than scan.max_text and were cut there",
-    "metadata_replaced": "metadata rows have bytes outside the file's encoding, read as replacement characters",
-    "replaced": "texts have bytes outside their encoding, read as replacement characters",
+NOTES = {  # of a reader, by what it counted: the noun and what happened
+    "other_files_ignored": ("file", "ignored: not an image"),
+    "other_members_ignored": ("tar member", "ignored: neither image nor text"),
+    "truncated_shards": ("shard", "ending too early: the complete samples are used"),
+    "damaged_places": ("damaged place", "in shards: the samples around it are used"),
+    "cut_texts": ("text", "longer than scan.max_text, cut there"),
+    "metadata_replaced": (
+        "metadata row",
+        "with bytes outside the file's encoding, read as replacement characters",
+    ),
+    "replaced": ("text", "with bytes outside the encoding, read as replacement characters"),
 }
 
 
@@ -86,22 +89,20 @@ def scan_summary(summary: dict[str, Any], quarantine: Path, *, without_texts: bo
     splits = [split for split in ("train", "val", "test") if split in counts]
     kind = "one label each" if summary["task"] == "single" else "several labels each"
     parts = ", ".join(f"{counts[split]:,} {split}" for split in splits)
+    samples, classes = many(summary["samples"], "sample"), many(len(summary["classes"]), "class", "classes")
+    print_line(f"[bold]{samples}[/] ({parts}), {classes}, {kind}")
     print_line(
-        f"[bold]{summary['samples']:,} samples[/] ({parts}), {len(summary['classes'])} classes, {kind}"
-    )
-    print_line(
-        f"{summary['rows']:,} rows in the source = {summary['samples']:,} samples "
-        f"+ {summary['quarantined']:,} quarantined"
+        f"{many(summary['rows'], 'row')} in the source = {samples} + {summary['quarantined']:,} quarantined"
     )
     if "metadata_rows" in notes:
         print_line(
-            f"metadata: {notes['metadata_matched']:,} of {notes['metadata_rows']:,} rows matched a "
+            f"metadata: {notes['metadata_matched']:,} of {many(notes['metadata_rows'], 'row')} matched a "
             f"file, {notes['metadata_unmatched']:,} did not; "
-            f"{notes['files_without_metadata']:,} files have no row"
+            f"{many(notes['files_without_metadata'], 'file has', 'files have')} no row"
         )
-    for key, text in NOTES.items():
+    for key, (noun, text) in NOTES.items():
         if notes.get(key):
-            print_line(f"{notes[key]:,} {text}")
+            print_line(f"{many(notes[key], noun)} {text}")
     _columns(summary["columns"])
     _classes(summary["classes"], splits)
     for name, other in summary.get("joined_labels", {}).items():
@@ -110,7 +111,9 @@ def scan_summary(summary: dict[str, Any], quarantine: Path, *, without_texts: bo
         count = summary["without_text"].get(split, 0)
         if count and (split != "train" or count <= FEW_TEXTS * counts[split]):  # more is a warning
             needless = "" if split == "train" else "; that is fine, only training uses texts"
-            print_line(f"{count:,} {split} samples ({count / counts[split]:.0%}) have no text{needless}")
+            part = f"({count / counts[split]:.0%})"
+            without = many(count, f"{split} sample {part} has", f"{split} samples {part} have")
+            print_line(f"{without} no text{needless}")
     if summary["quarantined"]:
         reasons = summary["quarantined_by"].items()
         rows = [(escape(reason), f"{count:,}", explain(reason)) for reason, count in reasons]
@@ -185,10 +188,12 @@ def class_texts(specs: Sequence[ClassSpec]) -> None:
 
 def match_summary(found: dict[str, Any], anchors: Path) -> None:
     """How many anchors there are."""
-    print_line(f"[bold]{found['anchors']:,} anchors[/] in {escape(str(anchors))}", whole=True)
+    print_line(f"[bold]{many(found['anchors'], 'anchor')}[/] in {escape(str(anchors))}", whole=True)
     by_picture = found.get("chosen_by", {}).get("picture")
     if by_picture:
-        print_line(f"{by_picture:,} of them have no text and were chosen as typical pictures of their class")
+        one = "of them has no text and was chosen as a typical picture of its class"
+        more = "of them have no text and were chosen as typical pictures of their class"
+        print_line(many(by_picture, one, more))
     if found["recall"] is not None:
         print_line(f"neighbours searched by IVF with recall {found['recall']:.3f}")
 

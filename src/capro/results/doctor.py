@@ -23,9 +23,9 @@ from capro.pipeline.run import Run
 from capro.results.label_changes import class_findings, finding_text, wrong_share
 from capro.results.neighbourhood import noise_from_anchors
 from capro.results.store import VerdictStore
+from capro.wording import many, some
 
 SMALL_CLASS = 20  # samples; fewer give no prototype worth the name
-SHOWN = 5
 UNEVEN = 3  # the largest class over the smallest from which balance is advised
 Level = Literal["warning", "advice", "fine"]
 LEVELS = get_args(Level)
@@ -135,8 +135,6 @@ def _results(store: VerdictStore) -> dict[str, Any]:
 
 # --- rules ----------------------------------------------------------------------------------------
 
-Condition = Callable[[Facts, Settings], Any]
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -152,7 +150,7 @@ class Rule:
 
     level: Level
     topic: str
-    problem: Condition
+    problem: Callable[[Facts, Settings], Any]
     text: str
     action: str = ""
 
@@ -161,7 +159,7 @@ class Rule:
         problem = self.problem(facts, settings)
         if not problem:
             return None
-        problem = _names(problem) if isinstance(problem, list) else problem
+        problem = some(problem) if isinstance(problem, list) else problem
         text, action = (
             form.format(problem=problem, f=facts, s=settings) for form in (self.text, self.action)
         )
@@ -186,32 +184,30 @@ class Parameter:
 
     def finding(self, facts: Facts, settings: Settings) -> Finding:
         """Whether the setting fits."""
-        value, (wanted, why) = attrgetter(self.setting)(settings), self.recommended(facts)
-        name = self.setting
+        name, (wanted, why) = self.setting, self.recommended(facts)
+        value = attrgetter(name)(settings)
         if abs(value - wanted) <= self.slack(wanted) + 1e-9:
             return Finding("fine", self.topic, f"{name} = {value:g} fits: {why}")
         text = f"{name} is {value:g}, {wanted:g} is better: {why}"
         return Finding("advice", self.topic, text, f"--set {name}={wanted:g}")
 
 
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
-def _leaked(facts: Facts) -> tuple[int, str] | None:
+def _leaked(facts: Facts) -> tuple[str, str] | None:
     """How many held-out images are also training images, and some of them."""
     count = facts.duplicates.get("held_out_also_in_train", 0)
     pairs = [f"{held} = {train}" for train, held in facts.duplicates.get("examples", [])[:2]]
-    return (count, "; ".join(pairs)) if count else None
+    images = many(count, "test or val image is", "test or val images are")
+    return (images, "; ".join(pairs)) if count else None
+
+
+def _labelled_differently(facts: Facts) -> str:
+    count = facts.duplicates.get("groups_with_different_labels", 0)
+    return many(count, "image occurs", "images occur") if count else ""
 
 
 def _small(facts: Facts) -> list[str]:
-    return [
-        name
-        for name in sorted(facts.sizes, key=lambda key: facts.sizes[key])
-        if facts.sizes[name] < SMALL_CLASS
-    ]
+    small = [name for name, size in facts.sizes.items() if size < SMALL_CLASS]
+    return sorted(small, key=facts.sizes.__getitem__)
 
 
 def _without_text(facts: Facts) -> list[str]:
@@ -300,14 +296,13 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     Rule(
         "warning", "duplicates across splits",
         lambda f, _: _leaked(f),
-        "{problem[0]:,} test or val images are in the training set as well ({problem[1]}): figures "
-        "measured on them are too good",
+        "{problem[0]} in the training set as well ({problem[1]}): figures measured on such images are too good",
         "remove them from the training data",
     ),
     Rule(
         "warning", "copies with different labels",
-        lambda f, _: f.duplicates.get("groups_with_different_labels", 0),
-        "{problem:,} images occur several times in training with different labels: at "
+        lambda f, _: _labelled_differently(f),
+        "{problem} several times in training with different labels: at "
         "least one label of each is wrong, unless images have several labels",
     ),
     Rule(
@@ -386,8 +381,8 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
         for name, why in _WEIGHTS.items()
     ),
     Rule(
-        "advice", "classes made worse", lambda f, _: f.harmed and (len(f.harmed), _names(f.harmed)),
-        "{problem[0]} of {f.compared} classes are worse than vanilla: {problem[1]} (the paper: 312 of 1,000)",
+        "advice", "classes made worse", lambda f, _: f.harmed and (len(f.harmed), some(f.harmed)),
+        "worse than vanilla in {problem[0]} of {f.compared} classes: {problem[1]} (the paper: 312 of 1,000)",
         "check their anchors and senses first",
     ),
     Rule(
