@@ -13,6 +13,7 @@ from capro.pipeline.artefacts import read_array
 from capro.pipeline.run import Run
 from capro.stages import training as module
 from capro.stages.threshold import threshold
+from capro.train.setup import training_set
 from tests.made_up import make_run
 
 
@@ -27,19 +28,21 @@ def test_every_sample_is_judged_once_by_a_classifier_that_has_not_seen_it(
 ) -> None:
     seen: list[np.ndarray] = []
     judged: list[np.ndarray] = []
-    refit, logits = module._refit, module._logits
+    fit, forward, classes = module.fit_step, module.forward_plain, len(training_set(run).classes)
 
-    def training(job: Any, net: Any, ts: Any, labels: Any, inputs: Any, at: Any, *rest: Any) -> None:
-        seen.append(at)
-        assert len(labels) == len(at)
-        refit(job, net, ts, labels, inputs, at, *rest)
+    def training(job: Any, objective: Any, inputs: Any, at: Any, *rest: Any, **named: Any) -> Any:
+        if not seen or not np.array_equal(seen[-1], at):  # a classifier goes through several schedules
+            seen.append(at)
+        assert len(objective._labels) == len(at)
+        return fit(job, objective, inputs, at, *rest, **named)
 
-    def judging(job: Any, net: Any, ts: Any, inputs: Any, at: Any) -> Any:
-        judged.append(at)
-        return logits(job, net, ts, inputs, at)
+    def judging(function: Any, inputs: Any, at: Any, *, width: int, device: Any) -> Any:
+        if width == classes:  # else features, of an encoder that was trained
+            judged.append(at)
+        return forward(function, inputs, at, width=width, device=device)
 
-    monkeypatch.setattr(module, "_refit", training)
-    monkeypatch.setattr(module, "_logits", judging)
+    monkeypatch.setattr(module, "fit_step", training)
+    monkeypatch.setattr(module, "forward_plain", judging)
     found = threshold(run, method)
     labels = read_array(run.folder("clean") / "labels.npy")
     known = kind_of(np.array(labels)).labelled(np.array(labels)).sum() if method == "capro" else len(labels)

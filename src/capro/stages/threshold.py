@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from capro.config import Settings
 from capro.core.linear import NO_CALIBRATION
@@ -27,21 +26,12 @@ from capro.train.setup import TrainingSet, scores_of, training_set
 VERSION = 2  # raise it when the rule or the refits change
 
 
-class Held(NamedTuple):
-    """Samples that a classifier has not seen."""
-
-    scores: NDArray[np.float32]  # (n, C)
-    labels: NDArray[np.int64]  # (n,) or (n, C)
-    origin: str
-
-
 def threshold_stage(method: str) -> Stage:
     """The stage that chooses the threshold of ``vanilla`` or ``capro``."""
 
     def work(job: Job) -> dict[str, Any]:
         training = training_set(job.run, job.ranks.accelerator.device)
-        held = _val(job.run, training, method) or _refits(job, training, method)
-        return open_set.held_out(held.scores, held.labels, origin=held.origin)
+        return _by_val(job.run, training, method) or _by_refits(job, training, method)
 
     def settings(run: Run) -> dict[str, Any]:
         names = ("net", *_steps(method, run.settings))
@@ -69,7 +59,7 @@ def _steps(method: str, settings: Settings) -> tuple[str, ...]:
     return ("pretrain",) if method == "vanilla" else classifier_steps(settings)
 
 
-def _val(run: Run, training: TrainingSet, method: str) -> Held | None:
+def _by_val(run: Run, training: TrainingSet, method: str) -> dict[str, Any] | None:
     """The val split: training data that no step has seen, with its web labels."""
     manifest = manifest_of(run)
     positions = manifest.split("val")
@@ -78,10 +68,10 @@ def _val(run: Run, training: TrainingSet, method: str) -> Held | None:
     if not known.any():
         return None
     scores = scores_of(run, training, MODELS[method], positions[known])
-    return Held(scores, labels[known], "the val split, which no step trains on")
+    return open_set.held_out(scores, labels[known], origin="the val split, which no step trains on")
 
 
-def _refits(job: Job, training: TrainingSet, method: str) -> Held:
+def _by_refits(job: Job, training: TrainingSet, method: str) -> dict[str, Any]:
     """Scores of the samples that the method trained its classifier on, by classifiers without them."""
     run, settings = job.run, job.settings
     labels = targets = training.labels.cpu()
@@ -90,9 +80,12 @@ def _refits(job: Job, training: TrainingSet, method: str) -> Held:
         labels = torch.from_numpy(np.array(job.read(CLEANED_LABELS)))
         targets, calibration = targets_of(run, training), calibration_of(run)
     schedules = [getattr(settings, name) for name in _steps(method, settings)]
-    held = held_out_logits(job, training, targets, schedules, model=MODELS[method], name="held-out threshold")
-    scores = training.task(settings.net.tau).probabilities(calibration(held.logits)).numpy()
-    known = training.kind.labelled(labels.numpy()[held.rows])
+    rows, logits = held_out_logits(
+        job, training, targets, schedules, model=MODELS[method], name="held-out threshold"
+    )
+    judged = labels.numpy()[rows]
+    scores = training.task(settings.net.tau).probabilities(calibration(logits)).numpy()
+    known = training.kind.labelled(judged)
     kind = "cleaned" if method == "capro" else "web-labelled"
     origin = f"{kind} training samples, judged by classifiers trained without them"
-    return Held(scores[known], labels.numpy()[held.rows][known], origin)
+    return open_set.held_out(scores[known], judged[known], origin=origin)

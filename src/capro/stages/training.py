@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from capro.config import FinetuneSettings, Schedule, Settings
 from capro.core.kept_scores import CLASS, Entries, KeptScores
@@ -81,47 +81,6 @@ def parts_of(run: Run, device: torch.device) -> Parts:
 def fit_step(
     job: Job,
     objective: Objective,
-    parts: Parts,
-    positions: NDArray[np.int64],
-    *,
-    name: str,
-    seed: int,
-    schedule: Schedule | None = None,
-    within: str = "",
-) -> list[dict[str, float]]:
-    """Train an objective by the stage's schedule; returns the history.
-
-    Args:
-        job: The stage at work.
-        objective: What to train.
-        parts: Where views come from.
-        positions: Manifest position of each training row.
-        name: For messages.
-        seed: Of the order of samples.
-        schedule: Another schedule than the stage's.
-        within: Name of a training within the stage: its checkpoints stay apart.
-    """
-    settings, stage = job.settings, job.stage.name
-    with tracked(job.ranks, stage, settings, wanted=not within) as log:
-        return fit(
-            objective,
-            parts.inputs,
-            positions,
-            schedule or getattr(settings, stage),
-            name=name,
-            seed=seed,
-            ranks=job.ranks,
-            ids=parts.training.ids,
-            checkpoints=_checkpoints(job, within),
-            bar=job.bar,
-            checkpoint_minutes=settings.log.checkpoint_minutes,
-            log=log,
-        )
-
-
-def fit_once(
-    job: Job,
-    objective: Objective,
     inputs: Inputs,
     positions: NDArray[np.int64],
     schedule: Schedule,
@@ -129,18 +88,38 @@ def fit_once(
     name: str,
     seed: int,
     ids: list[str],
-    within: str | None = None,
+    within: str | None = "",
 ) -> list[dict[str, float]]:
-    """Train by a schedule of its own, see `fit`; returns the history.
+    """Train an objective in a stage, see `fit`; returns the history.
 
-    ``within`` names its folder of checkpoints. A training of seconds has none.
+    Args:
+        job: The stage at work.
+        objective: What to train.
+        inputs: Where views come from.
+        positions: Manifest position of each training row.
+        schedule: Epochs, batch size, learning rate.
+        name: For messages.
+        seed: Of the order of samples.
+        ids: Sample ids by manifest position, for messages.
+        within: Name of a training within the stage: its checkpoints stay apart, and no tracker sees it.
+            A training of seconds, None, has no checkpoints.
     """
-    kept = None if within is None else _checkpoints(job, within)
-    minutes = job.settings.log.checkpoint_minutes
-    return fit(
-        objective, inputs, positions, schedule, name=name, seed=seed, ranks=job.ranks, ids=ids, bar=job.bar,
-        checkpoints=kept, checkpoint_minutes=minutes,
-    )  # fmt: skip
+    settings = job.settings
+    with tracked(job.ranks, job.stage.name, settings, wanted=within == "") as log:
+        return fit(
+            objective,
+            inputs,
+            positions,
+            schedule,
+            name=name,
+            seed=seed,
+            ranks=job.ranks,
+            ids=ids,
+            checkpoints=None if within is None else _checkpoints(job, within),
+            bar=job.bar,
+            checkpoint_minutes=settings.log.checkpoint_minutes,
+            log=log,
+        )
 
 
 def _checkpoints(job: Job, within: str = "") -> Checkpoints:
@@ -164,8 +143,9 @@ def pretrain(job: Job) -> dict[str, Any]:
         net, parts.task, training.labels, job.ranks, lambda_prj=settings.pretrain.lambda_prj
     )
     history = fit_step(
-        job, objective, parts, training.positions, name="step 1: web labels", seed=settings.seed
-    )
+        job, objective, parts.inputs, training.positions, settings.pretrain,
+        name="step 1: web labels", seed=settings.seed, ids=training.ids,
+    )  # fmt: skip
     if job.ranks.main:
         job.write(STEP1, net_state(net))
         job.write(HISTORIES["pretrain"], history)
@@ -230,8 +210,9 @@ def train(job: Job) -> dict[str, Any]:
         parts.inputs, training.positions, job.ranks, tau=settings.net.tau, seed=settings.seed,
     )  # fmt: skip
     history = fit_step(
-        job, objective, parts, training.positions, name="step 2: prototypes", seed=settings.seed + 1
-    )
+        job, objective, parts.inputs, training.positions, settings.train,
+        name="step 2: prototypes", seed=settings.seed + 1, ids=training.ids,
+    )  # fmt: skip
     if job.ranks.main:
         job.write(STEP2, net_state(net, {"prototypes": objective.prototypes}))
         job.write(HISTORIES["train"], history)
@@ -250,21 +231,14 @@ def _train_on_anchors(job: Job, parts: Parts, anchored: Tensor) -> None:
     )
     schedule = settings.train.model_copy(update={"epochs": settings.train.anchor_epochs, "warmup_epochs": 0})
     fit_step(
-        job, objective, parts, training.positions[rows.cpu().numpy()], name="heads on anchors",
-        seed=settings.seed, schedule=schedule, within="anchors",  # a resumed run has them at once
+        job, objective, parts.inputs, training.positions[rows.cpu().numpy()], schedule, name="heads on anchors",
+        seed=settings.seed, ids=training.ids, within="anchors",  # a resumed run has them at once
     )  # fmt: skip
 
 
 FOLDS = 5
 ENOUGH = 20_000  # held-out samples; with more, later folds are left out
 MOST = 200_000  # samples of refits: their features are in memory
-
-
-class HeldOut(NamedTuple):
-    """Training rows that were judged, and their logits."""
-
-    rows: NDArray[np.int64]  # (m,)
-    logits: Tensor  # (m, C)
 
 
 def held_out_logits(
@@ -276,8 +250,8 @@ def held_out_logits(
     model: Weights,
     name: str,
     folds: int = FOLDS,
-) -> HeldOut:
-    """Logits of training samples by classifiers that have not seen them.
+) -> tuple[NDArray[np.int64], Tensor]:
+    """Logits of training samples by classifiers that have not seen them: rows, (m,), and logits, (m, C).
 
     A fresh classifier goes through the schedules on four fifths of the samples and judges the rest.
 
@@ -290,10 +264,10 @@ def held_out_logits(
         name: For messages.
         folds: How many of the five folds are judged.
     """
-    settings, ranks = job.settings, job.ranks
+    settings, ranks, device = job.settings, job.ranks, job.ranks.accelerator.device
     rng = np.random.default_rng(seed_for(settings.seed, "held out"))
-    out = training.task(settings.net.tau).out(labels)
-    rows = rng.permutation(np.flatnonzero(~out.numpy()))[:MOST]
+    task = training.task(settings.net.tau)
+    rows = rng.permutation(np.flatnonzero(~task.out(labels).numpy()))[:MOST]
     if not training.multi_label:  # dealt out class by class, so that every fold has its share of each
         rows = rows[np.argsort(labels.numpy()[rows], kind="stable")]
     fold = np.arange(len(rows)) % FOLDS
@@ -304,12 +278,27 @@ def held_out_logits(
         if sum(len(each) for each in judged) >= ENOUGH or not len(held) or not len(seen):
             break
         heads = new_heads(settings, encoder.dim, training, name="held out")
-        net = Siamese(encoder, heads).to(ranks.accelerator.device)
-        own = labels[torch.from_numpy(rows[seen])]
-        _refit(job, net, training, own, inputs, positions[seen], schedules, name)
-        parts.append(_logits(job, net, training, inputs, positions[held]))
+        net = Siamese(encoder, heads).to(device)
+        own = labels[torch.from_numpy(rows[seen])].to(device)
+        for step, schedule in enumerate(schedules):
+            objective = (
+                ClassifierOnly.by(schedule, net, task, own, ranks, inputs, positions[seen])
+                if isinstance(schedule, FinetuneSettings)
+                else ClassifierOnly(net, task, own, ranks)
+            )
+            fit_step(
+                job, objective, inputs, positions[seen], schedule,
+                name=name, seed=settings.seed + step, ids=training.ids, within=None,
+            )  # fmt: skip
+            objective.finish()
+        net.eval()
+        classifier = nn.Sequential(net.encoder, net.heads.classifier)
+        logits = forward_plain(
+            classifier, inputs, positions[held], width=len(training.classes), device=device
+        )
+        parts.append(logits.cpu())
         judged.append(rows[held])
-    return HeldOut(np.concatenate(judged), torch.cat(parts))
+    return np.concatenate(judged), torch.cat(parts)
 
 
 def _features(
@@ -332,40 +321,6 @@ def _features(
     everyone = np.arange(len(rows))
     inputs = FeatureInputs(v, v[None], v[None], everyone, seed=run.settings.seed)
     return inputs, everyone, FeatureBackbone(v.shape[1])
-
-
-def _refit(
-    job: Job,
-    net: Siamese,
-    training: TrainingSet,
-    labels: Tensor,
-    inputs: Inputs,
-    positions: NDArray[np.int64],
-    schedules: Sequence[Schedule],
-    name: str,
-) -> None:
-    """The classifier alone, from a fresh start, through the schedules of the steps that made it."""
-    ranks, task = job.ranks, training.task(job.settings.net.tau)
-    labels = labels.to(ranks.accelerator.device)
-    for number, schedule in enumerate(schedules):
-        objective = (
-            ClassifierOnly.by(schedule, net, task, labels, ranks, inputs, positions)
-            if isinstance(schedule, FinetuneSettings)
-            else ClassifierOnly(net, task, labels, ranks)
-        )
-        seed, ids = job.settings.seed + number, training.ids
-        fit_once(job, objective, inputs, positions, schedule, name=name, seed=seed, ids=ids)
-        objective.finish()
-
-
-def _logits(
-    job: Job, net: Siamese, training: TrainingSet, inputs: Inputs, positions: NDArray[np.int64]
-) -> Tensor:
-    device, width = job.ranks.accelerator.device, len(training.classes)
-    net.eval()
-    return forward_plain(
-        lambda x: net.heads.classifier(net.encoder(x)), inputs, positions, width=width, device=device
-    ).cpu()
 
 
 def targets_of(run: Run, training: TrainingSet) -> Tensor:
@@ -393,7 +348,10 @@ def finetune(job: Job) -> dict[str, Any]:
     positions = training.positions[kept.numpy()]
     own = labels[kept].to(training.labels.device)
     objective = ClassifierOnly.by(settings.finetune, net, parts.task, own, job.ranks, parts.inputs, positions)
-    history = fit_step(job, objective, parts, positions, name="step 3: classifier", seed=settings.seed + 2)
+    history = fit_step(
+        job, objective, parts.inputs, positions, settings.finetune,
+        name="step 3: classifier", seed=settings.seed + 2, ids=training.ids,
+    )  # fmt: skip
     objective.finish()
     found: dict[str, Any] = {"epochs": len(history), "samples": len(kept)}
     if settings.by_posterior:
@@ -412,11 +370,11 @@ def _calibration(job: Job, training: TrainingSet, labels: Tensor) -> Calibration
     """Fitted to the posterior of samples that the classifier has not seen."""
     settings = job.settings
     schedules = [getattr(settings, name) for name in classifier_steps(settings)]
-    held = held_out_logits(
+    rows, logits = held_out_logits(
         job, training, labels, schedules, model=_before(settings), name="calibration", folds=1
     )
-    q = KeptScores(job.read(FUSED_SCORES), "fused", len(training.classes))[held.rows]
-    return calibrate(held.logits, torch.from_numpy(q), multi_label=training.multi_label)
+    q = KeptScores(job.read(FUSED_SCORES), "fused", len(training.classes))[rows]
+    return calibrate(logits, torch.from_numpy(q), multi_label=training.multi_label)
 
 
 def _before(settings: Settings) -> Any:

@@ -25,7 +25,7 @@ from capro.pipeline.progress import Step
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
 from capro.results.truth import read_truth
-from capro.stages.training import fit_once
+from capro.stages.training import fit_step
 from capro.stores import local_path
 from capro.train.batches import FeatureInputs, Inputs, forward_plain
 from capro.train.objectives import ClassifierOnly, Objective
@@ -115,7 +115,7 @@ class Work:
         settings, ids = self.run.settings, self.training.ids
         positions = self.training.positions if rows is None else self.training.positions[rows]
         source, plan = inputs or self.inputs(objective.net), schedule or settings.pretrain
-        history = fit_once(
+        history = fit_step(
             self.job, objective, source, positions, plan, name=name, seed=settings.seed, ids=ids, within=name
         )
         self.job.write(BASELINE_HISTORY, history)
@@ -164,7 +164,9 @@ class Work:
         objective = ClassifierOnly(net, self.task, labels, self.ranks)
         inputs = FeatureInputs(v, v[None], v[None], np.arange(len(v)), seed=settings.seed)
         ids, seed = training.row_ids, settings.seed
-        fit_once(self.job, objective, inputs, rows, settings.pretrain, name=name, seed=seed, ids=ids)
+        fit_step(
+            self.job, objective, inputs, rows, settings.pretrain, name=name, seed=seed, ids=ids, within=None
+        )
         return heads.classifier
 
     def verified(self) -> Verified:
