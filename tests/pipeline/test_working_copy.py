@@ -110,11 +110,11 @@ def test_what_another_machine_has_done_again_replaces_the_copy(on: Machine) -> N
 def test_notes_of_commands_travel_and_end_with_their_stage(on: Machine) -> None:
     run = on("one")
     count(run)
-    run.note(DETAILS, {"accuracy": 0.5})
-    assert (on("two").noted(DETAILS) or {})["accuracy"] == 0.5
+    run.write_sealed(DETAILS, {"accuracy": 0.5})
+    assert (on("two").find_sealed(DETAILS) or {})["accuracy"] == 0.5
     count(on("two"), 2)
-    assert on("one").noted(DETAILS) is None
-    assert on("two").noted(DETAILS) is None
+    assert on("one").find_sealed(DETAILS) is None
+    assert on("two").find_sealed(DETAILS) is None
 
 
 def test_a_kept_stage_is_kept_in_the_store(on: Machine) -> None:

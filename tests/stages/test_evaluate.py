@@ -91,7 +91,7 @@ def test_kept_figures_are_checked_when_they_are_read_and_kills_leave_nothing(run
     left.write_text("{")
     evaluate(run)
     assert not left.exists()
-    assert run.noted(DETAILS) is not None
+    assert run.find_sealed(DETAILS) is not None
     file = run.file(DETAILS)
     whole = file.read_text("utf-8")
     for damaged in (whole.replace('"better": ', '"better": 1'), whole[: len(whole) // 2], "", "[]"):

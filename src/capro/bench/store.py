@@ -48,7 +48,7 @@ class SharedRun(Run):
         run.save_settings()
         return run
 
-    def claim(self, stage: str, key: str) -> None:
+    def prepare_folder(self, stage: str, key: str) -> None:
         """Link the stage's folder to the shelf that the fingerprint names."""
         shelf = self.store / stage / key
         if read_sealed(shelf / FINISHED) is None:

@@ -230,8 +230,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file."""
     from safetensors.torch import load_file
 
-    found: dict[str, Tensor] = load_file(path)
-    return found
+    tensors: dict[str, Tensor] = load_file(path)
+    return tensors
 
 
 def write_graph(path: Path, graph: csr_array) -> None:
@@ -248,10 +248,6 @@ def read_graph(path: Path) -> csr_array:
         data, indices, indptr = file["data"], file["indices"], file["indptr"]
     size = len(indptr) - 1
     return csr_array((data, indices, indptr), shape=(size, size))
-
-
-def _read_text(path: Path) -> str:
-    return path.read_text("utf-8")
 
 
 # --- declarations ---------------------------------------------------------------------------------
@@ -297,7 +293,7 @@ def _json(stage: str, file: str) -> Artefact[Any]:
 
 
 def _text(stage: str, file: str) -> Artefact[str]:
-    return Artefact(stage, file, write_text, _read_text)
+    return Artefact(stage, file, write_text, lambda path: path.read_text("utf-8"))
 
 
 MANIFEST = _table("scan", "manifest.parquet")  # read it with data.manifest.manifest_of

@@ -15,7 +15,6 @@ from typing import Any
 from capro.pipeline.artefacts import BESIDE_RESULTS
 
 SELF = "check"  # in stage.json: the hash of all else in it
-BLOCK = 1 << 20
 
 
 def recorded(folder: Path, *, leave_out: str) -> dict[str, dict[str, Any]]:
@@ -32,14 +31,7 @@ def _measured(file: Path) -> dict[str, Any]:
 def sha256_of(file: str) -> str:
     """The hash of a file's content."""
     with open(file, "rb", buffering=0) as opened:
-        return _digest(opened.fileno())
-
-
-def _digest(descriptor: int) -> str:
-    found = hashlib.sha256()
-    while block := os.read(descriptor, BLOCK):
-        found.update(block)
-    return found.hexdigest()
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def same(file: Path, record: Mapping[str, Any], *, thorough: bool = False) -> bool:

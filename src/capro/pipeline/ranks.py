@@ -139,11 +139,16 @@ class Ranks:
         """
         self.training = False
         try:
-            with lost_ranks():
-                yield
+            yield
         except (RankError, LostRank):
             raise
         except Exception as error:
+            if _is_lost_connection(error):
+                raise LostRank(
+                    f"another process of this run has ended or cannot be reached ({first_line(error)})",
+                    hint="read its message or that of the launcher, then give the same command again: "
+                    "it continues where it stopped",
+                ) from error
             if not self.training:
                 self._stop_others(error)
             raise
@@ -165,20 +170,10 @@ class LostRank(RunError):
     """The process of another rank is gone."""
 
 
-@contextmanager
-def lost_ranks() -> Iterator[None]:
-    """Turn a broken connection to another rank into an error with a plain message."""
-    try:
-        yield
-    except RuntimeError as error:
-        kinds = {kind.__name__ for kind in type(error).__mro__}
-        if "DistError" not in kinds and "gloo" not in str(error):
-            raise
-        raise LostRank(
-            f"another process of this run has ended or cannot be reached ({first_line(error)})",
-            hint="read its message or that of the launcher, then give the same command again: "
-            "it continues where it stopped",
-        ) from error
+def _is_lost_connection(error: Exception) -> bool:
+    """Whether an error of torch says that another rank cannot be reached."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, RuntimeError) and ("DistError" in kinds or "gloo" in str(error))
 
 
 # --- from the launcher ----------------------------------------------------------------------------

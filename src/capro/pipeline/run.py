@@ -57,11 +57,6 @@ VERSIONED = ("torch", "transformers", "accelerate", "faiss-cpu", "kornia", "nump
 REDO = ".redo"  # where a finished stage is done again
 
 
-def is_run(path: Path) -> bool:
-    """Whether a folder is a run directory."""
-    return (path / SETTINGS).exists()
-
-
 def _document(path: Path) -> dict[str, Any]:
     """What run.yaml holds; empty if it is absent or damaged, and another version's is refused."""
     try:
@@ -119,7 +114,7 @@ class Run:
     def create(path: Path, settings: Settings) -> Run:
         """Make a run directory, or open one with these settings, which are written at once."""
         run = Run(path, settings)
-        if run.stored() != settings:
+        if settings_in(path) != settings:
             run.save_settings()
         return run
 
@@ -158,10 +153,6 @@ class Run:
         """The same directory under other settings; nothing is written."""
         return replace(self, settings=settings)
 
-    def stored(self) -> Settings | None:
-        """The settings in run.yaml; None if it is absent or damaged."""
-        return settings_in(self.path)
-
     @contextmanager
     def alone(self) -> Iterator[None]:
         """No other process changes the directory meanwhile; of several ranks the main one has the lock."""
@@ -175,24 +166,24 @@ class Run:
             yield
 
     @contextmanager
-    def beside(self, file: Path) -> Iterator[None]:
-        """Alone in the directory to write a file beside a stage's results; what killed attempts left of it goes."""
+    def updating_file(self, file: Path) -> Iterator[None]:
+        """Write one file alone in the directory; what killed attempts left of it goes, an object store gets it."""
         with self.alone():
             remove_temporaries(file)
             yield
             if self.copy is not None:
                 self.copy.push_file(file.relative_to(self.path).as_posix())
 
-    def note(self, artefact: Artefact[dict[str, Any]], document: Mapping[str, Any]) -> None:
+    def write_sealed(self, artefact: Artefact[dict[str, Any]], document: Mapping[str, Any]) -> None:
         """Keep what a command found beside a stage's results, with a hash of itself."""
         file = self.file(artefact)
-        with self.beside(file):
+        with self.updating_file(file):
             artefact.save(file, checksums.sealed(document))
 
-    def noted(self, artefact: Artefact[dict[str, Any]]) -> dict[str, Any] | None:
+    def find_sealed(self, artefact: Artefact[dict[str, Any]]) -> dict[str, Any] | None:
         """What a command kept beside a stage's results; None where there is nothing."""
         file = self.file(artefact)
-        if not self.is_there(artefact.stage) or not file.exists():
+        if not self.check_finished(artefact.stage) or not file.exists():
             return None
         document = checksums.read_sealed(file)
         if document is None:
@@ -206,21 +197,24 @@ class Run:
         """Write run.yaml where it changes, under the lock; a new run's directory is made."""
         if not is_main_process():
             return
-        path = self.path
+        path, file = self.path, self.path / SETTINGS
         _document(path)  # another version's is refused
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file", hint="give a folder to --run")
-        foreign = path.is_dir() and any(file not in _begun(path) for file in path.iterdir())
-        if not is_run(path) and (foreign or (self.copy is not None and self.copy.is_foreign())):
+        foreign = path.is_dir() and any(each not in _begun(path) for each in path.iterdir())
+        if not file.exists() and (foreign or (self.copy is not None and self.copy.is_foreign())):
             raise RunError(
                 f"{self.place}: not empty and not a run directory", hint="give a new folder to --run"
             )
         with writing(path):
             durable.make_folder(path)
-        with self.alone():
-            self._write_settings()
+        with self.updating_file(file):
+            text = self._settings_text()
+            if not file.exists() or file.read_text("utf-8", errors="replace") != text:
+                write_text(file, text)
 
-    def _write_settings(self) -> None:
+    def _settings_text(self) -> str:
+        """The content of run.yaml, the hash of itself first."""
         document = {
             "capro": __version__,
             "layout": artefacts.RUN_FORMAT.now,
@@ -231,14 +225,8 @@ class Run:
             "settings": self.settings.model_dump(),
         }
         sealed = checksums.sealed(document)
-        first = {checksums.SELF: sealed.pop(checksums.SELF)}
-        text = yaml.safe_dump(first | sealed, sort_keys=False, allow_unicode=True)
-        file = self.path / SETTINGS
-        remove_temporaries(file)
-        if not file.exists() or file.read_text("utf-8", errors="replace") != text:
-            write_text(file, text)
-        if self.copy is not None:
-            self.copy.push_file(SETTINGS)
+        first = {checksums.SELF: sealed[checksums.SELF]}
+        return yaml.safe_dump(first | sealed, sort_keys=False, allow_unicode=True)
 
     def event(self, name: str, **values: Any) -> None:
         """Append a line to events.jsonl; one write call, so lines never interleave."""
@@ -280,7 +268,7 @@ class Run:
 
     def find(self, artefact: Artefact[T]) -> T | None:
         """Return the content of an artefact; None where its stage has not finished or did not write it."""
-        if not self.is_there(artefact.stage):
+        if not self.check_finished(artefact.stage):
             return None
         self._check(artefact)
         return self.read(artefact) if self.file(artefact).exists() else None
@@ -291,7 +279,7 @@ class Run:
             if self.copy is not None:
                 self.copy.pull(stage)
 
-    def is_there(self, stage: str) -> bool:
+    def check_finished(self, stage: str) -> bool:
         """Whether a stage has finished; one whose files are damaged is refused."""
         if self.finished(stage) is None:
             self.refuse_damaged(stage)
@@ -374,7 +362,7 @@ class Run:
             )
         return str((done.get("result") or {}).get("content", done["fingerprint"]))
 
-    def claim(self, stage: str, key: str) -> None:
+    def prepare_folder(self, stage: str, key: str) -> None:
         """Make the folder in which a stage with this fingerprint is, or will be."""
         del key  # for runs that share stages: bench.store
         folder, redone = self.folder(stage), self.path / REDO / stage
@@ -440,10 +428,11 @@ class Run:
     def _replace(self, stage: str, new: Path, *, keep: bool) -> None:
         """Put a stage's new result in the place of its old one."""
         folder = self.folder(stage)
-        old = self.next_number(stage) if keep else new.with_name(f"{new.name}.old")
         if keep:
+            old = self.next_number(stage)
             self.pull(stage)
-        if not keep:
+        else:
+            old = new.with_name(f"{new.name}.old")
             shutil.rmtree(old, ignore_errors=True)  # of a process that was killed here
         with writing(folder):
             durable.rename(folder, old)

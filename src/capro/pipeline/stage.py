@@ -247,7 +247,7 @@ def perform(
 
 def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
     run, stage = job.run, job.stage
-    run.claim(stage.name, job.key)
+    run.prepare_folder(stage.name, job.key)
     done = run.finished(stage.name)
     damaged = run.damaged(stage.name)
     fresh = done is not None and done["fingerprint"] == job.key and not damaged and not force

@@ -120,7 +120,7 @@ def _noise(store: VerdictStore) -> tuple[float | None, str]:
 def _results(store: VerdictStore) -> dict[str, Any]:
     """What evaluation and cleaning did to the classes."""
     results: dict[str, Any] = {}
-    details = store.run.noted(DETAILS)
+    details = store.run.find_sealed(DETAILS)
     if details is not None:
         rows = details.get("classes", [])
         results["harmed"] = [row["class"] for row in rows if row["difference"] < 0]

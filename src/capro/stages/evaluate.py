@@ -88,7 +88,7 @@ def evaluate(
         details["reviewed"] = person
     plain: dict[str, Any] = jsonable(details)
     artefact = DETAILS if on is None else details_of(on)
-    run.note(artefact, plain)
+    run.write_sealed(artefact, plain)
     return plain
 
 

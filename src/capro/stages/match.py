@@ -215,6 +215,6 @@ def anchor_sheet(run: Run, *, columns: int = 12) -> Path:
         for name, part in frame.groupby("class")
     }
     path = run.folder("match") / ANCHOR_SHEET
-    with run.beside(path), atomic_path(path) as temporary:
+    with run.updating_file(path), atomic_path(path) as temporary:
         contact_sheet(rows).save(temporary)
     return path
