@@ -33,7 +33,7 @@ from capro.core.posterior import MultiLabelPosterior, SingleLabelPosterior, Temp
 from capro.core.views import Centres
 from capro.data.manifest import manifest_of
 from capro.pipeline.artefacts import VISUAL
-from capro.results.truth import label_accuracy, load_truth, membership, score_quality
+from capro.results.truth import load_truth, membership, score_quality, true_labels
 from capro.stages import PLAN
 from capro.stages.posterior import evidence_of
 from capro.train.setup import training_set
@@ -165,7 +165,7 @@ def measure(bench: Bench, seeds: Sequence[int], per_class: int | None) -> dict[s
             after, scores = corrected.labels.numpy(), q[:, : len(training.classes)].numpy()
             quality = score_quality(scores, given.numpy(), after, true)
             out = training.kind.dropped(after)
-            found.append([label_accuracy(after, true), 1 - out.mean(), *quality.values()])
+            found.append([true_labels(after, true).share, 1 - out.mean(), *quality.values()])
         figures[label] = np.mean(found, axis=0).tolist()
         bench.watch.say(f"{label}: {figures[label]}")
     return figures

@@ -35,7 +35,7 @@ from capro.pipeline.plan import Plan
 from capro.pipeline.run import Run
 from capro.results.comparison import test_split
 from capro.results.metrics import summary
-from capro.results.truth import label_accuracy, load_truth, membership, score_quality
+from capro.results.truth import load_truth, membership, score_quality, true_labels
 from capro.stages import PLAN
 from capro.train.setup import training_set
 from others import cleanlab_plan, datalab, find_issues
@@ -159,8 +159,8 @@ def cleaned_figures(run: Run, truth: Path) -> dict[str, float]:
     scores = KeptScores(run.read(FUSED_SCORES), "fused", member.shape[1])[:]
     out = after < 0 if after.ndim == 1 else (after < 0).any(axis=1)
     return {
-        "web_label_accuracy": label_accuracy(before, member),
-        "cleaned_label_accuracy": label_accuracy(after, member),
+        "web_label_accuracy": true_labels(before, member).share,
+        "cleaned_label_accuracy": true_labels(after, member).share,
         "kept": float(1 - out.mean()),
         **score_quality(scores, before, after, member),
     }

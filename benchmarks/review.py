@@ -31,7 +31,7 @@ from capro.pipeline.checksums import seed_for
 from capro.pipeline.run import Run
 from capro.results.comparison import test_split
 from capro.results.metrics import headline
-from capro.results.truth import label_accuracy, load_truth, membership
+from capro.results.truth import load_truth, membership, true_labels
 from capro.review.answers import Decision
 from capro.review.log import log_file, open_log
 from capro.review.queue import ReviewTable, load_table, random_order
@@ -101,7 +101,7 @@ def figures(run: Run, member: Member) -> dict[str, float]:
         raise SystemExit(f"error: {run.path}: no test samples with scores")
     scores, y = tested.known()
     labels = np.array(run.read(CLEANED_LABELS))
-    own = {"true labels": label_accuracy(labels, member), "right verdicts": right_verdicts(labels, member)}
+    own = {"true labels": true_labels(labels, member).share, "right verdicts": right_verdicts(labels, member)}
     return {**headline(scores["capro"], y), **own}
 
 

@@ -114,10 +114,8 @@ def model_card(run: Run, config: dict[str, Any], *, license: str | None = None) 
         model_name="CAPro image classifier" if results else None,
         eval_results=results or None,
     )
-    splits, verdicts = (
-        manifest.samples["split"].value_counts(),
-        VerdictStore(run).verdict_columns("decision")["decision"].to_pandas().value_counts(),
-    )
+    splits = manifest.samples["split"].value_counts()
+    verdicts = VerdictStore(run).verdict_columns("decision")["decision"].to_pandas().value_counts()
     counts = [*splits.items(), *((f"verdict: {name}", count) for name, count in verdicts.items())]
     values = without_folders(settings.model_dump())
     card = ModelCard.from_template(

@@ -39,16 +39,9 @@ def new_place(out: AnyPath, *, last: str) -> Iterator[Path]:
         return
     _left(out, last)
     parent = cache_folder() / "uploads"
-    with writing(parent):
-        files.make_folder(parent)
-        _remove_left(parent)
-        folder, lock = _begin(parent)
-        try:
-            yield folder
-            _upload(folder, out, last)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+    with writing(parent), _temporary_in(parent) as folder:
+        yield folder
+        _upload(folder, out, last)
 
 
 def _left(out: ObjectPath, last: str) -> list[ObjectPath]:
@@ -90,19 +83,14 @@ def new_folder(path: Path) -> Iterator[Path]:
     with writing(path):
         if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
             raise _exists(path)
-        files.make_folder(path.parent)
-        _remove_left(path.parent)
-        temporary, lock = _begin(path.parent)
-        try:
-            yield temporary
-            files.sync_tree(temporary)
-            _take_place(temporary, path)
-        except DiskError as error:
-            named = str(error).replace(str(temporary), str(path))
-            raise DiskError(named, hint=error.hint) from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-            os.close(lock)
+        with _temporary_in(path.parent) as temporary:
+            try:
+                yield temporary
+                files.sync_tree(temporary)
+                _take_place(temporary, path)
+            except DiskError as error:
+                named = str(error).replace(str(temporary), str(path))
+                raise DiskError(named, hint=error.hint) from error
 
 
 def _exists(path: AnyPath) -> RunError:
@@ -117,6 +105,19 @@ def _take_place(temporary: Path, path: Path) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise _exists(path) from None  # somebody has filled it meanwhile
+
+
+@contextmanager
+def _temporary_in(parent: Path) -> Iterator[Path]:
+    """A locked temporary folder; it is removed at the end, unless it was renamed."""
+    files.make_folder(parent)
+    _remove_left(parent)
+    folder, lock = _begin(parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def _begin(parent: Path) -> tuple[Path, int]:

@@ -16,7 +16,7 @@ from capro.data.readers.table_files import class_labels, open_parquet, whole_rec
 from capro.errors import CaproError, ConfigError, DataError, StoreError, first_line
 from capro.export.model_config import own_file, parse_model_config, read_model_config
 from capro.files import read_regular
-from capro.models.folders import quiet_hub
+from capro.models.folders import quiet_logger
 from capro.pipeline.artefacts import (
     CARD,
     EXPORT_CHANGED,
@@ -60,11 +60,6 @@ class Target:
     removed: list[str]
     unchanged: list[str]
 
-    @property
-    def up_to_date(self) -> bool:
-        """Whether the repository is as it would become."""
-        return not (self.added or self.replaced or self.removed)
-
     def lines(self) -> Iterator[str]:
         """Sentences about where it goes, who sees it and what changes."""
         seen = "private: you alone, or your organisation" if self.private else "PUBLIC: everybody"
@@ -102,7 +97,7 @@ def push(
     if not agree([*target.lines(), *contents.lines()]):
         return None
     head = target.head
-    if not target.up_to_date:
+    if target.added or target.replaced or target.removed:
         with _hub_errors(target.repo):
             if not target.exists:
                 head = _create(api, contents, target)
@@ -216,7 +211,7 @@ def _hub_errors(repo: str) -> Iterator[None]:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        with quiet_hub():
+        with quiet_logger("huggingface_hub"):
             yield
     except CaproError:
         raise
@@ -379,8 +374,7 @@ def _dataset_contents(folder: Path) -> Contents:
             pictures += file.metadata.num_rows
             names = class_labels(file.schema_arrow)
             labels = names.get("label") or names.get("labels") or labels
-            columns = [name for name in FIELDS if name in file.schema_arrow.names]
-            for name in columns:
+            for name in texts.keys() & file.schema_arrow.names:
                 cells = file.read(columns=[name])[name].to_pylist()
                 texts[name] += sum(bool(cell) for cell in cells)
     listed = 0

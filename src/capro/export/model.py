@@ -6,10 +6,8 @@ the pretrained backbone. ``capro.export.predictor`` reads what is written here.
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from capro.export.card import check_license, model_card, without_folders
 from capro.export.folders import new_place
 from capro.export.predictor import Predictor
 from capro.models.deployed import Deployed, describe
+from capro.models.folders import quiet_logger
 from capro.pipeline import artefacts
 from capro.pipeline.artefacts import (
     CARD,
@@ -71,11 +70,10 @@ def export_model(
         state = {name: tensor.contiguous().clone() for name, tensor in net.state_dict().items()}
         with atomic_path(folder / MODEL_WEIGHTS) as file:
             save_file(state, file, metadata={"format": "pt"})
-        write_json(folder / MODEL_CONFIG, config)
         if onnx:
             say("writing ONNX and checking it against PyTorch")
             config["onnx"] = write_onnx(net, folder / MODEL_ONNX, config["preprocessing"]["size"])
-            write_json(folder / MODEL_CONFIG, config)
+        write_json(folder / MODEL_CONFIG, config)
         (folder / CARD).write_text(model_card(run, config, license=license), "utf-8")
         also(folder)
         Predictor.load(folder)  # what was written can be read
@@ -123,27 +121,6 @@ def _config(run: Run, net: Deployed, training: TrainingSet, open_set: dict[str, 
 # --- ONNX -----------------------------------------------------------------------------------------
 
 
-class _WithProbabilities(torch.nn.Module):
-    def __init__(self, net: Deployed) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.net.probabilities(images)
-
-
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """No warnings from a logger: the exporter complains of a torchvision that is not needed."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
 def _without_traces(path: Path) -> None:
     """Take out where in this machine's folders each operation was defined: the exporter notes it."""
     import onnx
@@ -170,9 +147,12 @@ def write_onnx(net: Deployed, path: Path, size: int) -> dict[str, Any]:
         raise ConfigError(
             f"ONNX needs a package that is not installed: {error.name}", hint="pip install 'capro[onnx]'"
         ) from None
-    whole = _WithProbabilities(net).eval()
+    whole = torch.nn.Sequential(
+        net, torch.nn.Sigmoid() if net.multi_label else torch.nn.Softmax(dim=1)
+    ).eval()
     example = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
-    with warnings.catch_warnings(), _quiet("torch.onnx"):
+    # the exporter's logger complains of a torchvision that is not needed
+    with warnings.catch_warnings(), quiet_logger("torch.onnx"):
         warnings.simplefilter("ignore")  # the exporter's own deprecations
         torch.onnx.export(
             whole,
@@ -180,7 +160,7 @@ def write_onnx(net: Deployed, path: Path, size: int) -> dict[str, Any]:
             str(path),
             input_names=["images"],
             output_names=["probabilities"],
-            dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1, max=4096)}},
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=4096)},),
             dynamo=True,
             external_data=False,
             verbose=False,
@@ -191,7 +171,7 @@ def write_onnx(net: Deployed, path: Path, size: int) -> dict[str, Any]:
     for count in (1, 3):  # another batch size than the example's
         images = torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(count))
         with torch.no_grad():
-            ours = whole(images).numpy()
+            ours = net.probabilities(images).numpy()
         theirs = session.run(["probabilities"], {"images": images.numpy()})[0]
         worst = max(worst, float(np.abs(ours - theirs).max()))
     if not worst <= ONNX_TOLERANCE:

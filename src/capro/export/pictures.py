@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TypeVar
@@ -78,7 +78,7 @@ class ExportedPictures(Portable):
         self._positions, self._sources, self._paths = (
             self.table[name].to_numpy() for name in ("position", "source", "path")
         )
-        self._folders_inside: dict[tuple[str, str], bool] = {}
+        self._is_inside = cache(is_inside)  # every folder of pictures is looked at once
         sources = enumerate(self.manifest.sources)
         self._files = {number: source.root for number, source in sources if source.kind == "files"}
         self.root: str | None = None
@@ -153,10 +153,10 @@ class ExportedPictures(Portable):
 
     def _check_place(self, number: int) -> None:
         """Refuse what is no file of its source any more: the rules are those of the scan."""
-        root = self._files.get(int(self._sources[number]))
-        if root is None or is_address(root):
+        path = self.path(number)
+        if path is None:
             return
-        path = os.path.join(root, str(self._paths[number]))
+        root = Path(self._files[int(self._sources[number])])
         try:
             link = stat.S_ISLNK(os.lstat(path).st_mode)
             regular = stat.S_ISREG(os.stat(path).st_mode)
@@ -164,22 +164,15 @@ class ExportedPictures(Portable):
             raise ChangedPicture(f"it is gone ({error.strerror})") from None
         if not regular:
             raise ChangedPicture("it is not a file")
-        if not (is_inside(Path(root), Path(path)) if link else self._inside(root, os.path.dirname(path))):
+        if not (is_inside(root, path) if link else self._is_inside(root, path.parent)):
             raise ChangedPicture("it is a link out of the data folder")
-
-    def _inside(self, root: str, folder: str) -> bool:
-        """Whether a folder of pictures is in the source's; looked at once."""
-        if (root, folder) not in self._folders_inside:
-            self._folders_inside[root, folder] = is_inside(Path(root), Path(folder))
-        return self._folders_inside[root, folder]
 
     # --- writing ----------------------------------------------------------------------------------
 
     def write_all(self, below: str = "") -> None:
         """Link or copy every picture into the export."""
-        if self.mode == "none":
-            return
-        self._by_parts(partial(_write_part, below))
+        if self.mode != "none":
+            self._by_parts(partial(_write_part, below))
 
     def in_shards(self, table: pd.DataFrame, write: Callable[[OutputShard], None]) -> None:
         """Write an export in shards of SHARD_SIZE rows, in any order; ``table`` has the rows of the pictures."""

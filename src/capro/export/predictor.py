@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -132,7 +133,8 @@ class Predictor:
         if open_set and self.threshold is None:
             raise ConfigError("this model has no open-set threshold", hint="leave --open-set out")
         with ThreadPoolExecutor(4) as pool:
-            for batch in _batches(items):
+            rest = iter(items)
+            while batch := list(itertools.islice(rest, BATCH)):
                 decoded = list(pool.map(self._decode, batch))
                 pairs = [*zip(batch, decoded, strict=True)]
                 good = [(item.name, image) for item, image in pairs if isinstance(image, Image.Image)]
@@ -201,12 +203,6 @@ def _row(name: str, **values: Any) -> dict[str, Any]:
     return {"image": name, **empty, **values}
 
 
-def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
-    rest = iter(items)
-    while batch := list(itertools.islice(rest, BATCH)):
-        yield batch
-
-
 # --- images ---------------------------------------------------------------------------------------
 
 
@@ -220,18 +216,18 @@ def find_images(paths: Iterable[str | Path], limits: ScanSettings = ScanSettings
     most = limits.max_bytes + 1
     for path in map(any_path, paths):
         if path.is_file() and readers.recognise(path, DataSettings()) is None:
-            yield _file(path, most)
+            yield _item(str(path), partial(file_bytes, str(path), most=most))
         elif path.exists():
             yield from _source(path, most)
         else:
             yield Item(str(path), error="no such file or folder")
 
 
-def _file(path: AnyPath, most: int) -> Item:
+def _item(name: str, read: Callable[[], bytes]) -> Item:
     try:
-        return Item(str(path), file_bytes(str(path), most=most))
+        return Item(name, read())
     except OSError as error:
-        return Item(str(path), error=error.strerror or "cannot be read")
+        return Item(name, error=error.strerror or "cannot be read")
 
 
 def _source(path: AnyPath, most: int) -> Iterator[Item]:
@@ -241,11 +237,8 @@ def _source(path: AnyPath, most: int) -> Iterator[Item]:
             name = f"{inside}:{row.id}" if row.offset is not None or row.row is not None else str(inside)
             if row.problem and row.problem != "no-label":
                 yield Item(name, error=ROW_REASONS.get(row.problem, row.problem))
-                continue
-            try:
-                yield Item(name, row_bytes(row, reader.source, most=most))
-            except OSError as error:
-                yield Item(name, error=error.strerror or "cannot be read")
+            else:
+                yield _item(name, partial(row_bytes, row, reader.source, most=most))
 
 
 # --- output ---------------------------------------------------------------------------------------

@@ -108,16 +108,15 @@ def check_models(settings: Settings, *, begun: bool = False) -> None:
 
 
 @contextmanager
-def quiet_hub() -> Iterator[None]:
-    """No line of the hub's client for each retry."""
-    from huggingface_hub.utils import logging as hub
-
-    before = hub.get_verbosity()
-    hub.set_verbosity(logging.ERROR)
+def quiet_logger(name: str) -> Iterator[None]:
+    """Nothing below an error from the logger of a library that is loaded, such as the hub's line for each retry."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        hub.set_verbosity(before)
+        logger.setLevel(before)
 
 
 @contextmanager
@@ -135,7 +134,7 @@ def quiet(*, offline: bool = False) -> Iterator[None]:
     theirs.set_verbosity_error()
     theirs.disable_progress_bar()
     try:
-        with quiet_hub():
+        with quiet_logger("huggingface_hub"):
             yield
     finally:
         constants.HF_HUB_OFFLINE = before

@@ -217,8 +217,8 @@ def samples(store: VerdictStore, shown: Shown, watch: Watch) -> tuple[dict[str, 
         "after": [store.kind.decode(store.corrected[row], classes) for row in rows]
         if store.has_verdicts
         else None,
-        "place": [list(place) if place else None for place in drawn.places],
+        "place": drawn.places,
         "tiles": drawn.tiles,
-        "unreadable": drawn.unreadable,
+        "unreadable": drawn.places.count(None),
     }
     return columns, drawn.sheets

@@ -34,11 +34,6 @@ class Sprites:
     tiles: list[int]
     places: list[tuple[int, int] | None]
 
-    @property
-    def unreadable(self) -> int:
-        """How many pictures are gone."""
-        return sum(place is None for place in self.places)
-
 
 def sprites(
     pixels: Pixels,

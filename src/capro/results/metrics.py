@@ -184,10 +184,10 @@ def average_precision(scores: Scores, y: Labels) -> NDArray[np.float64]:
 
     Samples with equal scores count as one step of the ranking.
     """
-    return np.array([_precision_of(scores[:, c], y[:, c]) for c in range(scores.shape[1])])
+    return np.array([ranking_precision(scores[:, c], y[:, c]) for c in range(scores.shape[1])])
 
 
-def _precision_of(scores: Scores, y: Labels) -> float:
+def ranking_precision(scores: Scores, y: NDArray[Any]) -> float:
     """Average precision of one ranking, (n,) x (n,)."""
     from sklearn.metrics import average_precision_score
 
@@ -254,7 +254,7 @@ def released_variants(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, f
     """
     from sklearn.metrics import label_ranking_average_precision_score
 
-    micro = _precision_of(scores.ravel(), y.ravel())
+    micro = ranking_precision(scores.ravel(), y.ravel())
     p, r, f1 = (float(value) for value in _precision_recall_f1(top_decisions(scores, top), y, "samples"))
     labelled = (y > 0).any(axis=1)
     by_image = float("nan")

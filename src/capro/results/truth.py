@@ -16,7 +16,7 @@ from capro.data.readers.columns import label_names, text_of
 from capro.data.readers.table_files import header, whole_records
 from capro.errors import DataError
 from capro.pipeline.run import Run
-from capro.results.metrics import average_precision, binned, harmonic, mean, shares_by_class, wilson
+from capro.results.metrics import binned, harmonic, mean, ranking_precision, shares_by_class, wilson
 from capro.results.store import VerdictStore
 from capro.stores import AnyPath
 
@@ -148,11 +148,6 @@ def true_labels(labels: NDArray[np.int64], member: Bools) -> Measured:
     return _pairs(whole, (labels > 0) == member)
 
 
-def label_accuracy(labels: NDArray[np.int64], member: Bools) -> float:
-    """Share of the kept labels that are true; see `true_labels`."""
-    return true_labels(labels, member).share
-
-
 def noise_shares(before: NDArray[np.int64], after: NDArray[np.int64], member: Bools) -> dict[str, Measured]:
     """How well cleaning found the wrong labels, and what it put in their place.
 
@@ -223,11 +218,9 @@ def score_quality(
         sure, right = np.maximum(scores, 1 - scores).ravel(), ((scores > 0.5) == member).ravel()
     near = (sure > 0.85) & (sure <= 0.95)
     return {
-        "error_average_precision": float(
-            average_precision(doubt[:, None], wrong[:, None].astype(np.int64))[0]
-        ),
+        "error_average_precision": ranking_precision(doubt, wrong),
         "score_ece": binned(sure, right).ece,
-        "right_at_90": float(right[near].mean()) if near.any() else float("nan"),
+        "right_at_90": mean(right[near]),
     }
 
 
