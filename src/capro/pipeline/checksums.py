@@ -38,13 +38,10 @@ def same(file: Path, record: Mapping[str, Any], *, thorough: bool = False) -> bo
     """Whether a file is what was recorded; ``thorough`` hashes it though size and time are the same."""
     try:
         # opened, not only asked for: on a network drive that is when another host's changes are seen
-        descriptor = os.open(file, os.O_RDONLY)
-    except FileNotFoundError:
+        with file.open("rb") as opened:
+            stat = os.fstat(opened.fileno())
+    except (FileNotFoundError, IsADirectoryError):
         return False
-    try:
-        stat = os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
     if stat.st_size != record["size"]:
         return False
     if thorough:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, TypeVar
 
 from capro.pipeline.ranks import is_main_process
@@ -135,20 +136,21 @@ def regular_lines(
         watcher.join()
 
 
-@contextmanager
-def terminal(label: str, total: int | None) -> Iterator[Step]:
+def terminal(label: str, total: int | None) -> AbstractContextManager[Step]:
     """Progress on stderr: a bar with count, rate and time left; lines where stderr is no terminal.
 
     Of several ranks the main one shows it.
     """
     if not is_main_process():
-        with silent(label, total) as step:
-            yield step
-        return
+        return silent(label, total)
     if not sys.stderr.isatty():
-        with regular_lines(label, total, write=lambda text: print(text, file=sys.stderr, flush=True)) as step:
-            yield step
-        return
+        return regular_lines(label, total, write=partial(print, file=sys.stderr, flush=True))
+    return _drawn_bar(label, total)
+
+
+@contextmanager
+def _drawn_bar(label: str, total: int | None) -> Iterator[Step]:
+    """A bar that rich draws on stderr."""
     from rich import progress as parts
     from rich.console import Console
 

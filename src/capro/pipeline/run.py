@@ -74,11 +74,6 @@ def _document(path: Path) -> dict[str, Any]:
     return document if checksums.is_sealed(document) else {}
 
 
-def _begun(path: Path) -> list[Path]:
-    """What a process leaves that was killed before it had written the first run.yaml."""
-    return [path / LOCK, *temporaries(path, SETTINGS)]
-
-
 def settings_in(path: Path) -> Settings | None:
     """The settings in a folder's run.yaml; None if it is absent or damaged."""
     document = _document(path)
@@ -201,7 +196,9 @@ class Run:
         _document(path)  # another version's is refused
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file", hint="give a folder to --run")
-        foreign = path.is_dir() and any(each not in _begun(path) for each in path.iterdir())
+        # a process that was killed before it had written the first run.yaml leaves its lock and temporaries;
+        # listed first, since another one may be writing it now
+        foreign = path.is_dir() and {*path.iterdir()} - {path / LOCK, *temporaries(path, SETTINGS)}
         if not file.exists() and (foreign or (self.copy is not None and self.copy.is_foreign())):
             raise RunError(
                 f"{self.place}: not empty and not a run directory", hint="give a new folder to --run"
