@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from capro.config import ViewSettings
 from capro.data.views import KEY, QUERY
+from capro.train import batches as module
 from capro.train.batches import (
     PLAIN,
     BatchPlan,
@@ -125,10 +126,11 @@ def test_features_of_training_rows_are_found_by_manifest_position():
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 22])
-def test_plain_batches_keep_the_order(count):
+def test_plain_batches_keep_the_order(count, monkeypatch):
+    monkeypatch.setattr(module, "EVAL_BATCH", 5)
     toy = Toy()
     wanted = toy.positions[::-1][:count]
-    found = list(plain_batches(toy.inputs(), wanted, size=5, device=CPU))
+    found = list(plain_batches(toy.inputs(), wanted, device=CPU))
     assert [int(i) for rows, _ in found for i in rows] == list(range(count))
     if count:
         assert np.array_equal(torch.cat([x for _, x in found]).numpy(), toy.plain[wanted])

@@ -60,7 +60,7 @@ def test_verdicts_equal_the_rule_by_hand(policy):
 
 
 def test_blocks_are_parts_of_the_whole(monkeypatch):
-    monkeypatch.setattr("capro.train.judgement.EVAL_BATCH", 8)
+    monkeypatch.setattr("capro.train.batches.EVAL_BATCH", 8)
     toy = Toy(n=40, settings={"gamma": 0.55, "text_weight": 0.7})
     rng = np.random.default_rng(0)
     texts, class_texts = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(3, 6))

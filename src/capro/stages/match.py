@@ -114,30 +114,26 @@ def _with_picked(
     picked = np.flatnonzero(person.anchors[gallery.sample])
     known = person.known(gallery.sample[picked])
     picked = picked[known[np.arange(len(picked)), gallery.label[picked]] > 0.5]
-    there = set(zip(table["row"], table["class_index"], strict=True))
-    rank = table["class_index"].value_counts().to_dict()
-    rows = []
-    for at in picked.tolist():
-        sample, label = int(gallery.sample[at]), int(gallery.label[at])
-        if (sample, label) in there:
-            continue
-        rank[label] = rank.get(label, 0) + 1
-        rows.append(
-            {
-                "class": classes[label],
-                "rank": rank[label] - 1,
-                "id": ids[sample],
-                "row": sample,
-                "class_index": label,
-                "distance": gallery.distance[at],
-                "cosine_distance": gallery.cosine[at],
-                "random": False,
-                "chosen_by": "person",
-            }
-        )
-    if not rows:
+    sample, label = gallery.sample[picked], gallery.label[picked]
+    rows = pd.DataFrame(
+        {
+            "class": classes[label],
+            "id": ids[sample],
+            "row": sample,
+            "class_index": label,
+            "distance": gallery.distance[picked],
+            "cosine_distance": gallery.cosine[picked],
+            "random": False,
+            "chosen_by": "person",
+        }
+    )
+    pair = ["row", "class_index"]
+    rows = rows[~pd.MultiIndex.from_frame(rows[pair]).isin(pd.MultiIndex.from_frame(table[pair]))]
+    if rows.empty:
         return table
-    both = pd.concat([table, pd.DataFrame(rows).astype(table.dtypes.to_dict())])
+    others = rows["class_index"].map(table["class_index"].value_counts()).fillna(0)
+    rows = rows.assign(rank=others + rows.groupby("class_index").cumcount())
+    both = pd.concat([table, rows.astype(table.dtypes.to_dict())])
     return both.sort_values(["class_index", "rank"], ignore_index=True)
 
 

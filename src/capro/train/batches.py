@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -143,7 +144,7 @@ class FeatureInputs:
         self._plain, self._views = plain, {QUERY: query, KEY: key}
         self._rows = rows
         self._seed = seed_for(seed, "views")
-        self._chosen: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self._choice = lru_cache(maxsize=8)(self._choose)
 
     def raw(self, positions: NDArray[np.int64], *, epoch: int, view: int) -> NDArray[np.float32]:
         """Feature rows, (b, d_v)."""
@@ -152,17 +153,11 @@ class FeatureInputs:
         rows = self._rows[positions]
         return np.asarray(self._views[view][self._choice(epoch, view)[rows], rows])
 
-    def _choice(self, epoch: int, view: int) -> NDArray[np.int64]:
+    def _choose(self, epoch: int, view: int) -> NDArray[np.int64]:
         """Which of the cached views each sample shows in this epoch."""
-        found = self._chosen.get((epoch, view))
-        if found is None:
-            views = self._views[view]
-            rng = view_rng(self._seed, epoch, 0, view)
-            found = np.asarray(rng.integers(0, views.shape[0], size=views.shape[1]))
-            if len(self._chosen) > 8:
-                self._chosen.clear()
-            self._chosen[epoch, view] = found
-        return found
+        views = self._views[view]
+        rng = view_rng(self._seed, epoch, 0, view)
+        return np.asarray(rng.integers(0, views.shape[0], size=views.shape[1]))
 
     def ready(
         self, raw: NDArray[Any], positions: NDArray[np.int64], *, epoch: int, view: int, device: torch.device
@@ -285,17 +280,17 @@ def load_batches(
 
 
 def plain_batches(
-    inputs: Inputs, positions: Sequence[int] | NDArray[np.int64], *, size: int, device: torch.device
+    inputs: Inputs, positions: NDArray[np.int64], *, device: torch.device
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
     """Unaugmented input in the given order, in blocks: row numbers and network input."""
-    whole = np.asarray(positions, dtype=np.int64)
-    blocks = [np.arange(at, min(at + size, len(whole))) for at in range(0, len(whole), size)]
+    count = len(positions)
+    blocks = [np.arange(at, min(at + EVAL_BATCH, count)) for at in range(0, count, EVAL_BATCH)]
 
     def prepare(rows: NDArray[np.int64]) -> NDArray[Any]:
-        return inputs.raw(whole[rows], epoch=0, view=PLAIN)
+        return inputs.raw(positions[rows], epoch=0, view=PLAIN)
 
     for rows, raw in _ahead(prepare, blocks, threads=workers(1), ahead=workers(1)):
-        yield rows, inputs.ready(raw, whole[rows], epoch=0, view=PLAIN, device=device)
+        yield rows, inputs.ready(raw, positions[rows], epoch=0, view=PLAIN, device=device)
 
 
 @torch.no_grad()
@@ -308,7 +303,7 @@ def forward_plain(
     device: torch.device,
 ) -> Tensor:
     """A function of unaugmented input, computed in blocks, (n, width); also of no sample at all."""
-    blocks = plain_batches(inputs, positions, size=EVAL_BATCH, device=device)
+    blocks = plain_batches(inputs, positions, device=device)
     return torch.cat([torch.zeros(0, width, device=device), *(function(x).float() for _, x in blocks)])
 
 

@@ -6,7 +6,7 @@ Step 2 applies it to every batch, the offline pass to every training row, unaugm
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from capro.core.label_rule import TextEvidence, fused_score, with_text
 from capro.data.labels import kind_of
 from capro.models.heads import HeadOutputs
 from capro.models.siamese import Siamese
-from capro.train.batches import EVAL_BATCH, Inputs, plain_batches
+from capro.train.batches import Inputs, plain_batches
 from capro.train.tasks import Task
 
 
@@ -82,7 +82,7 @@ class Judge:
         return {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PosteriorJudge(Judge):
     """The method plus: the posterior of the true label decides, and is computed anew before each epoch.
 
@@ -93,10 +93,10 @@ class PosteriorJudge(Judge):
         sure: least posterior of a decision (``plus.ask_below``), one label.
     """
 
-    states: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int64))
-    q: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
-    posterior: Callable[[Tensor], tuple[Tensor, Tensor]] = lambda v: (v, v)
-    sure: float = 0.5
+    states: Tensor
+    q: Tensor
+    posterior: Callable[[Tensor], tuple[Tensor, Tensor]]
+    sure: float
 
     def scores(self, out: HeadOutputs, prototypes: Tensor, rows: NDArray[np.int64]) -> ClassScores:
         p, r = self.task.probabilities(out.p), self.task.similarity(out.compared, prototypes)
@@ -154,7 +154,7 @@ def judge_all(
     """
     net.eval()
     parts: list[tuple[NDArray[Any], ...]] = []
-    for block, x in plain_batches(inputs, positions[rows], size=EVAL_BATCH, device=labels.device):
+    for block, x in plain_batches(inputs, positions[rows], device=labels.device):
         numbers = block + (rows.start or 0)
         at = torch.from_numpy(numbers).to(labels.device)
         scores = judge.scores(net(x).query, prototypes, numbers)

@@ -17,7 +17,7 @@ from capro.data.labels import kind_of
 from capro.models.siamese import Dictionary, Siamese
 from capro.pipeline.checksums import seed_for
 from capro.pipeline.ranks import Ranks
-from capro.train.batches import EVAL_BATCH, Batch, Inputs, forward_plain, plain_batches, slices
+from capro.train.batches import Batch, Inputs, forward_plain, plain_batches, slices
 from capro.train.judgement import Judge
 from capro.train.objectives import Objective, clean_share, mixture_of, rows_of
 
@@ -57,20 +57,15 @@ class PrototypeLearning(Objective):
         self._decisions = judge.unchanged(labels, anchored)
         self._pending: tuple[Tensor, Tensor, Tensor] | None = None
         net.eval()
-        self._prototypes = self._from_anchors()
+        self.prototypes = self._from_anchors()  # (C, d_p), or multi-label (C, 2, d_p)
         size = min(settings.queue, len(labels))  # a set smaller than the dictionary fills it once
         self._dictionary = Dictionary(size, net.heads.embedding_dim).to(self._device)
         self._fill(seed)
 
-    @property
-    def prototypes(self) -> Tensor:
-        """(C, d_p), or multi-label (C, 2, d_p)."""
-        return self._prototypes
-
     def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
         if self._settings.update_every == 0 and not resumed:
             self.net.eval()  # renewed from the anchors' latest embeddings, and from nobody else
-            self._prototypes.copy_(self._from_anchors())
+            self.prototypes.copy_(self._from_anchors())
         if not resumed and epoch >= self._settings.correct_after:
             self.net.eval()
             self._judge.refresh(self._features)
@@ -88,7 +83,7 @@ class PrototypeLearning(Objective):
 
         labels, decisions = y, self._judge.unchanged(y, anchored)
         if batch.epoch >= settings.correct_after:
-            scores = self._judge.scores(out, self._prototypes, batch.samples)
+            scores = self._judge.scores(out, self.prototypes, batch.samples)
             labels, decisions = self._judge.decide(scores.fused, y, anchored)
         everyones = self._ranks.gather(labels, sizes)
         clean = clean_share(task, everyones, self._ranks)
@@ -98,7 +93,7 @@ class PrototypeLearning(Objective):
         if settings.lambda_prj:  # a term without weight costs nothing and can break nothing
             terms["prj"] = task.prj(out, labels, clean, share)
         if settings.lambda_pro:
-            terms["pro"] = task.pro(out, self._prototypes, labels, clean)
+            terms["pro"] = task.pro(out, self.prototypes, labels, clean)
         if settings.lambda_ins:
             terms["ins"] = instance_loss(
                 out.z, keys[batch.mine], self._dictionary.keys, tau=self._tau, count=share
@@ -123,7 +118,7 @@ class PrototypeLearning(Objective):
                 keys, heads = self._dictionary.keys, self.net.heads
                 extra["keys"] = keys
                 extra["q_keys"] = self._task.probabilities(heads.auxiliary(keys))
-                extra["r_keys"] = self._task.similarity(heads.compared(keys), self._prototypes)
+                extra["r_keys"] = self._task.similarity(heads.compared(keys), self.prototypes)
         if reference.mixes:
             mixture = mixture_of(reference, batch, self._ranks, self._seed)
             if mixture is not None:
@@ -147,12 +142,12 @@ class PrototypeLearning(Objective):
         self._dictionary.enqueue(keys)
         every = settings.update_every
         if every and (batch.epoch + 1) % every == 0:  # in each u-th epoch, the last of u
-            polished = self._task.polish(self._prototypes, embeddings, labels, settings.prototype_momentum)
-            self._prototypes.copy_(polished)
+            polished = self._task.polish(self.prototypes, embeddings, labels, settings.prototype_momentum)
+            self.prototypes.copy_(polished)
 
     def state(self) -> dict[str, Tensor]:
         return {
-            "prototypes": self._prototypes,
+            "prototypes": self.prototypes,
             "pseudo": self._pseudo,
             "decisions": self._decisions,
             "anchored": self._anchored,
@@ -197,4 +192,4 @@ class PrototypeLearning(Objective):
             self._dictionary.enqueue(self.net.embed_key(x))
 
     def _plain(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-        return plain_batches(self._inputs, self._positions[rows], size=EVAL_BATCH, device=self._device)
+        return plain_batches(self._inputs, self._positions[rows], device=self._device)

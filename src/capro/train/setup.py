@@ -31,7 +31,6 @@ from capro.train.batches import FeatureInputs, ImageInputs, Inputs, plain_batche
 from capro.train.tasks import MultiLabelTask, SingleLabelTask, Task
 
 Weights = Artefact[dict[str, Tensor]]
-SCORED_AT_ONCE = 256  # samples
 
 
 @dataclass(frozen=True)
@@ -253,7 +252,7 @@ def scores_of(
     source = inputs or inputs_of(run, net.encoder)
     parts = [
         task.probabilities(net(x).query.p).cpu().numpy()
-        for _, x in plain_batches(source, positions, size=SCORED_AT_ONCE, device=device)
+        for _, x in plain_batches(source, positions, device=device)
     ]
     scores = np.concatenate(parts) if parts else np.zeros((0, len(training.classes)), np.float32)
     name = "number {}".format if inputs else (lambda row: training.ids[positions[row]])
