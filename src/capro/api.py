@@ -332,18 +332,17 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         run = self._own_run("is in a folder already", "`capro push FOLDER REPO` publishes it")
         PLAN.refresh(run, "finetune")
 
-        def agree(lines: Sequence[str]) -> bool:
+        def agree(lines: Sequence[str]) -> None:
             print(*lines, sep="\n", file=sys.stderr)
-            return yes
+            if not yes:
+                raise ConfigError(
+                    "nothing was published", hint=f"push({repo!r}, yes=True) publishes what was printed"
+                )
 
         with tempfile.TemporaryDirectory(prefix="capro-") as temporary:
             folder = Path(temporary) / "model"
             export_model(run, folder, open_set=threshold(run), license=license)
             found = publish(folder, repo, private=private, agree=agree)
-        if found is None:
-            raise ConfigError(
-                "nothing was published", hint=f"push({repo!r}, yes=True) publishes what was printed"
-            )
         return str(found["url"])
 
     _issues: pd.DataFrame | None = None

@@ -9,10 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import huggingface_hub
 import pytest
@@ -151,7 +150,7 @@ def test_nothing_is_published_without_a_yes(
     code, out, err = capro("push", made["model"], "ann/m")
     assert (code, out) == (2, "")
     assert "repository: ann/m, new" in err  # it is shown first
-    assert "error: there is no terminal to ask at\nhint: add --yes" in err
+    assert "error: cannot ask whether to publish this: stdin is not a terminal\nhint: add --yes" in err
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     asked: list[str] = []
     monkeypatch.setattr(typer, "confirm", lambda text, **_: asked.append(text))
@@ -302,8 +301,15 @@ def test_from_python(made: dict[str, Path], hub: Hub, capsys: pytest.CaptureFixt
     assert model.push("ann/p", private=True, yes=True, license="mit") == f"{hub.address}/ann/p"
     assert b"license: mit" in hub.repositories["models/ann/p"].files["README.md"]
     model.save(made["model"].parent / "saved")
-    shown: list[Any] = []
-    assert push(made["model"].parent / "saved", "ann/q", agree=shown.append) is None  # type: ignore[arg-type]
-    assert any(line.startswith("issues.parquet: ids, labels and evidence of 24") for line in shown[0])
+    shown: list[str] = []
+
+    def refuse(lines: Sequence[str]) -> None:
+        shown.extend(lines)
+        raise CaproError("no")
+
+    with pytest.raises(CaproError, match=r"^no$"):
+        push(made["model"].parent / "saved", "ann/q", agree=refuse)
+    assert "models/ann/q" not in hub.repositories
+    assert any(line.startswith("issues.parquet: ids, labels and evidence of 24") for line in shown)
     with pytest.raises(CaproError, match="is in a folder already"):
         CAPro.load(made["model"]).push("ann/q", yes=True)

@@ -165,19 +165,20 @@ def print_result(found: Any, as_json: bool, write: Callable[[Any], None]) -> Non
 
 def agreement(yes: bool) -> Agree | None:
     """What asks before long work, or what a person decided, is replaced; nothing with ``--yes``."""
+    return None if yes else lambda lines: ask(lines, "replace", "replaced")
 
-    def agree(lines: Sequence[str]) -> None:
-        note("\n".join(lines))
-        if not sys.stdin.isatty():
-            raise ConfigError(
-                "cannot ask whether to replace this: stdin is not a terminal",
-                hint="add --yes if that is what you want",
-            )
-        if not typer.confirm("replace it?", default=False, err=True):
-            note("nothing was replaced")
-            raise typer.Exit(1)
 
-    return None if yes else agree
+def ask(lines: Sequence[str], verb: str, done: str) -> None:
+    """Show what would be done, and ask; after "no" the command ends with exit code 1."""
+    note("\n".join(lines))
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"cannot ask whether to {verb} this: stdin is not a terminal",
+            hint="add --yes if that is what you want",
+        )
+    if not typer.confirm(f"{verb} this?", default=False, err=True):
+        note(f"nothing was {done}")
+        raise typer.Exit(1)
 
 
 def plain_lines(*, warnings: bool = True) -> Watch:

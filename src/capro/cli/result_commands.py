@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +30,7 @@ from capro.cli.options import (
     open_run,
     settings_for_reading,
 )
-from capro.cli.program import agreement, app, config_app, fail, note, plain_lines, print_result
+from capro.cli.program import agreement, app, ask, config_app, fail, note, plain_lines, print_result
 from capro.data.readers import WRITERS
 from capro.errors import ConfigError
 from capro.pipeline.engine import Engine, check_engine, engine_of, lead
@@ -291,21 +290,14 @@ def push(
     """
     from capro.export.hub import push as publish
 
-    def agree(lines: Sequence[str]) -> bool:
-        note("\n".join(lines))
-        if not yes and not sys.stdin.isatty():
-            raise ConfigError(
-                "there is no terminal to ask at", hint="add --yes if that is what you want to publish"
-            )
-        agreed = yes or typer.confirm("publish this?", default=False, err=True)
-        if agreed:
-            note("uploading")
-        return agreed
+    def agree(lines: Sequence[str]) -> None:
+        if yes:
+            note("\n".join(lines))
+        else:
+            ask(lines, "publish", "published")
+        note("uploading")
 
     found = publish(local_path(folder, "FOLDER"), repo, private=private, agree=agree)
-    if found is None:
-        note("nothing was published")
-        raise typer.Exit(1)
     if not (found["added"] or found["replaced"] or found["removed"]):
         note("the repository has these files already; nothing was uploaded")
     print_result(found, as_json, lambda found: print(found["url"]))

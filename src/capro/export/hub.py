@@ -77,25 +77,24 @@ class Target:
 
 
 def push(
-    folder: Path, repo: str, *, private: bool = False, agree: Callable[[Sequence[str]], bool]
-) -> dict[str, Any] | None:
+    folder: Path, repo: str, *, private: bool = False, agree: Callable[[Sequence[str]], None]
+) -> dict[str, Any]:
     """Publish a model folder or an exported dataset.
 
     Args:
         folder: Of `capro export-model`, or `capro export --to hf`.
         repo: OWNER/NAME; without an owner it is the user's.
         private: Of a new repository: nobody else sees it.
-        agree: Is shown the sentences about what becomes public, and says whether to go on.
+        agree: Is shown the sentences about what becomes public, and raises an error where they are not agreed to.
 
     Returns:
-        What was done: repository, address, commit and the names of changed files; None where it was not agreed to.
+        What was done: repository, address, commit and the names of changed files.
     """
     contents = contents_of(folder)
     api = _api()
     with _hub_errors(repo):
         target = _target(api, contents, repo, private)
-    if not agree([*target.lines(), *contents.lines()]):
-        return None
+    agree([*target.lines(), *contents.lines()])
     head = target.head
     if target.added or target.replaced or target.removed:
         with _hub_errors(target.repo):
