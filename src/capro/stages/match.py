@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from capro.config import MatchSettings
 from capro.core.anchors import Anchors, match
 from capro.data.manifest import manifest_of
 from capro.data.pixels import pixels_of
@@ -40,31 +41,28 @@ from capro.wording import many, some
 SHOWN = 5  # words named as evidence
 
 
-def _match(run: Run, training: TrainingSet, texts: NDArray[Any], **changed: Any) -> Anchors:
-    """Anchors by the settings of the run, but for what is changed."""
-    chosen = run.settings.match
-    options: dict[str, Any] = {
-        "k": chosen.k,
-        "top_k": chosen.top_k,
-        "random_share": chosen.random_share,
-        "mode": chosen.anchors,
-        "seed": run.settings.seed,
-        "own_neighbour": chosen.own_neighbour,
-        "contrast": 0.0 if training.multi_label else chosen.contrast,
-        "exact_below": chosen.exact_below,
-    }
+def _match(run: Run, training: TrainingSet, texts: NDArray[Any], settings: MatchSettings) -> Anchors:
     labels = training.labels.numpy()
     person = decided_of(run, training)
     if person is not None:  # a dropped sample is no anchor; a relabelled one may be one of its new class
         labels = np.maximum(person.labels(labels), -1 if labels.ndim == 1 else 0)
-    prototypes, pictures = run.read(CLASS_TEXTS), run.read(VISUAL)
-    return match(texts, prototypes, labels, ids=training.row_ids, pictures=pictures, **(options | changed))
+    return match(
+        texts,
+        run.read(CLASS_TEXTS),
+        labels,
+        ids=training.row_ids,
+        pictures=run.read(VISUAL),
+        mode=settings.anchors,
+        seed=run.settings.seed,
+        contrast=0.0 if training.multi_label else settings.contrast,
+        **settings.model_dump(include={"k", "top_k", "random_share", "own_neighbour", "exact_below"}),
+    )
 
 
 def work(job: Job) -> dict[str, Any]:
     training = training_set(job.run)
     with job.bar("matching texts", None):
-        anchors = _match(job.run, training, job.read(ENHANCED_TEXTS))
+        anchors = _match(job.run, training, job.read(ENHANCED_TEXTS), job.settings.match)
     ids = np.array(training.row_ids, dtype=object)
     classes = np.array(training.classes, dtype=object)
     gallery = anchors.gallery
@@ -184,7 +182,7 @@ def purity_by_enhancer(
     run: Run, truth: Path, *, enhancers: Sequence[str] = ("random", "none", "knn", "reciprocal")
 ) -> dict[str, NDArray[np.float64]]:
     """Anchor purity of each class by enhancer, measured on ground truth; trains and writes nothing."""
-    settings = run.settings
+    settings = run.settings.match
     training = training_set(run)
     member = membership(load_truth(truth, manifest_of(run)), training.classes)
     texts, purities = run.read(TEXTS), {}
@@ -192,12 +190,13 @@ def purity_by_enhancer(
         enhanced = texts
         if name in ("knn", "reciprocal"):
             enhanced = enhance(
-                run.read(VISUAL), texts, enhancer=name, k=settings.match.k,  # type: ignore[arg-type]
-                own_neighbour=settings.match.own_neighbour, exact_below=settings.match.exact_below,
-                seed=settings.seed,
+                run.read(VISUAL), texts, enhancer=name, k=settings.k,  # type: ignore[arg-type]
+                own_neighbour=settings.own_neighbour, exact_below=settings.exact_below,
+                seed=run.settings.seed,
             ).texts  # fmt: skip
         mode = "random" if name == "random" else "text"
-        anchors = _match(run, training, enhanced, mode=mode, random_share=0.0)
+        chosen = settings.model_copy(update={"anchors": mode, "random_share": 0.0})
+        anchors = _match(run, training, enhanced, chosen)
         purities[name] = purity(anchors.sample, anchors.label, member)
     return purities
 

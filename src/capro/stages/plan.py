@@ -8,7 +8,7 @@ this file may bring it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pkgutil import resolve_name
 from typing import Any, Literal
@@ -179,28 +179,7 @@ def _finetune(run: Run) -> dict[str, Any]:
 # --- the stages -----------------------------------------------------------------------------------
 
 
-def _training_stage(
-    name: StepName,
-    *,
-    summary: str,
-    settings: Callable[[Run], Mapping[str, Any]],
-    reads: Callable[[Settings], Sequence[str]],
-    uses: Sequence[str] = (),
-    when: Callable[[Settings], bool] = lambda _: True,
-) -> Stage:
-    """A stage in which all ranks train; its checkpoints go when its result is there."""
-    return Stage(
-        name,
-        _of("training", name),
-        summary=summary,
-        settings=settings,
-        reads=lambda given: ["scan", "classes", *reads(given)],
-        uses=uses,
-        when=when,
-        ranks="train",
-        after=_of("training", "clear"),
-    )
-
+_clear = _of("training", "clear")  # checkpoints of a training go when its result is there
 
 STAGES = [
     Stage(
@@ -238,12 +217,15 @@ STAGES = [
         uses=["pixels"],
         when=_is_frozen,
     ),
-    _training_stage(
+    Stage(
         "pretrain",
+        _of("training", "pretrain"),
         summary="step 1 (vanilla)",
         settings=lambda run: _training(run, "pretrain"),
-        reads=lambda settings: _if(_is_frozen(settings), "features"),
+        reads=lambda settings: ["scan", "classes", *_if(_is_frozen(settings), "features")],
         uses=["pixels"],
+        ranks="train",
+        after=_clear,
     ),
     Stage(
         "embed",
@@ -290,12 +272,21 @@ STAGES = [
         when=lambda settings: settings.by_posterior,
         check=_of("posterior", "check"),
     ),
-    _training_stage(
+    Stage(
         "train",
+        _of("training", "train"),
         summary="step 2",
         settings=_train,
-        reads=lambda settings: ["pretrain", "match", *_if(settings.by_posterior, "posterior")],
+        reads=lambda settings: [
+            "scan",
+            "classes",
+            "pretrain",
+            "match",
+            *_if(settings.by_posterior, "posterior"),
+        ],
+        ranks="train",
         when=lambda settings: settings.has_step2,
+        after=_clear,
     ),
     Stage(
         "clean",
@@ -313,11 +304,14 @@ STAGES = [
         ],
         keep=True,
     ),
-    _training_stage(
+    Stage(
         "finetune",
+        _of("training", "finetune"),
         summary="step 3",
         settings=_finetune,
-        reads=lambda settings: [classifier_steps(settings)[0], "clean"],
+        reads=lambda settings: ["scan", "classes", classifier_steps(settings)[0], "clean"],
+        ranks="train",
+        after=_clear,
     ),
     Stage(
         "evaluate",
