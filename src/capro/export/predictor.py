@@ -199,8 +199,7 @@ def _try_out(net: Deployed, size: int, folder: Path) -> None:
 
 
 def _row(name: str, **values: Any) -> dict[str, Any]:
-    empty: dict[str, Any] = {"label": None, "probability": None, "open": None, "top": [], "error": None}
-    return {"image": name, **empty, **values}
+    return dict.fromkeys(COLUMNS) | {"image": name, "top": [], **values}
 
 
 # --- images ---------------------------------------------------------------------------------------

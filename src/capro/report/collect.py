@@ -206,7 +206,7 @@ def measured(store: VerdictStore, evaluated: Evaluated | None, held_out: str) ->
         "held_out": None,
     }
     if not store.multi_label:
-        data["held_out"] = sentences.chosen_threshold(_chosen_threshold(store.run, held_out))
+        data["held_out"] = _chosen_threshold(store.run, held_out)
         whole = {name: metrics.confusion(values, labels) for name, values in scores.items()}
         kept = label_changes.most_off_diagonal(sum(whole.values()), MATRIX_CLASSES)  # type: ignore[arg-type]
         data["confusion"] = {
@@ -223,7 +223,7 @@ def _chosen_threshold(run: Run, stage: str) -> dict[str, Any] | None:
     if made is None or model is None or made < model:
         return None
     chosen = run.result(stage)
-    return chosen if chosen.get("threshold") is not None else None
+    return sentences.chosen_threshold(chosen) if chosen.get("threshold") is not None else None
 
 
 def _diagram(scores: Any, labels: Any) -> dict[str, Any]:

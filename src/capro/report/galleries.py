@@ -62,7 +62,7 @@ def class_galleries(store: VerdictStore, shown: Shown) -> dict[str, Any]:
     changed = counts[:, [label_changes.AWAY, label_changes.ARRIVED, label_changes.DROP]].sum(axis=1)
     order = np.lexsort((np.arange(classes), -changed))[: GALLERY_BUDGET // (len(KINDS) * each)]
     scores = pair_scores(store)
-    ranks = _ranks(store)
+    ranks = store.anchors.set_index(["row", "class_index"])["rank"].to_dict()
     by_class = np.argsort(changes.label, kind="stable")
     ends = np.searchsorted(changes.label[by_class], np.arange(classes + 1))
     made = []
@@ -110,12 +110,6 @@ def choose(
     if kind == label_changes.KEEP and len(order) > each:  # from the surest to the most doubtful
         return order[np.linspace(0, len(order) - 1, each).round().astype(np.int64)]
     return order[:each]
-
-
-def _ranks(store: VerdictStore) -> dict[tuple[int, int], int]:
-    """Rank of each anchor, by row and class."""
-    columns = (store.anchors[name].astype(int).tolist() for name in ("row", "class_index", "rank"))
-    return {(row, label): rank for row, label, rank in zip(*columns, strict=True)}
 
 
 # --- matches and map ------------------------------------------------------------------------------

@@ -30,10 +30,8 @@ def came_in(summary: dict[str, Any]) -> str:
     return text
 
 
-def chosen_threshold(chosen: dict[str, Any] | None) -> dict[str, Any] | None:
+def chosen_threshold(chosen: dict[str, Any]) -> dict[str, Any]:
     """The open-set threshold that goes with the model, and a sentence on where it comes from."""
-    if chosen is None:
-        return None
     known = chosen["known"]
     kept = "" if known["kept"] is None else f" It keeps {share(known['kept'], 1)} of them."
     return {

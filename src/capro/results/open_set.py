@@ -67,9 +67,7 @@ class Curve(NamedTuple):
         }
 
 
-def curve(
-    scores: NDArray[np.floating], y: NDArray[np.int64], thresholds: NDArray[np.float64] = THRESHOLDS
-) -> Curve:
+def curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> Curve:
     """The whole curve.
 
     C-P and C-R are means over those of the C + 1 classes that have test samples, C-F1 is their
@@ -78,33 +76,30 @@ def curve(
     Args:
         scores: probabilities of the known classes, (n, C).
         y: true classes, (n,); OPEN (-1) for a sample of none of them.
-        thresholds: ascending, (T,).
     """
-    n_classes, steps = scores.shape[1], len(thresholds)
+    n_classes = scores.shape[1]
     if not len(scores):
         raise DataError("no sample to measure open-set recognition on", hint="give data with --on")
     sure, taken = scores.max(axis=1), best_class(scores)
     # sample i is known at threshold number t while t < lasts[i]: open when sure < threshold
-    lasts = np.searchsorted(thresholds, sure, side="right")
+    lasts = np.searchsorted(THRESHOLDS, sure, side="right")
     right, is_open = taken == y, y < 0
-    made = _alive(taken, lasts, n_classes, steps)  # (T, C) decisions for each known class
-    hit = _alive(taken[right], lasts[right], n_classes, steps)
-    hit_open = is_open.sum() - _alive(taken[is_open], lasts[is_open], n_classes, steps).sum(axis=1)
+    made = _alive(taken, lasts, n_classes)  # (T, C) decisions for each known class
+    hit = _alive(taken[right], lasts[right], n_classes)
+    hit_open = is_open.sum() - _alive(taken[is_open], lasts[is_open], n_classes).sum(axis=1)
     made = np.column_stack([made, len(y) - made.sum(axis=1)])  # (T, C + 1), the open class last
     hit = np.column_stack([hit, hit_open])
     there = np.append(SINGLE_LABEL.counts(y, n_classes), is_open.sum())
     precision = np.divide(hit, made, out=np.zeros(hit.shape), where=made > 0)
     recall = np.divide(hit, there, out=np.zeros(hit.shape), where=there > 0)
     c_p, c_r = precision[:, there > 0].mean(axis=1), recall[:, there > 0].mean(axis=1)
-    f1 = np.divide(2 * c_p * c_r, c_p + c_r, out=np.zeros(steps), where=c_p + c_r > 0)
-    return Curve(np.asarray(thresholds, dtype=np.float64), c_p, c_r, f1)
+    f1 = np.divide(2 * c_p * c_r, c_p + c_r, out=np.zeros(len(c_p)), where=c_p + c_r > 0)
+    return Curve(THRESHOLDS, c_p, c_r, f1)
 
 
-def _alive(
-    taken: NDArray[np.int64], lasts: NDArray[np.int64], n_classes: int, steps: int
-) -> NDArray[np.int64]:
+def _alive(taken: NDArray[np.int64], lasts: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
     """How many samples are still given to each class at each threshold, (T, C)."""
-    leave = np.zeros((steps + 1, n_classes), dtype=np.int64)
+    leave = np.zeros((len(THRESHOLDS) + 1, n_classes), dtype=np.int64)
     np.add.at(leave, (lasts, taken), 1)  # sample leaves from threshold number `lasts` on
     total = np.bincount(taken, minlength=n_classes)
     alive: NDArray[np.int64] = total - np.cumsum(leave, axis=0)[:-1]
@@ -182,9 +177,7 @@ def as_if_open(scores: NDArray[np.floating], y: NDArray[np.int64]) -> NDArray[np
     return scaled
 
 
-def held_out_threshold(
-    scores: NDArray[np.floating], y: NDArray[np.int64], thresholds: NDArray[np.float64] = THRESHOLDS
-) -> float:
+def held_out_threshold(scores: NDArray[np.floating], y: NDArray[np.int64]) -> float:
     """A threshold from held-out training samples, which are all of known classes.
 
     Each sample serves twice: as it is, and as a sample of an unknown class would look. The threshold
@@ -195,7 +188,6 @@ def held_out_threshold(
     Args:
         scores: probabilities, (n, C); C >= 2 for single-label data.
         y: labels, (n,) or (n, C): every sample has one.
-        thresholds: to choose from.
     """
     if not _can_choose(scores, y):
         raise DataError(
@@ -207,7 +199,7 @@ def held_out_threshold(
     if kind_of(y).multi_label:
         both, known = both.max(axis=1, keepdims=True), np.zeros(len(y), dtype=np.int64)
     whole = np.concatenate([known, np.full(len(y), OPEN)])
-    return curve(both, whole, thresholds).best.threshold
+    return curve(both, whole).best.threshold
 
 
 def _can_choose(scores: NDArray[np.floating], y: NDArray[np.int64]) -> bool:

@@ -237,7 +237,8 @@ def on_truth(run: Run, truth: AnyPath) -> dict[str, Any]:
     known = [found.labels[row] or () for row in rows]
     member = membership(known, classes)
     before, after = store.given[rows], store.corrected[rows]
-    anchors = _checked_anchors(store, rows)
+    checked = store.anchors[store.anchors["row"].isin(rows)]
+    anchors = np.searchsorted(rows, checked["row"]), checked["class_index"].to_numpy(dtype=np.int64)
     pure = purity(*anchors, member)
     ambiguous = np.array([bool(spec.ambiguous) for spec in store.classes])
     shares = {
@@ -264,17 +265,6 @@ def on_truth(run: Run, truth: AnyPath) -> dict[str, Any]:
         **score_quality(store.scores[rows], before, after, member),
         "purity_by_class": dict(zip(classes, map(float, pure), strict=True)),
     }
-
-
-def _checked_anchors(
-    store: VerdictStore, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Anchors among the checked samples: their numbers there, and their classes."""
-    number = np.full(len(store), -1, dtype=np.int64)
-    number[rows] = np.arange(len(rows))
-    anchors = number[store.anchors["row"].to_numpy(dtype=np.int64)]
-    labels = store.anchors["class_index"].to_numpy(dtype=np.int64)
-    return anchors[anchors >= 0], labels[anchors >= 0]
 
 
 def _unknown(truth: Sequence[tuple[str, ...]], classes: Sequence[str]) -> dict[str, int]:
