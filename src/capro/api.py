@@ -224,22 +224,22 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Images, y: Sequence[Any]) -> float:
         """Return the share of right predictions; with multi-label data, of samples whose labels are all right."""
-        found = self.predict(X)
-        right = found == np.asarray(y)
-        return float(right.all(axis=1).mean() if found.ndim == 2 else right.mean())
+        predicted = self.predict(X)
+        right = predicted == np.asarray(y)
+        return float(right.all(axis=1).mean() if predicted.ndim == 2 else right.mean())
 
     def _images(self, X: Images) -> list[Image.Image]:
         predictor = self._fitted()
-        found = []
+        images = []
         for name, value in _each(X):
             try:
-                found.append(predictor.open_image(value) if isinstance(value, bytes) else value)
+                images.append(predictor.open_image(value) if isinstance(value, bytes) else value)
             except ImageProblem as problem:
                 raise DataError(
                     f"{name}: cannot be used as an image: {problem.reason}",
                     hint="leave it out; `capro predict` gives such images a row with the error",
                 ) from None
-        return found
+        return images
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -342,8 +342,8 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with tempfile.TemporaryDirectory(prefix="capro-") as temporary:
             folder = Path(temporary) / "model"
             export_model(run, folder, open_set=threshold(run), license=license)
-            found = publish(folder, repo, private=private, agree=agree)
-        return str(found["url"])
+            published = publish(folder, repo, private=private, agree=agree)
+        return str(published["url"])
 
     _issues: pd.DataFrame | None = None
 

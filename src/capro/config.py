@@ -413,8 +413,7 @@ def preset(name: str) -> Mapping[str, Any]:
     text = (resources.files("capro") / "presets" / f"{name}.yaml").read_text("utf-8")
     values = parse_yaml(text)
     base = values.pop("base", None)  # another preset, of which this one changes some values
-    found: Mapping[str, Any] = merge(preset(base), values) if base else values
-    return found
+    return merge(preset(base) if base else {}, values)
 
 
 def load(
@@ -437,8 +436,8 @@ def load(
         0.4
     """
     values = _read(file) if file else {}
-    named = preset_name or _preset_in(values, str(file))
     values.pop("preset", None)
+    named = named_preset(file, preset_name)
     merged = merge(merge(base or {}, preset(named) if named else {}), values)
     for override in overrides:
         merged = merge(merged, _parse_override(override))
@@ -447,16 +446,13 @@ def load(
 
 def named_preset(file: Path | None, preset_name: str | None) -> str | None:
     """The preset that was named, or that a file names."""
-    return preset_name or (_preset_in(_read(file), str(file)) if file else None)
-
-
-def _preset_in(values: Mapping[str, Any], place: str) -> str | None:
-    """The preset that a file's values name."""
-    found = values.get("preset")
-    if found is None or isinstance(found, str):
-        return found
+    if preset_name or not file:
+        return preset_name
+    named = _read(file).get("preset")
+    if named is None or isinstance(named, str):
+        return named
     raise ConfigError(
-        f"{place}: preset: {shortened(found)} is not a name", hint=f"write one of {', '.join(preset_names())}"
+        f"{file}: preset: {shortened(named)} is not a name", hint=f"write one of {', '.join(preset_names())}"
     )
 
 
@@ -542,9 +538,9 @@ def sections() -> dict[str, type[Section]]:
     >>> sections()["match"].__doc__
     'Text enhancement and matching.'
     """
-    found = {name: field.annotation for name, field in Settings.model_fields.items()}
+    kinds = {name: field.annotation for name, field in Settings.model_fields.items()}
     return {
-        name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Section)
+        name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)
     }
 
 

@@ -83,8 +83,8 @@ def _number(error: BaseException) -> int | None:
         return error.errno
     if _SHORT_WRITE.search(str(error)):
         return errno.ENOSPC
-    found = _NUMBER.search(str(error))
-    return int(found[1]) if found else None
+    named = _NUMBER.search(str(error))
+    return int(named[1]) if named else None
 
 
 def _place(error: BaseException, path: Path | None) -> Path | None:
@@ -113,8 +113,8 @@ def writing(path: Path, *, needed: int | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if found := explained(error, path, needed=needed):
-            raise found from error
+        if explanation := explained(error, path, needed=needed):
+            raise explanation from error
         raise
 
 
@@ -164,11 +164,11 @@ def sync_tree(folder: Path) -> None:
     """Wait until everything in a folder is on the disk; its own name is up to whoever renames it."""
     if not wanted():
         return
-    found = [Path(root, name) for root, _, names in os.walk(folder) for name in names]
-    if len(found) > MANY:
+    files = [Path(root, name) for root, _, names in os.walk(folder) for name in names]
+    if len(files) > MANY:
         os.sync()
         return
-    for file in found:
+    for file in files:
         sync(file)
     for root, _, _ in os.walk(folder, topdown=False):
         sync(Path(root))

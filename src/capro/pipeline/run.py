@@ -329,8 +329,8 @@ class Run:
 
     def issues(self) -> pd.DataFrame:
         """Return the verdicts, one row per training sample (docs/export.md)."""
-        found = self.find(artefacts.SAMPLE_VERDICTS)
-        return self.read(artefacts.VERDICTS) if found is None else found
+        multi_label = self.find(artefacts.SAMPLE_VERDICTS)
+        return self.read(artefacts.VERDICTS) if multi_label is None else multi_label
 
     # --- stages -----------------------------------------------------------------------------------
 
