@@ -96,6 +96,14 @@ def local_only(option: typer.CallbackParam, path: OptionalPath) -> Path | None:
     return path if found is None else local_path(f"{found[1]}://{str(path)[found.end() :]}", option.opts[0])
 
 
+def local_file(*names: str, help: str) -> Any:
+    """An option for a file on this machine."""
+    return typer.Option(*names, callback=local_only, help=help)
+
+
+SettingsFile = Annotated[OptionalPath, typer.Argument(callback=local_only, help="YAML file with settings.")]
+
+
 def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
     """A command with an option for every setting of the data but its source.
 

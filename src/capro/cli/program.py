@@ -181,11 +181,11 @@ def ask(lines: Sequence[str], verb: str, done: str) -> None:
         raise typer.Exit(1)
 
 
-def plain_lines(*, warnings: bool = True) -> Watch:
+def plain_lines(*, stages: bool = True, warnings: bool = True) -> Watch:
     """Progress of a command that does one stage or two: plain lines and a bar."""
     from capro.pipeline.progress import Lines, terminal
 
-    return Lines(note, terminal, warnings=warnings)
+    return Lines(note, terminal, stages=stages, warnings=warnings)
 
 
 def live(title: str) -> Watch:

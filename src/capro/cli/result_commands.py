@@ -23,9 +23,10 @@ from capro.cli.options import (
     RunArgument,
     RunOption,
     RunPath,
+    SettingsFile,
     Text,
     Yes,
-    local_only,
+    local_file,
     one_run,
     open_run,
     settings_for_reading,
@@ -58,8 +59,7 @@ def evaluate(
         bool, typer.Option("--open-set", help="Count samples of no known class as one open class.")
     ] = False,
     novel: Annotated[
-        OptionalPath,
-        typer.Option(callback=local_only, help="File with the classes that may be open, one per line."),
+        OptionalPath, local_file(help="File with the classes that may be open, one per line.")
     ] = None,
     set_: ReadingOverrides = None,
     yes: Yes = False,
@@ -206,9 +206,7 @@ def predict(
     images: Annotated[list[str], typer.Argument(help="Images, folders, tars or tables.")],
     out: Annotated[
         OptionalPath,
-        typer.Option(
-            "--out", callback=local_only, help="File to write; its ending says csv or jsonl. Stdout if unset."
-        ),
+        local_file("--out", help="File to write; its ending says csv or jsonl. Stdout if unset."),
     ] = None,
     format: Annotated[
         Text, typer.Option("--format", help="csv or jsonl; by the ending of --out if unset.")
@@ -245,10 +243,7 @@ def predict(
 
 @config_app.command("show")
 def config_show(
-    file: Annotated[OptionalPath, typer.Argument(callback=local_only, help="YAML file.")] = None,
-    preset: Preset = None,
-    set_: Overrides = None,
-    as_json: AsJson = False,
+    file: SettingsFile = None, preset: Preset = None, set_: Overrides = None, as_json: AsJson = False
 ) -> None:
     """Print every setting with its value, its meaning and its origin."""
     from capro import config
@@ -319,17 +314,10 @@ def review(
     ] = "127.0.0.1",
     export: Annotated[
         OptionalPath,
-        typer.Option(
-            "--export",
-            callback=local_only,
-            help="Write the decisions to a file: .parquet, .csv or .json (Label Studio).",
-        ),
+        local_file("--export", help="Write the decisions to a file: .parquet, .csv or .json (Label Studio)."),
     ] = None,
     import_: Annotated[
-        OptionalPath,
-        typer.Option(
-            "--import", callback=local_only, help="Read decisions from a file of one of these kinds."
-        ),
+        OptionalPath, local_file("--import", help="Read decisions from a file of one of these kinds.")
     ] = None,
     yes: Yes = False,
 ) -> None:

@@ -18,11 +18,12 @@ from capro.cli.options import (
     Overrides,
     Preset,
     RunFolder,
+    SettingsFile,
     SourceOption,
     Text,
     Texts,
     Yes,
-    local_only,
+    local_file,
     new_settings,
     open_run,
     start_run,
@@ -52,9 +53,7 @@ def next_commands(place: str, *, tested: bool) -> str:
 @app.command("run")
 @with_data_options
 def run_command(
-    config: Annotated[
-        OptionalPath, typer.Argument(callback=local_only, help="YAML file with settings.")
-    ] = None,
+    config: SettingsFile = None,
     data: SourceOption = None,
     run: Annotated[
         Text, typer.Option("--run", metavar="PATH", help="Run directory; runs/NAME if unset.")
@@ -142,9 +141,7 @@ def bench_command(
     ],
     run: RunFolder,
     data: SourceOption = None,
-    config: Annotated[
-        OptionalPath, typer.Option("--config", callback=local_only, help="YAML file with settings.")
-    ] = None,
+    config: Annotated[OptionalPath, local_file("--config", help="YAML file with settings.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
     rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
     take: Annotated[
@@ -155,10 +152,7 @@ def bench_command(
     ] = None,
     novel: Annotated[
         OptionalPath,
-        typer.Option(
-            callback=local_only,
-            help="openset: file with the novel classes, one per line; half of the classes if unset.",
-        ),
+        local_file(help="openset: file with the novel classes, one per line; half of the classes if unset."),
     ] = None,
     preset: Preset = None,
     set_: Overrides = None,
@@ -169,7 +163,6 @@ def bench_command(
     Runs that are finished are not done again.
     """
     from capro.bench import TABLES, Bench, NotForThisData, bench, pinned
-    from capro.pipeline.progress import Lines, terminal
 
     settings = new_settings(data, set_, file=config, preset=preset)
     named = named_preset(config, preset)
@@ -187,7 +180,7 @@ def bench_command(
         novel=novel,
         product=product,
         command=shlex.join(["capro", *sys.argv[1:]]),
-        watch=Lines(note, terminal, stages=False, warnings=False),
+        watch=plain_lines(stages=False, warnings=False),
     )
     every = tables == ["all"]
     for name in TABLES if every else tables:

@@ -17,7 +17,7 @@ from capro.cli.options import (
     RunFolder,
     Text,
     Yes,
-    local_only,
+    local_file,
     open_run,
     start_run,
     with_data_options,
@@ -68,10 +68,7 @@ def scan(
 @classes_app.command("suggest")
 def classes_suggest(
     run: RunFolder,
-    out: Annotated[
-        OptionalPath,
-        typer.Option("--out", callback=local_only, help="File to write: a classes.yaml to edit."),
-    ] = None,
+    out: Annotated[OptionalPath, local_file("--out", help="File to write: a classes.yaml to edit.")] = None,
     set_: Overrides = None,
     yes: Yes = False,
     as_json: AsJson = False,
