@@ -39,11 +39,6 @@ class Truth:
     labels: list[tuple[str, ...] | None]
     unmatched: int
 
-    @property
-    def checked(self) -> NDArray[np.int64]:
-        """Training rows with a true label, ascending."""
-        return np.array([row for row, labels in enumerate(self.labels) if labels is not None], dtype=np.int64)
-
 
 def load_truth(path: AnyPath, manifest: Manifest) -> list[tuple[str, ...]]:
     """True labels of every training sample, in order, where all of them are known; see `read_truth`."""
@@ -233,7 +228,7 @@ def on_truth(run: Run, truth: AnyPath) -> dict[str, Any]:
     store = VerdictStore(run)
     classes = store.names
     found = read_truth(truth, manifest_of(run))
-    rows, total = found.checked, len(found.labels)
+    rows, total = np.flatnonzero([labels is not None for labels in found.labels]), len(found.labels)
     known = [found.labels[row] or () for row in rows]
     member = membership(known, classes)
     before, after = store.given[rows], store.corrected[rows]
