@@ -230,10 +230,10 @@ def predict(
     if open_set and predictor.threshold is not None:
         note(in_words(predictor.config["open_set"]))
     items = find_images(images, predictor.limits)
-    found = save_rows(predictor.rows(items, top=top, open_set=open_set), out, format)
-    shown = {name: count for name, count in found.items() if open_set or name != "open"}
-    note(", ".join(f"{count:,} {name}" for name, count in shown.items()))
-    if found["errors"] == found["images"]:
+    counts = save_rows(predictor.rows(items, top=top, open_set=open_set), out, format)
+    rejected = [f"{counts['open']:,} open"] if open_set else []
+    note(", ".join([many(counts["images"], "image"), *rejected, many(counts["errors"], "error")]))
+    if counts["errors"] == counts["images"]:
         fail(
             "no image could be read",
             "check the paths; the column `error` has the reason for each image",
