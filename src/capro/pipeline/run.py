@@ -33,7 +33,6 @@ from capro.config import Settings, validate
 from capro.errors import ConfigError, RunError, first_line
 from capro.files import NotAFileError, parse_yaml, read_regular
 from capro.pipeline import artefacts, checksums
-from capro.pipeline import files as durable
 from capro.pipeline.artefacts import (
     EVENTS,
     FINISHED,
@@ -44,7 +43,7 @@ from capro.pipeline.artefacts import (
     write_json,
     write_text,
 )
-from capro.pipeline.files import writing
+from capro.pipeline.files import make_folder, rename, sync, writing
 from capro.pipeline.locks import LOCK, alone_in
 from capro.pipeline.ranks import is_main_process
 from capro.pipeline.working_copy import WorkingCopy, copy_of, shown
@@ -204,7 +203,7 @@ class Run:
                 f"{self.place}: not empty and not a run directory", hint="give a new folder to --run"
             )
         with writing(path):
-            durable.make_folder(path)
+            make_folder(path)
         with self.updating_file(file):
             text = self._settings_text()
             if not file.exists() or file.read_text("utf-8", errors="replace") != text:
@@ -365,9 +364,9 @@ class Run:
         folder, redone = self.folder(stage), self.path / REDO / stage
         # killed while the new took the old's place
         if not folder.exists() and checksums.read_sealed(redone / FINISHED):
-            durable.rename(redone, folder)
+            rename(redone, folder)
         with writing(folder):
-            durable.make_folder(folder)
+            make_folder(folder)
 
     def workplace(self, stage: str) -> Path:
         """Where a stage is worked on: its folder, or beside it while that holds a finished result."""
@@ -388,9 +387,9 @@ class Run:
         with self.alone():
             folder = self.workplace(stage)
             with writing(folder):
-                durable.make_folder(folder)
+                make_folder(folder)
                 (folder / FINISHED).unlink(missing_ok=True)
-                durable.sync(folder)  # no power cut leaves it beside files of this attempt
+                sync(folder)  # no power cut leaves it beside files of this attempt
                 for left in temporaries(folder):
                     left.unlink()
             self.event("started", stage=stage, fingerprint=key)
@@ -432,7 +431,7 @@ class Run:
             old = new.with_name(f"{new.name}.old")
             shutil.rmtree(old, ignore_errors=True)  # of a process that was killed here
         with writing(folder):
-            durable.rename(folder, old)
-            durable.rename(new, folder)
+            rename(folder, old)
+            rename(new, folder)
         if not keep:
             shutil.rmtree(old)

@@ -19,7 +19,6 @@ from filelock import FileLock
 
 from capro.errors import CaproError, RunError, StoreError
 from capro.pipeline import checksums
-from capro.pipeline import files as durable
 from capro.pipeline.artefacts import (
     BESIDE_RESULTS,
     DECISIONS,
@@ -32,7 +31,7 @@ from capro.pipeline.artefacts import (
     write_json,
 )
 from capro.pipeline.checksums import fingerprint
-from capro.pipeline.files import writing
+from capro.pipeline.files import make_folder, writing
 from capro.pipeline.locks import STORE_LOCK, StoreLock, is_locked
 from capro.pipeline.ranks import is_main_process
 from capro.stores import ObjectPath, any_path
@@ -101,7 +100,7 @@ class WorkingCopy:
     def make(path: Path, address: ObjectPath) -> WorkingCopy:
         """Make or reopen the working copy of an address."""
         with writing(path):
-            durable.make_folder(path)
+            make_folder(path)
             if not (path.parent / STATE).exists():
                 state = {"address": str(address), "id": secrets.token_hex(8), "synced": {}}
                 write_json(path.parent / STATE, state)
@@ -247,7 +246,7 @@ class WorkingCopy:
         if gone and not (self.address / SETTINGS).exists():  # the run was deleted in the store
             shutil.rmtree(self.path, ignore_errors=True)
             self._synced = {}
-        durable.make_folder(self.path)
+        make_folder(self.path)
         for stage in sorted(self._stages()):
             self._take_stage(stage)
         beside = [name for name in self.objects if name.rpartition("/")[2] in BESIDE_RESULTS]
