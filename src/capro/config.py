@@ -220,6 +220,10 @@ class MatchSettings(Section):
         "text", "what chooses anchors; random: a baseline of the paper's ablation"
     )
     top_k: Positive = setting(50, "anchors per class, K (paper, Tab. 6)")
+    top_share: Share = setting(
+        1.0,
+        "share of a class's samples that are anchors at most, one of them in any case; 1: K alone decides",
+    )
     contrast: Weight = setting(
         0.0, "how much a text counts less if it is nearer to another class text (one label only); 0: Eq. 4"
     )
@@ -326,7 +330,12 @@ class PlusSettings(Section):
     )
     rounds: Count = setting(0, "rounds of EM; 0: 6 for one label, 4 for several")
     ask_below: Share = setting(
-        0.5, "below this posterior a person should decide; until then the most probable class is used"
+        0.5, "below this posterior a person should decide; until then a label is not changed to another one"
+    )
+    drop_above: Share = setting(
+        0.5,
+        "how strict dropping is: a sample is dropped if none of these has more than this share of its own "
+        "probability and that of the best class; lower drops more, 1 drops nothing (one label only)",
     )
     memory_gb: Rate = setting(
         3.0,

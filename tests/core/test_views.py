@@ -8,17 +8,17 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from capro.core.evidence import ClassMeanings
 from capro.core.linear import assign_folds
-from capro.core.views import Centres, TextField, first_none, picture_to_text
+from capro.core.views import Centres, TextField, far_texts, picture_to_text
 from tests.core.cases import FEW, SEEDS, generator, made_up
 
 
-def test_first_none_is_far_or_of_another_sense():
+def test_far_texts_is_far_or_of_another_sense():
     classes, senses = torch.eye(4)[:2], torch.eye(4)[2:3]
     near = normalize(torch.tensor([[1.0, 0.1, 0, 0]]), dim=1).repeat(38, 1)
     t = torch.cat([near, torch.eye(4)[2:3], torch.eye(4)[3:4], torch.zeros(1, 4)])
     word = torch.zeros(41, dtype=torch.int64)
     field = TextField.of(t, ClassMeanings(classes, senses=senses, owner=torch.tensor([0])), word)
-    found = first_none(field, share=0.05)
+    found = far_texts(field, share=0.05)
     assert found.nonzero()[:, 0].tolist() == [38, 39]  # not the missing text
 
 

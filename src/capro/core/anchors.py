@@ -16,6 +16,7 @@ Cost per class with m samples: a k-NN search, O(m^2 d) when exact; then O(m (k +
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -86,6 +87,7 @@ def match(
     *,
     k: int,
     top_k: int,
+    top_share: float = 1.0,
     ids: Sequence[str],
     pictures: NDArray[Any] | None = None,
     random_share: float = 0.0,
@@ -104,6 +106,7 @@ def match(
         labels: web labels: (n,) classes with -1 for none, or (n, c) membership, dense or sparse.
         k: neighbourhood size of Eq. 3.
         top_k: K; a class with fewer samples gives them all, a class without samples none.
+        top_share: share of a class's samples that are anchors at most, one of them in any case.
         ids: (n,) sample ids, which break ties.
         pictures: v, (n, d), visual features, which order samples without a text; by their ids if None.
         random_share: share of a class's anchors drawn at random from the rest of its gallery.
@@ -137,7 +140,8 @@ def match(
         unknown = np.isnan(whole.distance[a:b]).any()
         v = pictures[whole.sample[a:b]] if unknown and pictures is not None else None
         order = _order(whole.distance[a:b], v)
-        chosen.append(_choose(order, top_k, random_share, mode, np.random.default_rng([seed, c])))
+        most = min(top_k, math.ceil(top_share * (b - a)))
+        chosen.append(_choose(order, most, random_share, mode, np.random.default_rng([seed, c])))
     if pictures is not None:
         release(pictures)
     at = _flat([begin + places for begin, (places, _) in zip(ends, chosen, strict=False)], np.int64)

@@ -36,15 +36,19 @@ class Annotator(Protocol):
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Single-label: P(y | z), (C + 1, C), by counts for the labels that occur and pseudo-counts for all.
+    """Single-label: P(y | z), (C + 1, A), by counts for the answers that occur and pseudo-counts for all.
 
-        P(y | z) = (n_zy + spread / C + trust [y = z]) / (n_z + spread + trust [z < C])
+        P(y | z) = (n_zy + spread f_y + trust [y = z]) / (n_z + spread + trust [z < A])
 
-    Only labels that occur have a row of counts: with 10,000 classes the whole table would have 400 MB.
+    The web label is trusted beforehand, and all of its A = C answers are alike (f = 1 / C). Of the dictionary nothing
+    is known beforehand: no trust, and f is how often an answer is given, so that an answer means nothing until the
+    posterior says so. Only answers that occur have a row of counts: with 10,000 classes the whole table would have
+    400 MB.
     """
 
-    counts: Tensor  # n_zy of the u labels that occur, (u + 1, C + 1); the last row is zero
-    row: Tensor  # of each label in counts, (C,)
+    counts: Tensor  # n_zy of the u answers that occur, (u + 1, C + 1); the last row is zero
+    row: Tensor  # of each answer in counts, (A,)
+    frequency: Tensor  # f, (A,)
     spread: float
     trust: float
 
@@ -52,25 +56,37 @@ class LabelTable:
     def even(cls, classes: int, right: float = 0.6) -> Self:
         """P(y = z) = right, other labels alike; none of these has every label alike."""
         spread = (1 - right) * classes / max(1, classes - 1)
-        return cls(torch.zeros(1, classes + 1), torch.zeros(classes, dtype=torch.int64), spread, 1 - spread)
+        return cls._uncounted(classes, torch.full((classes,), 1 / classes), spread, 1 - spread)
+
+    @classmethod
+    def silent(cls, classes: int, answers: Tensor) -> Self:
+        """A table that says nothing yet, of an annotator with answers, (n,), from 0 to C, none of these."""
+        frequency = torch.bincount(answers[answers >= 0], minlength=classes + 1) + 1.0
+        return cls._uncounted(classes, frequency / frequency.sum(), LABEL_SPREAD, 0.0)
+
+    @classmethod
+    def _uncounted(cls, classes: int, frequency: Tensor, spread: float, trust: float) -> Self:
+        row = torch.zeros(len(frequency), dtype=torch.int64)
+        return cls(torch.zeros(1, classes + 1), row, frequency, spread, trust)
 
     def fitted(self, q: Tensor, answers: Tensor) -> LabelTable:
-        """Counted from the posterior, (n, C + 1), and labels, (n,)."""
-        classes, has = len(self.row), answers >= 0
-        occur = torch.bincount(answers[has], minlength=classes).nonzero()[:, 0]
-        row = torch.full((classes,), len(occur))
+        """Counted from the posterior, (n, C + 1), and answers, (n,)."""
+        has = answers >= 0
+        occur = torch.bincount(answers[has], minlength=len(self.row)).nonzero()[:, 0]
+        row = torch.full((len(self.row),), len(occur))
         row[occur] = torch.arange(len(occur))
-        counts = torch.zeros(len(occur) + 1, classes + 1).index_add_(0, row[answers[has]], q[has])
-        return LabelTable(counts, row, LABEL_SPREAD, LABEL_TRUST)
+        counts = torch.zeros(len(occur) + 1, q.shape[1]).index_add_(0, row[answers[has]], q[has])
+        return LabelTable(counts, row, self.frequency, LABEL_SPREAD, LABEL_TRUST if self.trust else 0.0)
 
     def evidence(self, answers: Tensor) -> Tensor:
-        """Log-likelihood P(y | z) of labels, (n,) -> (n, C + 1)."""
-        classes, has = len(self.row), answers >= 0
+        """Log-likelihood P(y | z) of answers, (n,) -> (n, C + 1)."""
+        has, given = answers >= 0, answers.clamp(min=0)
         size = self.counts.sum(0) + self.spread
-        size[:classes] += self.trust
-        likelihood = self.counts[self.row[answers.clamp(min=0)]]
-        likelihood += self.spread / classes
-        likelihood[has.nonzero()[:, 0], answers[has]] += self.trust
+        likelihood = self.counts[self.row[given]]
+        likelihood += self.spread * self.frequency[given][:, None]
+        if self.trust:
+            size[: len(self.row)] += self.trust
+            likelihood[has.nonzero()[:, 0], answers[has]] += self.trust
         return likelihood.div_(size).clamp_(min=TINY).log_().mul_(has[:, None])
 
 

@@ -94,6 +94,28 @@ class JointVectors:
 
 
 @dataclass(frozen=True)
+class HeadKinds:
+    """The classifier that an encoder was trained with, and which of its k classes are kinds of ours.
+
+    Attributes:
+        weight: (k, d).
+        bias: (k,).
+        own: Whether a class of the head is a kind of each class, (k, C) in {0, 1}.
+        rival: The same for what is not meant by each class; 0 where it is a kind of a class that is wanted.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    own: Tensor
+    rival: Tensor
+
+    def masses(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        """Probability that the head puts below each class, and below its rivals, (n, d) -> (n, C) each."""
+        p = (pictures @ self.weight.T + self.bias).softmax(1)
+        return p @ self.own, p @ self.rival
+
+
+@dataclass(frozen=True)
 class Evidence:
     """What is known of n samples and of the C classes that they may show.
 
@@ -101,13 +123,14 @@ class Evidence:
         pictures: Features v, (n, d).
         texts: Each field's text vectors, (n, d_t), unit rows, zero where there is no text. No field may be made from
             pictures (enhanced texts): the views would no longer be independent.
-        answers: Of each annotator, (n,) with -1 for silence; multi-label (n, C) in {0, 1}. The first is the web
-            label, whose word the sample was searched for. All silent works: the label-free start.
+        answers: Of each annotator, (n,) with -1 for silence and C for none of these; multi-label (n, C) in {0, 1}.
+            The first is the web label, whose word the sample was searched for. All silent works: the label-free start.
         meanings: Of the classes.
         anchors: Single-label: samples whose text means their class, (n,) bool: only where the picture's first
             classifier comes from. None: it starts from a guess that reads no label.
         joint: The space of an image-text model, where there is one.
         settled: What a person has decided: fixed in the posterior, and so in everything that is fitted to it.
+        head: Single-label: the encoder's own classifier, where the pictures are its features.
     """
 
     pictures: Array
@@ -117,6 +140,7 @@ class Evidence:
     anchors: Array | None = None
     joint: JointVectors | None = None
     settled: Settled | None = None
+    head: HeadKinds | None = None
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -140,6 +164,7 @@ class Evidence:
             None if self.anchors is None else take(self.anchors, rows),
             joint,
             None if self.settled is None else self.settled.take(rows, len(self)),
+            self.head,
         )
 
     def settle(self, q: Tensor) -> Tensor:

@@ -157,19 +157,23 @@ class CorrectedLabels(NamedTuple):
     ask: Tensor  # bool
 
 
-def decide(q: Tensor, y: Tensor, anchors: Tensor, *, sure: float = 0.5) -> CorrectedLabels:
+def decide(
+    q: Tensor, y: Tensor, anchors: Tensor, *, sure: float = 0.5, drop_above: float = 0.5
+) -> CorrectedLabels:
     """Keep, relabel or drop by the posterior of the method plus, single-label; and whether to ask.
 
-    The most probable state decides: none of these drops, another class relabels. Where it has no more than `sure`,
-    the best class stands until a person has been asked. An anchor that loses its label is an anchor no more.
+    None of these drops where it is more probable than every class, or more than that by `drop_above`. Another class
+    relabels if it has more than `sure`; below that the given label stands until a person has been asked (the best
+    class, where none was given). An anchor that loses its label is an anchor no more.
 
     Args:
         q: (n, C + 1).
         y: web labels, (n,), -1 for none.
         anchors: (n,) bool.
-        sure: a decision has more than this.
+        sure: a decision that is not asked has more than this.
+        drop_above: q(none) / (q(none) + q(best class)) above which a sample is dropped.
 
-    >>> q = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3]])
+    >>> q = torch.tensor([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.3, 0.4, 0.3]])
     >>> corrected = decide(q, torch.zeros(4, dtype=torch.int64), torch.tensor([True, True, False, False]))
     >>> corrected.labels.tolist(), [LabelDecision(d).name for d in corrected.decisions.tolist()]
     ([0, 1, -1, 0], ['ANCHOR', 'RELABEL', 'DROP', 'KEEP'])
@@ -177,12 +181,23 @@ def decide(q: Tensor, y: Tensor, anchors: Tensor, *, sure: float = 0.5) -> Corre
     [False, False, False, True]
     """
     C = q.shape[1] - 1
-    top, best = q.max(1)
-    ask = top <= sure
-    labels = torch.where(ask, q[:, :C].argmax(1), torch.where(best < C, best, NULL))
+    p, best = q[:, :C].max(1)
+    drop = dropped_at(q[:, C], p, drop_above)
+    labels = torch.where((p <= sure) & (y >= 0), y, best)
+    labels = torch.where(drop, NULL, labels)
     decisions = torch.where(labels == y, int(LabelDecision.KEEP), int(LabelDecision.RELABEL))
     decisions = torch.where((labels == y) & anchors, int(LabelDecision.ANCHOR), decisions)
-    return CorrectedLabels(labels, torch.where(labels == NULL, int(LabelDecision.DROP), decisions), ask)
+    decisions = torch.where(drop, int(LabelDecision.DROP), decisions)
+    return CorrectedLabels(labels, decisions, q.max(1)[0] <= sure)
+
+
+def dropped_at(none: Any, best: Any, drop_above: float) -> Any:
+    """Which samples are dropped, by the probability of none of these and of the best class, (n,) -> (n,) bool.
+
+    >>> dropped_at(torch.tensor([0.4, 0.6]), torch.tensor([0.5, 0.4]), 0.5).tolist()
+    [False, True]
+    """
+    return none * (1 - drop_above) > best * drop_above
 
 
 def decide_multi_label(q: Tensor, y: Tensor, *, doubtful: float = 0.1) -> CorrectedLabels:

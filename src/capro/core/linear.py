@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (everybody's name for it)
 from torch import Tensor
 
-DECAY = 3e-5  # of linear classifiers on features of mean squared norm 1
+DECAY = (
+    0.2  # of linear classifiers on features of mean squared norm 1, over the number of samples: a fixed prior
+)
 TINY = 1e-6
 
 
@@ -124,7 +126,7 @@ def linear(
     base: Tensor | None = None,
     offsets: Tensor | None = None,
     weight: Tensor | None = None,
-    decay: float = DECAY,
+    decay: float | None = None,
     steps: int = 25,
     multi_label: bool = False,
 ) -> Linear:
@@ -136,7 +138,7 @@ def linear(
         base: logits that W adds to, (n, K); without them b is fitted.
         offsets: logits whose scales are fitted with W, (n, K, m).
         weight: of the samples, (n,).
-        decay: of W and of the scales.
+        decay: of W and of the scales; DECAY / n if None.
         steps: of L-BFGS.
         multi_label: one yes or no per class instead of one class.
     """
@@ -145,12 +147,13 @@ def linear(
     W, b = torch.zeros(x.shape[1], q.shape[1]), torch.zeros(q.shape[1])
     scales = torch.zeros(0 if offsets is None else offsets.shape[2])
     start = b if base is None else base
+    ridge_of = DECAY / max(1, len(x)) if decay is None else decay
 
     def value() -> Tensor:
         logits = torch.addmm(start, x, W)
-        ridge = decay * (W**2).sum()
+        ridge = ridge_of * (W**2).sum()
         if offsets is not None:
-            logits, ridge = logits + offsets @ scales, ridge + decay * (scales**2).sum()
+            logits, ridge = logits + offsets @ scales, ridge + ridge_of * (scales**2).sum()
         return (w * cross_entropy(logits, q, multi_label=multi_label)).sum() + ridge
 
     minimise(value, [W, *([b] if base is None else []), *([scales] if len(scales) else [])], steps)

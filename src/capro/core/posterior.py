@@ -17,8 +17,8 @@ picture. A classifier that has seen a label confirms it, so both are always judg
 sharpness of the picture's is the one under which held-out pictures agree best with their words.
 
 P(y | z) of each annotator is counted from q in each round (`annotators`). The words have a ridge-bound correction V on
-the text vectors. None of these starts from texts that are far from every class, or nearer to another sense of the query
-word than to any class.
+the text vectors. None of these starts from pictures that nothing knows (`first_targets`), and from texts that are far
+from every class, or nearer to another sense of the query word, and name other things.
 
 How far the views depend on each other beyond z cannot be seen without truth: EM explains all agreement by z.
 The posterior that is reported is therefore `cautious_pool`, which counts what both may share once.
@@ -54,12 +54,16 @@ from capro.core.views import (
     TagWords,
     TextField,
     Words,
-    first_none,
+    doubtful_pictures,
+    far_texts,
+    named_other_things,
     query_words,
     says_nothing,
+    unknown_to_head,
 )
 
 TEXT_DECAY = 1e-3  # of V
+CAUTION = 0.6  # multi-label: of the log-odds of texts and picture, what is reported
 ANCHORS_PER_CLASS, ANCHORS_SHARE = 10, 0.25  # at least and at most, for a start from them
 
 
@@ -68,7 +72,7 @@ class Views(NamedTuple):
 
     Attributes:
         q: calibrated posterior, (n, C + 1) with none of these last; multi-label (n, C).
-        words: log P(z | words), (n, C + 1); multi-label its log-odds, (n, C).
+        words: log P(z | words), (n, C + 1); multi-label its log-odds, (n, C), as cautious as q.
         picture: log P(z | picture); multi-label its log-odds beyond the prior.
     """
 
@@ -89,7 +93,7 @@ class Posterior:
         out_of_fold: Beliefs in the samples of the fit, by classifiers that have not seen them.
         prior: pi, (C + 1,); multi-label (C,).
         annotators: How reliable each of them is, as the last posterior has it.
-        answer_weights: w of each annotator, (a,); multi-label 1.
+        answer_weights: w of each annotator, (a,); multi-label how often a given tag is right.
         field_weights: a_f of the text fields, (f, 1); multi-label (f, 1 or 2), the second with class names.
         fit_weights: Of each field, how much more a text counts that fits its picture, (f,); None without an
             image-text model.
@@ -327,12 +331,12 @@ class SingleLabelPosterior(Posterior):
         self._measure(evidence)
         samples = self._compare(evidence)
         fold = assign_folds(len(evidence), self.folds, self.seed)
-        target, none = first_targets(samples)
+        target, none = first_targets(samples, fold, by_pictures=not shared)
         target = evidence.settle(target)
 
         self.prior = even_prior(C, float((target[:, -1].sum() + 1) / (len(target) + 2)) if shared else 0.1)
         table = SharedLabelTable if shared else LabelTable
-        self.annotators = [table.even(C) for _ in evidence.answers]
+        self.annotators = [table.even(C), *(LabelTable.silent(C, y) for y in evidence.answers[1:])]
         answers = _answers(self.annotators, evidence)
         guess, weight = None, None if shared else _anchor_weights(evidence, none)
         if weight is None:
@@ -426,11 +430,20 @@ class SingleLabelPosterior(Posterior):
         return torch.cat([(t - mean) * t.any(1, keepdim=True) for t, mean in pairs], 1)
 
 
-def first_targets(samples: _Samples) -> tuple[Tensor, Tensor]:
-    """What the first classifiers are fitted to, (n, C + 1), and who starts as none of these, (n,)."""
-    classes, y = samples.evidence.classes, samples.evidence.answers[0]
+def first_targets(samples: _Samples, fold: Tensor, *, by_pictures: bool) -> tuple[Tensor, Tensor]:
+    """What the first classifiers are fitted to, (n, C + 1), and who starts as none of these, (n,).
+
+    On a crawl every text names its class, since that is how the picture was found. So pictures start it as well, and
+    a text that names a class is no evidence against it.
+    """
+    evidence, seen, classes = samples.evidence, samples.seen, samples.evidence.classes
+    y, others = evidence.answers[0], evidence.answers[1:]
     field = TextField.mean(samples.fields, len(y), classes)
-    none = first_none(field)
+    none = far_texts(field) & named_other_things(others, classes)
+    if by_pictures:
+        none |= doubtful_pictures(seen.x, y, classes, fold)
+        if evidence.head is not None:
+            none |= unknown_to_head(*evidence.head.masses(evidence.pictures), y)
     target = F.one_hot(torch.where(none, classes, samples.word), classes + 1).float()
     target[(y < 0) & ~field.present] = 1 / (classes + 1)  # nothing known
     return target, none
@@ -438,9 +451,12 @@ def first_targets(samples: _Samples) -> tuple[Tensor, Tensor]:
 
 def _anchor_weights(evidence: Evidence, none: Tensor) -> Tensor | None:
     """Of samples in the picture's first classifier, (n,); None where anchors are no start."""
-    if evidence.anchors is None or not worth_a_start(evidence.anchors, evidence.classes):
+    if evidence.anchors is None:
         return None
-    weight: Tensor = evidence.anchors.float() + 0.5 * none.float() + 1e-9
+    anchors = evidence.anchors & ~none
+    if not worth_a_start(anchors, evidence.classes):
+        return None
+    weight: Tensor = anchors.float() + 0.5 * none.float() + 1e-9
     if evidence.settled is not None:
         weight[evidence.settled.whole] = 1.0
     return weight
@@ -454,6 +470,11 @@ class MultiLabelPosterior(Posterior):
 
     The start is a classifier of the tags judged out of fold; the words are fitted to it, so a field
     that only repeats the tags gets no weight. Log-odds of a pair: words + picture beyond the prior.
+
+    Tags, texts and picture make the same mistakes (an album's tags stand in its texts, and the picture's classifier
+    has learnt them), which EM takes for agreement. What is reported is therefore more cautious than what EM fits to:
+    tags count by how often they are right, as EM has it, and texts and picture `CAUTION`; where a label was not given,
+    the picture half of that.
     """
 
     multi_label = True
@@ -470,7 +491,7 @@ class MultiLabelPosterior(Posterior):
         self.annotators = [TagRates.even(evidence.classes) for _ in evidence.answers]
         self.words = TagWords(texts, log_odds(self.prior))
         self.picture, logits = PictureClassifier.fitted(seen, evidence.settle(given), fold, multi_label=True)
-        tags = sum(_answers(self.annotators, evidence), torch.zeros(()))
+        tags = _sum_of_answers(self.annotators, evidence)
         self.words.fit(tags, texts, evidence.settle(logits.sigmoid()))
         for turn in range(self.rounds):
             words, picture = self.words.logits(tags, texts), logits - log_odds(self.prior)
@@ -479,22 +500,30 @@ class MultiLabelPosterior(Posterior):
             self.annotators = _fitted(self.annotators, evidence, q)
             if turn == self.rounds - 1:
                 break
-            tags = sum(_answers(self.annotators, evidence), torch.zeros(()))
+            tags = _sum_of_answers(self.annotators, evidence)
             self.words.fit(tags, texts, q)
             self.prior = q.mean(0)
             self.picture, logits = PictureClassifier.fitted(seen, q, fold, multi_label=True)
-        self.out_of_fold = Views(q, words, picture)
+        self.answer_weights = (q * given).sum() / given.sum().clamp(min=1) * torch.ones(len(evidence.answers))
+        self.out_of_fold = self._reported(evidence, words, picture)
         self.field_weights = self.words.slope.reshape(
             len(evidence.texts), 1 if evidence.meanings.names is None else 2
         )
-        self.answer_weights = torch.ones(len(evidence.answers))
         return self
 
     def judge(self, evidence: Evidence) -> Views:
         evidence = evidence.take(slice(None))
         seen = self._see(evidence)
-        words = self.words.logits(
-            sum(_answers(self._read, evidence), torch.zeros(())), TagTexts.of(evidence, seen.joint)
-        )
-        picture = self.picture.logits(seen) - log_odds(self.prior)
-        return Views(evidence.settle((words + picture).sigmoid()), words, picture)
+        tags = _sum_of_answers(self._read, evidence)
+        words = self.words.logits(tags, TagTexts.of(evidence, seen.joint))
+        return self._reported(evidence, words, self.picture.logits(seen) - log_odds(self.prior))
+
+    def _reported(self, evidence: Evidence, words: Tensor, picture: Tensor) -> Views:
+        prior, tags = log_odds(self.prior), _sum_of_answers(self._read, evidence)
+        words = prior + self.answer_weights[0] * tags + CAUTION * (words - prior - tags)
+        share = torch.where(evidence.answers[0] > 0, CAUTION, CAUTION / 2)
+        return Views(evidence.settle((words + share * picture).sigmoid()), words, picture)
+
+
+def _sum_of_answers(annotators: Sequence[Annotator], evidence: Evidence) -> Tensor:
+    return sum(_answers(annotators, evidence), torch.zeros(()))

@@ -19,6 +19,16 @@ from capro.core.evidence import ClassMeanings, Evidence, Joint, text_weights
 from capro.core.linear import Linear, cross_entropy, judge_folds, minimise
 
 NONE_SHARE = 0.05  # of the texts, per criterion, that start as none of these
+DOUBTED_BEST, DOUBTED_LABEL = (
+    0.1,
+    0.25,
+)  # shares of the pictures whose best class, and whose label, are least probable
+OWN_MASS, SEEN_MASS, RIVAL_MASS = (
+    0.02,
+    0.1,
+    0.2,
+)  # probability below a label, any class, a rival, by the encoder's head
+HEAD_RECALL = 0.2  # share of the pictures of a label that the head must name
 CELLS = 2**22  # of samples x senses that are compared at once
 GATE_RIDGE = 1e-3  # of how much more a text counts that fits its picture
 TEXT_GUESS = 5.0  # sharpness that a guess by texts starts with
@@ -79,7 +89,10 @@ def query_words(evidence: Evidence) -> Tensor:
     return torch.where(y >= 0, y, likeness.argmax(1))
 
 
-def first_none(field: TextField, share: float = NONE_SHARE) -> Tensor:
+# --- who starts as none of these ------------------------------------------------------------------
+
+
+def far_texts(field: TextField, share: float = NONE_SHARE) -> Tensor:
     """Texts far from every class, or nearer to another sense of their word, (n,) bool.
 
     Those with the lowest `share` of best cosines, and of best cosine less that of another sense.
@@ -90,6 +103,55 @@ def first_none(field: TextField, share: float = NONE_SHARE) -> Tensor:
     far, margin = field.none[:, 0], field.none[:, 0] - field.none[:, 1]
     for score in (far, margin):
         out |= field.present & (score < score[field.present].quantile(share))
+    return out
+
+
+def named_other_things(answers: Sequence[Tensor], classes: int) -> Tensor:
+    """Where some annotator answers none of these and none a class, (n,) bool; everywhere without annotators."""
+    if not answers:
+        return torch.ones((), dtype=torch.bool)
+    given = torch.stack(list(answers))
+    return (given == classes).any(0) & ~((given >= 0) & (given < classes)).any(0)
+
+
+def doubtful_pictures(x: Tensor, y: Tensor, classes: int, fold: Tensor) -> Tensor:
+    """Pictures of which a classifier of the labels, judged out of fold, knows neither the label nor another, (n,) bool.
+
+    The tenth with the least probable best class, if their label is among the least probable quarter.
+    """
+    has = y >= 0
+    if not has.any():
+        return has
+    target = F.one_hot(y.clamp(min=0), classes).float() * has[:, None]
+    p = judge_folds(x, target, fold).logits.log_softmax(1)
+    best, own = p.max(1)[0], p.gather(1, y.clamp(min=0)[:, None])[:, 0]
+    least, unlikely = best[has].quantile(DOUBTED_BEST), own[has].quantile(DOUBTED_LABEL)
+    return has & (best < least) & (own < unlikely)
+
+
+def unknown_to_head(mass: Tensor, rival: Tensor, y: Tensor) -> Tensor:
+    """Pictures in which the encoder's own head sees their rival, or neither their class nor another, (n,) bool.
+
+    Of a class the head is asked if it names it for a fifth of the pictures with that label, and of all only if it
+    names the label of most pictures in which it sees a class. At most the lower half of a class is unknown: ImageNet
+    may have few of its kinds.
+
+    Args:
+        mass: `HeadKinds.masses`, of the classes, (n, C).
+        rival: of what is not meant by them, (n, C).
+        y: labels, (n,), -1 for none.
+    """
+    has, given = y >= 0, y.clamp(min=0)
+    own, other = mass.gather(1, given[:, None])[:, 0], rival.gather(1, given[:, None])[:, 0]
+    sees = mass.sum(1) >= SEEN_MASS
+    right = sees & has & (mass.argmax(1) == y)
+    out = has & (other > RIVAL_MASS) & (other > own)
+    if right.sum() <= (sees & has).sum() / 2:
+        return out
+    for c in y[has].unique().tolist():
+        mine = y == c
+        if right[mine].float().mean() >= HEAD_RECALL:
+            out |= mine & ~sees & (own < OWN_MASS) & (own <= own[mine].median())
     return out
 
 

@@ -22,6 +22,20 @@ IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
 IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
 
+class Head(NamedTuple):
+    """The classifier that an encoder was trained with; not a part of the network.
+
+    Attributes:
+        weight: (k, d_v).
+        bias: (k,).
+        names: What its classes are called; none for ImageNet's own 1,000.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    names: Sequence[str] = ()
+
+
 class Backbone(nn.Module):
     """An encoder and how its input is made.
 
@@ -31,6 +45,7 @@ class Backbone(nn.Module):
         size: side of its input in pixels.
         own_size: side that a model of the hub or a folder was trained with; None for those that are built in.
         mean, std: of RGB in [0, 1]; `capro.data.views.normalise(images, mean, std)` applies them.
+        head: the classifier on its features, where its weights bring one.
     """
 
     def __init__(
@@ -43,9 +58,10 @@ class Backbone(nn.Module):
         own_size: int | None = None,
         mean: Triple = IMAGENET_MEAN,
         std: Triple = IMAGENET_STD,
+        head: Head | None = None,
     ) -> None:
         super().__init__()
-        self.body = body
+        self.body, self.head = body, head
         self.name, self.dim, self.size, self.mean, self.std = name, dim, size, mean, std
         self.own_size = own_size
 
@@ -182,9 +198,13 @@ def _lite(number: int, size: int | None) -> Backbone:
     net = EfficientNet.from_name(f"efficientnet-{name}", image_size=size, drop_connect_rate=None)
     # the package's own loader unpickles anything; weights_only admits tensors alone
     path = getattr(package, f"EfficientnetLite{number}ModelFile").get_model_file_path()
-    net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    net.load_state_dict(state)
+    head = Head(state["_fc.weight"], state["_fc.bias"])
     grey, spread = 127 / 255, 128 / 255  # trained on (x - 127) / 128 with x in 0..255
-    return Backbone(_Lite(net), name=name, dim=1280, size=size, mean=(grey,) * 3, std=(spread,) * 3)
+    return Backbone(
+        _Lite(net), name=name, dim=1280, size=size, mean=(grey,) * 3, std=(spread,) * 3, head=head
+    )
 
 
 BUILT_IN: dict[str, Callable[[int | None], Backbone]] = {
@@ -247,7 +267,26 @@ def _hub(name: str, size: int | None) -> Backbone:
     mean, std, own = _preprocessing(name, place, model.config)
     size = size or own
     dim = _width(body, name, size)
-    return Backbone(body, name=name, dim=dim, size=size, own_size=own, mean=mean, std=std)
+    head = _hub_head(place, model.config, dim)
+    return Backbone(body, name=name, dim=dim, size=size, own_size=own, mean=mean, std=std, head=head)
+
+
+def _hub_head(place: str | Path, config: Any, dim: int) -> Head | None:
+    """The classifier of a checkpoint that was saved with one; None where it does not read the pooled features."""
+    from safetensors import SafetensorError, safe_open
+
+    names = [str(name) for _, name in sorted((getattr(config, "id2label", None) or {}).items())]
+    try:
+        path = place / "model.safetensors" if isinstance(place, Path) else weights_file(place)
+        with safe_open(path, "pt") as file:
+            keys = {key for key in file.keys() if key.startswith(("classifier.", "head."))}  # noqa: SIM118
+            for key in sorted(key for key in keys if key.endswith("weight")):
+                weight, bias = file.get_tensor(key), key.removesuffix("weight") + "bias"
+                if bias in keys and weight.shape == (len(names), dim):
+                    return Head(weight.float(), file.get_tensor(bias).float(), names)
+    except (OSError, SafetensorError, ConfigError):  # weights in several files: no head
+        return None
+    return None
 
 
 def foreign_input_size(name: str) -> int:
@@ -360,6 +399,7 @@ def load_backbone(name: str, *, image_size: int | None = None, weights: str | Pa
         raise _unknown(name)
     if weights is not None:
         load_weights(backbone, weights)
+        backbone.head = None  # it belongs to the weights that were replaced
     return backbone
 
 

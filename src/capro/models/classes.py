@@ -1,7 +1,7 @@
 """Class definitions: `classes.yaml`, the text of a class, and suggestions of WordNet senses.
 
 A class has a name and may have a `sense` (of WordNet), a `definition` in free words, the `query` that
-was searched for, and whether its name is `ambiguous`.
+was searched for, whether its name is `ambiguous`, and what is `not` meant by it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ HEADER = """\
 #   definition:  what the class is, in your own words; beside a sense or instead of it
 #   query:       what was searched for, where that is not the name
 #   ambiguous:   whether the name has other senses that the web shows as well
+#   not:         what the web shows for the name as well and is not meant: hot dog, or [hot dog, corn dog]
 # The class text decides which images become anchors of the class: check every sense once.
 """
 
@@ -46,9 +47,11 @@ class ClassSpec:
     definition: str | None = None
     query: str | None = None
     ambiguous: bool | None = None
+    rejected: tuple[str, ...] = ()  # `not` in the file
 
 
-_KEYS = [each.name for each in fields(ClassSpec)]
+NOT = "not"
+_KEYS = [*(each.name for each in fields(ClassSpec) if each.name != "rejected"), NOT]
 
 
 def has_meaning(spec: ClassSpec) -> bool:
@@ -69,10 +72,10 @@ def class_text(spec: ClassSpec) -> str:
     >>> class_text(ClassSpec("boots", definition="high shoes")), class_text(ClassSpec("ice_boots"))
     ('high shoes', 'ice boots')
     """
-    sense = spec.sense or (spec.name if wordnet.is_wnid(spec.name) else None)
+    sense = meant_sense(spec)
     parts = [spec.definition] if spec.definition else []
     if sense:
-        parts.append(wordnet.sense_text(wordnet.resolve(sense)))
+        parts.append(wordnet.sense_text(sense))
     return "; ".join(parts) or " ".join(spec.name.replace("_", " ").split())
 
 
@@ -84,8 +87,7 @@ def class_prompts(spec: ClassSpec) -> list[str]:
     >>> class_prompts(ClassSpec("n02123159"))
     ['a photo of a tiger cat', 'a photo of a tiger cat, a cat having a striped coat']
     """
-    wnid = spec.sense or (spec.name if wordnet.is_wnid(spec.name) else None)
-    sense = wordnet.resolve(wnid) if wnid else None
+    sense = meant_sense(spec)
     name = sense.words[0] if sense and wordnet.is_wnid(spec.name) else spec.name
     plain = f"a photo of a {' '.join(name.replace('_', ' ').split())}"
     meaning = spec.definition or (sense.definition if sense else None)
@@ -94,7 +96,8 @@ def class_prompts(spec: ClassSpec) -> list[str]:
 
 def classes_of(run: Run) -> list[ClassSpec]:
     """The classes of a run, in the order of every class axis."""
-    return [ClassSpec(**value) for value in run.read(CLASSES)]
+    specs = (ClassSpec(**value) for value in run.read(CLASSES))
+    return [replace(spec, rejected=tuple(spec.rejected)) for spec in specs]
 
 
 def given_classes(run: Run) -> list[ClassSpec]:
@@ -119,20 +122,37 @@ def given_ambiguous(run: Run) -> list[str]:
     return ambiguous_names(local_path(path, "data.ambiguous_list")) if path else []
 
 
-def other_senses(specs: Sequence[ClassSpec]) -> tuple[list[str], list[int]]:
-    """Texts of the senses of each class's name that are not meant, and the class each belongs to.
+def meant_sense(spec: ClassSpec) -> wordnet.Synset | None:
+    """The sense of a class; a name that is an id of WordNet is its own sense."""
+    sense = spec.sense or (spec.name if wordnet.is_wnid(spec.name) else None)
+    return wordnet.resolve(sense) if sense else None
 
-    >>> texts, owners = other_senses([ClassSpec("tiger cat", sense="tiger_cat.n.02")])
-    >>> len(texts), owners
-    (1, [0])
+
+def rival_senses(spec: ClassSpec) -> list[wordnet.Synset]:
+    """Senses that are not meant: those of the name that were not chosen, and those of what the class is not.
+
+    >>> [sense.name for sense in rival_senses(ClassSpec("tiger cat", "tiger_cat.n.02", rejected=("hot dog",)))]
+    ['tiger_cat.n.01', 'hotdog.n.01', 'hotdog.n.02', 'frank.n.02']
+    """
+    meant = meant_sense(spec)
+    senses = wordnet.senses(spec.name) if meant else []
+    senses = [*senses, *(sense for name in spec.rejected for sense in wordnet.senses(name))]
+    return [sense for sense in dict.fromkeys(senses) if sense != meant]
+
+
+def other_senses(specs: Sequence[ClassSpec]) -> tuple[list[str], list[int]]:
+    """Texts of what is not meant by each class, and the class each belongs to.
+
+    >>> texts, owners = other_senses([ClassSpec("tiger cat", sense="tiger_cat.n.02", rejected=("a drawn cat",))])
+    >>> len(texts), texts[-1], owners
+    (2, 'a drawn cat', [0, 0])
     """
     texts, owners = [], []
     for number, spec in enumerate(specs):
-        meant = wordnet.resolve(spec.sense) if spec.sense else None
-        for sense in wordnet.senses(spec.name):
-            if sense != meant:
-                texts.append(wordnet.sense_text(sense))
-                owners.append(number)
+        own_words = [text for text in spec.rejected if not wordnet.senses(text)]
+        of_class = [*map(wordnet.sense_text, rival_senses(spec)), *own_words]
+        texts += of_class
+        owners += [number] * len(of_class)
     return texts, owners
 
 
@@ -216,7 +236,7 @@ def _parse(path: Path) -> yaml.Node | None:
 
 
 def _spec(node: yaml.Node, where: str, path: Path) -> ClassSpec:
-    values: dict[str, str | bool | None] = {}
+    values: dict[str, str | bool | tuple[str, ...] | None] = {}
     places: dict[str, str] = {}
     if isinstance(node, yaml.ScalarNode):
         values["name"] = _text(node)
@@ -224,11 +244,15 @@ def _spec(node: yaml.Node, where: str, path: Path) -> ClassSpec:
         raise ConfigError(f"{where} is a list", hint="write '- name: tiger'")
     for key_node, value in node.value if isinstance(node, yaml.MappingNode) else []:
         key = _key(key_node, where)
+        twice = key in places
         places[key] = place = f"{path}:{key_node.start_mark.line + 1}: {where.rpartition(': ')[2]}"
         if key not in _KEYS:
             raise ConfigError(f"{place}: unknown key '{key[:80]}'", hint=did_you_mean(key, _KEYS))
-        if key in values:
+        if twice:
             raise ConfigError(f"{place}: '{key}' is there twice", hint="remove one of the two")
+        if key == NOT:
+            values["rejected"] = _texts(value, place)
+            continue
         if not isinstance(value, yaml.ScalarNode):
             raise ConfigError(f"{place}: '{key}' is not a text", hint="write it on one line")
         values[key] = _boolean(value, place) if key == "ambiguous" else _text(value)
@@ -252,6 +276,14 @@ def _key(node: yaml.Node, where: str) -> str:
 def _text(node: yaml.ScalarNode) -> str | None:
     empty = node.tag == "tag:yaml.org,2002:null"
     return None if empty else str(node.value).strip() or None
+
+
+def _texts(node: yaml.Node, place: str) -> tuple[str, ...]:
+    """One text, or a list of them."""
+    nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    if not all(isinstance(each, yaml.ScalarNode) for each in nodes):
+        raise ConfigError(f"{place}: '{NOT}' is neither a text nor a list", hint="write 'not: [hot dog]'")
+    return tuple(text for each in nodes if (text := _text(each)))
 
 
 def _boolean(node: yaml.ScalarNode, place: str) -> bool | None:
@@ -280,6 +312,8 @@ def _entry(spec: ClassSpec, comments: Sequence[str]) -> str:
     for key, value in asdict(spec).items():
         if isinstance(value, bool):
             lines.append(f"{key}: {str(value).lower()}")
+        elif isinstance(value, tuple):
+            lines += [f"{NOT}: {_flow(list(value))}"] if value else []
         elif value:
             lines.append(f"{key}: {_scalar(value)}")
         if key == "sense" and value:
@@ -288,9 +322,13 @@ def _entry(spec: ClassSpec, comments: Sequence[str]) -> str:
     return "- " + "\n  ".join([*lines, *(f"# {comment}" for comment in comments)]) + "\n"
 
 
+def _flow(value: str | list[str]) -> str:
+    dumped = yaml.safe_dump(value, allow_unicode=True, width=1 << 30, default_flow_style=True)
+    return dumped.removesuffix("\n").removesuffix("\n...")
+
+
 def _scalar(text: str) -> str:
     """A text as YAML on one line."""
     if text.isprintable():
-        dumped = yaml.safe_dump(text, allow_unicode=True, width=1 << 30)
-        return dumped.removesuffix("\n").removesuffix("\n...")
+        return _flow(text)
     return yaml.safe_dump(text, default_style='"', width=1 << 30).removesuffix("\n")  # escapes

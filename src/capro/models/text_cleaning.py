@@ -110,13 +110,16 @@ def clean_text(raw: str) -> str:
     >>> clean_text("Тигр в лесу, 虎と森!")
     'Тигр в лесу 虎と森'
     """
-    text = _strip_markup(raw)
-    text = _URL.sub(" ", text)
-    text = " ".join(word for word in text.split() if "." not in word or not _SITE.fullmatch(word[:2048]))
-    text = _CLITIC.sub(" ", _NEGATION.sub(" ", _DOTTED.sub(" ", text)))
+    text = _CLITIC.sub(" ", _NEGATION.sub(" ", _DOTTED.sub(" ", without_markup(raw))))
     words = [word.strip(_JOINERS) for word in text.translate(_words_only).split()]
     words = [part for at, word in enumerate(words) for part in _parts(word, at)]
     return " ".join(word for word in words if _has_meaning(word))
+
+
+def without_markup(raw: str) -> str:
+    """A raw text without HTML, URLs, sites and invisible characters; one space between words."""
+    text = _URL.sub(" ", _strip_markup(raw))
+    return " ".join(word for word in text.split() if "." not in word or not _SITE.fullmatch(word[:2048]))
 
 
 def combine(title: str | None, description: str | None, tags: str | Sequence[str] | None) -> str:

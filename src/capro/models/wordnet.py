@@ -183,6 +183,20 @@ def _forms(word: str) -> list[str]:
     return list(dict.fromkeys(forms))
 
 
+def lemma_offsets(noun: str) -> list[int]:
+    """Offsets of the senses of a lower-case noun as it is written and of its singulars; quick, no other spelling.
+
+    >>> lemma_offsets("tiger cats") == lemma_offsets("tiger cat"), lemma_offsets("of")
+    (True, [])
+    """
+    table = _table()
+    head, separator, last = noun.replace(" ", "_").rpartition("_")
+    forms = [head + separator + form for form in (last, *_singulars(last))]
+    return list(
+        dict.fromkeys(offset for form in forms if form in table.single for offset in table.offsets(form))
+    )
+
+
 def is_wnid(text: str) -> bool:
     """Whether a text has the form of an id.
 

@@ -322,6 +322,9 @@ TEXTS = _array("embed", "texts.npy")  # s, (training samples, d_t)
 FIELDS = ("title", "description", "tags")
 FIELD_TEXTS = {name: _array("embed", f"texts-{name}.npy") for name in FIELDS}  # method plus: each field alone
 CLASS_NAME_TEXTS = _array("embed", "names.npy")  # method plus: the bare names, (C, d_t)
+NAMED = _array(
+    "embed", "named.npy"
+)  # method plus: the class that each field's nouns name, (training samples, fields)
 OTHER_SENSES = _array("embed", "senses.npy")  # method plus: other senses of the class names, (m, d_t)
 CLASS_TEXTS = _array("embed", "prototypes.npy")  # s^c, (C, d_t)
 VISUAL = _array("embed", "visual.npy")  # v, (training samples, d_v)

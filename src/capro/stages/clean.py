@@ -110,7 +110,8 @@ def _judged(job: Job, training: TrainingSet, anchored: Tensor, blocks: Iterable[
             yield np.asarray(block), labels[rows], anchors[rows]
             start = rows.stop
 
-    decide = partial(_decide, classes=len(training.classes), sure=job.settings.plus.ask_below)
+    plus = job.settings.plus
+    decide = partial(_decide, classes=len(training.classes), sure=plus.ask_below, drop_above=plus.drop_above)
     return _joined(len(labels), job.engine.map(decide, parts()))
 
 
@@ -137,7 +138,7 @@ def _joined(n: int, blocks: Iterable[Judged]) -> Judged:
 _Part = tuple[Entries, NDArray[np.int64], NDArray[np.bool_]]
 
 
-def _decide(part: _Part, *, classes: int, sure: float) -> Judged:
+def _decide(part: _Part, *, classes: int, sure: float, drop_above: float) -> Judged:
     """What follows from the posteriors of some rows."""
     block, given, anchored = part
     y, kind = torch.from_numpy(given), kind_of(given)
@@ -150,7 +151,7 @@ def _decide(part: _Part, *, classes: int, sure: float) -> Judged:
         decided = decide_multi_label(q, y)
         by_picture, by_words = picture.sigmoid(), words.sigmoid()
     else:
-        decided = decide(q, y, torch.from_numpy(anchored), sure=sure)
+        decided = decide(q, y, torch.from_numpy(anchored), sure=sure, drop_above=drop_above)
         by_picture, by_words = picture.exp()[:, :classes], words.exp()[:, :classes]
         none = q[:, classes].clone().numpy()  # a view would keep all of q
     scores = {"fused": q[:, :classes], "classifier": by_picture, "text": by_words}
@@ -174,8 +175,12 @@ def work(job: Job) -> dict[str, Any]:
     job.write(FUSED_SCORES, judged.scores[[CLASS, "fused"]])
     if training.multi_label and job.settings.by_posterior:
         count = len(training.classes)
-        texts = KeptScores(judged.scores, "text", count)
-        blocks = (texts[part] for part in row_blocks(len(judged.labels), count))
+        given = training.labels.cpu().numpy() > 0
+        fused, texts = (KeptScores(judged.scores, name, count) for name in ("fused", "text"))
+        # the classifier would learn its own predictions; of a given label the picture tells that it is wrong
+        blocks = (
+            np.where(given[part], fused[part], texts[part]) for part in row_blocks(len(judged.labels), count)
+        )
         write_rows(job.file(CLEANED_WORDS), (len(judged.labels), count), blocks)
     with job.bar("neighbours of pictures", None):
         rows_of = _verdict_rows(job, training, anchored, judged, person)

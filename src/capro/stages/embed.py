@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from capro.data.manifest import manifest_of
 from capro.models.backbones import Backbone, load_backbone
-from capro.models.classes import ClassSpec, class_prompts, class_text, classes_of, other_senses
+from capro.models.classes import ClassSpec, class_prompts, class_text, classes_of, meant_sense, other_senses
+from capro.models.dictionary import Dictionary
 from capro.models.text_cleaning import training_fields, training_texts
 from capro.models.text_encoders import TextEncoder, load_text_encoder
 from capro.pipeline.artefacts import (
@@ -24,6 +25,7 @@ from capro.pipeline.artefacts import (
     JOINT_PICTURES,
     JOINT_PROMPTS,
     JOINT_TEXTS,
+    NAMED,
     OTHER_SENSES,
     PLAIN_FEATURES,
     STEP1,
@@ -72,6 +74,7 @@ def work(job: Job) -> dict[str, Any]:
     if job.settings.by_posterior:
         fields = [name for name in source.columns if name]
         figures |= {"fields": fields, "sense_owners": _write_senses(job, specs, encoder)}
+        job.write(NAMED, named_classes(job.run, specs, fields))
     for name in SHARDS:
         shutil.rmtree(job.folder / name, ignore_errors=True)
     return figures
@@ -152,6 +155,22 @@ def _write_senses(job: Job, specs: list[ClassSpec], encoder: TextEncoder) -> lis
     vectors = encoder.encode(texts) if texts else np.zeros((0, encoder.dim), np.float32)
     job.write(OTHER_SENSES, vectors)
     return owners
+
+
+def dictionary_of(specs: list[ClassSpec]) -> Dictionary:
+    """Finds the classes of a run in texts."""
+    senses = map(meant_sense, specs)
+    return Dictionary([None if sense is None else sense.offset for sense in senses])
+
+
+def named_classes(run: Run, specs: list[ClassSpec], fields: list[str]) -> NDArray[np.int64]:
+    """The class that the nouns of each field name, (n, f); C for other things, -1 without a noun or without senses."""
+    manifest = manifest_of(run)
+    samples, dictionary = manifest.samples.iloc[manifest.split("train")], dictionary_of(specs)
+    if not dictionary.knows_a_class:
+        return np.full((len(samples), len(fields)), -1, np.int64)
+    columns = [dictionary.answers(samples[name].tolist()) for name in fields]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(samples), 0), np.int64)
 
 
 def _image_encoder(run: Run) -> tuple[Backbone, Inputs]:

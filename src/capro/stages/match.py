@@ -55,7 +55,9 @@ def _match(run: Run, training: TrainingSet, texts: NDArray[Any], settings: Match
         mode=settings.anchors,
         seed=run.settings.seed,
         contrast=0.0 if training.multi_label else settings.contrast,
-        **settings.model_dump(include={"k", "top_k", "random_share", "own_neighbour", "exact_below"}),
+        **settings.model_dump(
+            include={"k", "top_k", "top_share", "random_share", "own_neighbour", "exact_below"}
+        ),
     )
 
 
@@ -88,7 +90,8 @@ def work(job: Job) -> dict[str, Any]:
     table["words"], table["neighbors"] = _evidence(job.run, table, ids)
     job.write(ANCHORS, table)
     counts = np.bincount(anchors.label, minlength=len(classes))
-    short = (counts > 0) & (counts < job.settings.match.top_k)
+    size = np.bincount(gallery.label, minlength=len(classes))
+    short = (counts > 0) & (size < job.settings.match.top_k)
     return {
         "anchors": len(table),
         "chosen_by": {str(name): int(n) for name, n in table["chosen_by"].value_counts().items()},
@@ -165,7 +168,7 @@ def check(run: Run) -> list[str]:
     """Classes with few anchors or none."""
     figures = run.result("match")
     texts = {
-        "classes_below_k": "with fewer than match.top_k samples, which are all anchors",
+        "classes_below_k": "with fewer than match.top_k samples",
         "classes_without_anchor": "without any sample, and so without anchors",
     }
     return [

@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from capro.core.evidence import ClassMeanings, Evidence, JointVectors, take
+from capro.core.evidence import ClassMeanings, Evidence, HeadKinds, JointVectors, take
 from capro.core.kept_scores import Entries, entries_type, keep, numbers_only, width_of
 from capro.core.label_rule import diagnose
 from capro.core.linear import Centring, numbers_of_fit
 from capro.core.posterior import MultiLabelPosterior, Posterior, SingleLabelPosterior, Views
 from capro.core.views import Centres
+from capro.models.classes import classes_of, meant_sense, rival_senses
+from capro.models.dictionary import below_classes, head_senses
 from capro.models.folders import has_text_tower
 from capro.pipeline.artefacts import (
     CLASS_NAME_TEXTS,
@@ -26,6 +28,7 @@ from capro.pipeline.artefacts import (
     JOINT_PICTURES,
     JOINT_PROMPTS,
     JOINT_TEXTS,
+    NAMED,
     OTHER_SENSES,
     POSTERIOR,
     VISUAL,
@@ -38,7 +41,7 @@ from capro.pipeline.shards import write_rows
 from capro.pipeline.stage import Job
 from capro.results.label_changes import class_findings, finding_text
 from capro.stages.decided import settled_by_people
-from capro.train.setup import TrainingSet, anchored_of, text_anchors, training_set
+from capro.train.setup import TrainingSet, anchored_of, pretrained, text_anchors, training_set
 
 BLOCK = 8192  # rows that are judged at once
 CELLS = 2**23  # rows x classes at most
@@ -58,15 +61,37 @@ def evidence_of(run: Run, training: TrainingSet, features: NDArray[np.float32]) 
     if has_text_tower(run.settings.net.backbone):
         joint_texts = [run.read(JOINT_TEXTS[name]) for name in fields]
         joint = JointVectors(run.read(JOINT_PICTURES), take(run.read(JOINT_PROMPTS)), joint_texts)
-    class_texts = take(run.read(CLASS_TEXTS))
+    class_texts, answers = take(run.read(CLASS_TEXTS)), [training.labels.cpu()]
+    anchors = head = None
     if training.multi_label:
-        anchors, meanings = None, ClassMeanings(class_texts, names=take(run.read(CLASS_NAME_TEXTS)))
+        meanings = ClassMeanings(class_texts, names=take(run.read(CLASS_NAME_TEXTS)))
     else:
-        anchors = anchored_of(run, training).cpu()
+        anchors, head = anchored_of(run, training).cpu(), head_kinds(run)
         owner = torch.tensor(run.result("embed")["sense_owners"], dtype=torch.int64)
         meanings = ClassMeanings(class_texts, senses=take(run.read(OTHER_SENSES)), owner=owner)
+        named = take(run.read(NAMED))
+        answers += [column for column in named.T if (column >= 0).any()]
     texts, settled = [run.read(FIELD_TEXTS[name]) for name in fields], settled_by_people(run, training)
-    return Evidence(features, texts, [training.labels.cpu()], meanings, anchors, joint, settled)
+    return Evidence(features, texts, answers, meanings, anchors, joint, settled, head)
+
+
+def head_kinds(run: Run) -> HeadKinds | None:
+    """The encoder's own classifier, and which of its classes are kinds of the run's; None where it has none.
+
+    A trained encoder's features are not those that its head was made for.
+    """
+    settings = run.settings
+    if settings.net.mode != "frozen" or settings.embed.visual != "step1":
+        return None
+    head = pretrained(settings).head
+    if head is None:
+        return None
+    senses, specs = head_senses(head.names), classes_of(run)
+    meant = [[] if sense is None else [sense.offset] for sense in map(meant_sense, specs)]
+    own = torch.from_numpy(below_classes(senses, meant))
+    rivals = [[sense.offset for sense in rival_senses(spec)] for spec in specs]
+    rival = torch.from_numpy(below_classes(senses, rivals)) * (own.sum(1, keepdim=True) == 0)
+    return HeadKinds(head.weight, head.bias, own, rival)
 
 
 @dataclass(frozen=True)
@@ -212,7 +237,7 @@ def _numbers(evidence: Evidence) -> tuple[int, int]:
     texts, states = sum(texts.shape[1] for texts in evidence.texts), evidence.classes + 1
     width = evidence.pictures.shape[1]
     fit = numbers_of_fit(max(width, texts), states)
-    return 2 * width + 3 * texts + (26 + len(evidence.texts)) * states, fit
+    return 2 * width + 3 * texts + (25 + len(evidence.texts) + len(evidence.answers)) * states, fit
 
 
 def rows_at_once(evidence: Evidence, memory_gb: float) -> int:
