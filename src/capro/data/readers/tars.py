@@ -10,12 +10,11 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 import pandas as pd
 
@@ -43,10 +42,10 @@ from capro.data.readers.columns import (
     text_of,
     valid_text,
 )
-from capro.data.readers.tar_members import REQUEST, Gap, Member, Ranges, members, open_ranges
+from capro.data.readers.tar_members import REQUEST, Gap, Member, members, open_shard, read_at
 from capro.errors import DataError, did_you_mean
 from capro.pipeline.artefacts import atomic_path
-from capro.stores import AnyPath
+from capro.stores import AnyPath, ObjectPath
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
 TEXT_ENDINGS = ("txt", "json", "cls", "caption", "text", "title")
@@ -109,12 +108,12 @@ class TarReader(Reader):
         self.notes.unused = [valid_text(name) for name in self._seen_fields if name not in used]
 
     def _shard(self, shard: AnyPath) -> Iterator[Row]:
-        with ExitStack() as stack:
-            try:
-                file = stack.enter_context(open_ranges(shard))
-            except OSError as error:
-                yield self.lost(shard, "", "broken-file", error.strerror or str(error))
-                return
+        try:
+            file = open_shard(shard)
+        except OSError as error:
+            yield self.lost(shard, "", "broken-file", error.strerror or str(error))
+            return
+        with file:
             yield from _ShardRows(self, shard, file).rows()
 
     def lost(self, shard: AnyPath, key: str, reason: str, detail: str) -> Row:
@@ -187,7 +186,7 @@ class _ShardRows:
 
     reader: TarReader
     shard: AnyPath
-    file: Ranges
+    file: BinaryIO
     seen: set[str] = field(default_factory=set)  # keys of whole samples
     lost: set[str] = field(default_factory=set)  # keys of samples that the shard has parts of
     gap: Gap | None = None  # damage that no row accounts for yet
@@ -219,14 +218,15 @@ class _ShardRows:
         elif extension in IMAGE_ENDINGS:
             if sample.image is None:  # the first of several
                 sample.image = member
-                if self.file.streamed and member.size <= REQUEST:  # a larger one is a request of its own
-                    sample.data = self.file.read(member.size, member.offset)
+                # bytes of an object are at hand now; a larger picture is a request of its own
+                if isinstance(self.shard, ObjectPath) and member.size <= REQUEST:
+                    sample.data = read_at(self.file, member.offset, member.size)
         elif extension not in TEXT_ENDINGS:
             self.reader.notes.counts["other_members_ignored"] += 1
         elif member.size > MAX_META:
             sample.problem = f"{member.name}: {member.size} bytes of text"
         else:
-            sample.texts[extension] = self.file.read(member.size, member.offset)
+            sample.texts[extension] = read_at(self.file, member.offset, member.size)
 
     def _finished(self, sample: _Sample) -> Iterator[Row]:
         """A sample behind which another begins, or the shard ends as it should."""
