@@ -102,9 +102,6 @@ class Reader:
         """How the source was read, complete after ``rows``."""
         return ReadingNotes()
 
-    def check(self) -> None:
-        """Refuse a source that lacks a column that is needed, before any row is read."""
-
     def rows(self) -> Iterator[Row]:
         """Every row of the source."""
         raise NotImplementedError

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -302,23 +302,14 @@ def json_object(text: str) -> tuple[dict[str, Any], str]:
     return (parsed, "") if isinstance(parsed, dict) else ({}, "not an object")
 
 
-class FieldNames(Iterable[str]):
-    """Names of the fields of records that have fields of their own, in the order in which they first occur.
+def add_fields(names: dict[str, None], fields: Iterable[str]) -> None:
+    """Add the fields of a record to those of the records before it, in the order in which they first occur.
 
-    Of more than MAX_FIELDS names those are kept that may be read for something.
+    Beyond MAX_FIELDS names only those are added that may be read for something.
     """
-
-    def __init__(self) -> None:
-        self._names: dict[str, None] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def add(self, fields: Iterable[str]) -> None:
-        """The fields of a record."""
-        for name in fields:
-            if name not in self._names and (len(self._names) < MAX_FIELDS or _plain_name(name) in _GUESSED):
-                self._names[name] = None
+    for name in fields:
+        if name not in names and (len(names) < MAX_FIELDS or _plain_name(name) in _GUESSED):
+            names[name] = None
 
 
 def valid_text(text: str) -> str:

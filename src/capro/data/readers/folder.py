@@ -19,16 +19,8 @@ from capro.config import DataSettings
 from capro.data.images import has_known_header
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import Format, Pictures, Reader, Record, Writer, guarded, write_csv
-from capro.data.readers.columns import (
-    Columns,
-    choose_columns,
-    if_missing,
-    is_inside,
-    named_columns,
-    safe_relative,
-    text_of,
-)
-from capro.data.readers.table_files import TABLES, header, note_columns, note_record, records
+from capro.data.readers.columns import Columns, if_missing, is_inside, named_columns, safe_relative, text_of
+from capro.data.readers.table_files import TABLES, SourceTable
 from capro.errors import DataError
 from capro.files import open_regular
 
@@ -110,19 +102,13 @@ class FolderReader(Reader):
             both = " and ".join(file.name for file in tables_here)
             raise DataError(f"{self.root}: has two metadata files, {both}", hint="keep one of them")
         file = tables_here[0]
-        encoding = self._settings.encoding
-        names = header(file, encoding)
-        columns = choose_columns(names, self._settings, where=str(file), missing=if_missing(self._split))
-        note_columns(self.notes, [file], names, columns, encoding)
-        image = columns.image
+        table = SourceTable([file], self._settings, self._split, self.notes)
+        image = table.columns.image
         if image is None:
             raise DataError(f"{file}: no 'file_name' column", hint="name it with --image-column")
         cells: dict[str, dict[str, Any]] = {}
         bad: list[Row] = []
-        wanted = set(columns.used().values())
-        read = records(file, encoding, wanted=wanted, max_group_rows=self._settings.max_group_rows)
-        for record in read:
-            note_record(self.notes, file, record, "metadata_replaced")
+        for record in table.records(file, "metadata_replaced"):
             identity = f"{self._split}/metadata:{record.number}"
             row = guarded(
                 partial(self._named, record, identity, image, cells), id=identity, split=self._split
@@ -131,7 +117,7 @@ class FolderReader(Reader):
                 bad.append(row)
             else:
                 cells[row.path] = dict(record.cells)
-        return cells, bad, columns
+        return cells, bad, table.columns
 
     def _named(self, record: Record, identity: str, image: str, seen: dict[str, Any]) -> Row:
         """A metadata row with the normalised name of its file as path, or with its problem."""

@@ -12,9 +12,17 @@ from typing import Any, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capro.config import MAX_GROUP_ROWS
+from capro.config import MAX_GROUP_ROWS, DataSettings
 from capro.data.readers.base import ESCAPED, ReadingNotes, Record, unescaped, written_texts
-from capro.data.readers.columns import REPLACED, Columns, FieldNames, class_name, json_object, valid_text
+from capro.data.readers.columns import (
+    REPLACED,
+    add_fields,
+    choose_columns,
+    class_name,
+    if_missing,
+    json_object,
+    valid_text,
+)
 from capro.data.readers.text_files import MAX_LINE, WINDOWS, Lines, encoding_of, open_text
 from capro.errors import DataError, described, first_line
 from capro.files import require_regular
@@ -67,30 +75,42 @@ def whole_records(path: AnyPath) -> Iterator[Record]:
         yield record
 
 
-def note_columns(
-    notes: ReadingNotes, files: Sequence[AnyPath], names: Sequence[str], columns: Columns, encoding: str
-) -> None:
-    """Write down how table files of the same columns are read."""
-    used = columns.used()
-    notes.columns = used
-    notes.unused = [valid_text(name) for name in names if name.strip() and name not in used.values()]
-    if encoding == "auto":
-        notes.guessed_encodings = {file.name: WINDOWS for file in files if encoding_of(file) == WINDOWS}
+class SourceTable:
+    """Table files of the same columns, read as the settings of a source say; how, goes to its notes.
 
+    Attributes:
+        names: Of all columns.
+        columns: Those that are read, by purpose.
+    """
 
-def note_record(notes: ReadingNotes, file: AnyPath, record: Record, replaced: str = "replaced") -> None:
-    """Count a row with replaced bytes under this name, and write down lines that could be rows of their own."""
-    notes.counts[replaced] += record.replaced
-    if record.doubt:
-        notes.doubtful_lines.append(f"{file.name}, {record.doubt}")
+    def __init__(
+        self, files: Sequence[AnyPath], settings: DataSettings, split: str, notes: ReadingNotes
+    ) -> None:
+        self._settings, self._notes = settings, notes
+        self.names = header(files[0], settings.encoding)
+        self.columns = choose_columns(self.names, settings, where=str(files[0]), missing=if_missing(split))
+        used = self._used = self.columns.used()
+        notes.columns = used
+        notes.unused = [valid_text(name) for name in self.names if name.strip() and name not in used.values()]
+        if settings.encoding == "auto":
+            notes.guessed_encodings = {file.name: WINDOWS for file in files if encoding_of(file) == WINDOWS}
+
+    def records(self, file: AnyPath, replaced: str = "replaced") -> Iterator[Record]:
+        """The rows of one of the files; those with replaced bytes are counted under this name."""
+        limit, encoding = self._settings.max_group_rows, self._settings.encoding
+        for record in records(file, encoding, wanted=self._used.values(), max_group_rows=limit):
+            self._notes.counts[replaced] += record.replaced
+            if record.doubt:
+                self._notes.doubtful_lines.append(f"{file.name}, {record.doubt}")
+            yield record
 
 
 @lru_cache(maxsize=8)
 def _fields(path: AnyPath, encoding: str, *_state: int | str) -> tuple[str, ...]:
     """The names of all fields, in the order in which they first occur. One pass over the file."""
-    names = FieldNames()
+    names: dict[str, None] = {}
     for record in _jsonl(path, encoding):
-        names.add(record.cells)
+        add_fields(names, record.cells)
     return tuple(names)
 
 

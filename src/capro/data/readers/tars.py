@@ -33,8 +33,8 @@ from capro.data.readers.base import (
 from capro.data.readers.columns import (
     REPLACED,
     Columns,
-    FieldNames,
     Missing,
+    add_fields,
     choose_columns,
     if_missing,
     json_object,
@@ -84,7 +84,7 @@ class TarReader(Reader):
         self.notes.counts.update(dict.fromkeys(NOTES, 0), shards=len(self._shards))
         self._settings, self._split = settings, split
         self._needed = if_missing(split) == "refuse"  # the fields that the settings name
-        self._seen_fields = FieldNames()
+        self._seen_fields: dict[str, None] = {}
         self.usual: set[str] | None = None  # endings that every whole sample has; None before the first
         self._columns = lru_cache(MAX_CHOSEN)(self._choose)  # most samples have the same fields
 
@@ -135,7 +135,7 @@ class TarReader(Reader):
 
     def _row(self, shard: AnyPath, sample: _Sample, identity: str) -> Row:
         cells = written_texts(self._cells(sample))
-        self._seen_fields.add(cells)
+        add_fields(self._seen_fields, cells)
         row = self._columns(tuple(cells)).row(cells, id=identity, split=self._split, path=shard.name)
         if sample.image is not None:
             row.offset, row.size, row.data = sample.image.offset, sample.image.size, sample.data
