@@ -89,10 +89,8 @@ def _idle_or_new() -> subprocess.Popen[bytes]:
 
 def _end(process: subprocess.Popen[bytes]) -> int:
     """Close a process's pipes and wait for it; returns its exit status."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
+    with contextlib.suppress(OSError), process:
+        pass
     return process.wait()
 
 

@@ -9,7 +9,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -257,16 +256,10 @@ def safe_location(name: str, detail: str) -> dict[str, Any]:
 def is_inside(root: Path, path: Path) -> bool:
     """Whether a path, symbolic links followed, stays in the folder."""
     try:
-        real, inside = os.path.realpath(path), _real(os.path.abspath(root))
-        return real == inside or real.startswith(inside.rstrip(os.sep) + os.sep)
+        real, inside = os.path.realpath(path), os.path.realpath(root)
+        return os.path.commonpath([real, inside]) == inside
     except (OSError, RuntimeError, ValueError):  # a loop of links, a name that no file system has
         return False
-
-
-@lru_cache(maxsize=64)
-def _real(root: str) -> str:
-    """A folder without links; asked for with every row."""
-    return os.path.realpath(root)
 
 
 def file_below(root: AnyPath, name: str) -> dict[str, Any]:
