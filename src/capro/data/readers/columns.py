@@ -1,4 +1,4 @@
-"""Which column is what, and how a cell becomes text or labels; shared by all readers."""
+"""Which column is what, and how a cell becomes text, labels or an image; shared by all readers."""
 
 from __future__ import annotations
 
@@ -228,6 +228,12 @@ def class_name(value: Any, names: Sequence[Any]) -> Any:
         name = names[value] if 0 <= value < len(names) else None  # -1: Hugging Face's "no label"
         return WrittenText(name) if isinstance(name, str) else name
     return value
+
+
+def cell_bytes(cell: Any) -> bytes | None:
+    """The encoded image of a cell: bytes, or Hugging Face's {bytes, path}; its path is not followed."""
+    data = cell.get("bytes") if isinstance(cell, dict) else cell
+    return data if isinstance(data, bytes) else None
 
 
 def safe_relative(name: str) -> str | None:

@@ -10,10 +10,10 @@ from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.pixels import hub_bytes
 from capro.data.readers.base import Format, Reader, guarded
-from capro.data.readers.columns import choose_columns, class_name, if_missing, image_column
+from capro.data.readers.columns import cell_bytes, choose_columns, class_name, if_missing, image_column
 from capro.errors import DataError, first_line
+from capro.files import read_regular
 
 
 def load_hub(name: str) -> Mapping[str, Any]:
@@ -40,6 +40,17 @@ def undecoded(data: Any) -> Any:
     for column, feature in (data.features or {}).items():
         if isinstance(feature, datasets.Image):
             data = data.cast_column(column, datasets.Image(decode=False))
+    return data
+
+
+def hub_bytes(cell: Any) -> bytes | None:
+    """The encoded image of a cell, whose path is a file that the datasets package has fetched."""
+    data = cell_bytes(cell)
+    if data is None and isinstance(cell, dict) and isinstance(cell.get("path"), str):
+        try:
+            return read_regular(cell["path"])
+        except (OSError, ValueError):
+            return None
     return data
 
 

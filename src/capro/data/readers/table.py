@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from capro.config import DataSettings
 from capro.data.manifest import SPLITS, Row, Source, blocks
-from capro.data.pixels import cell_bytes
 from capro.data.readers.base import (
     Format,
     OutputShard,
@@ -28,7 +27,7 @@ from capro.data.readers.base import (
     plain_records,
     write_csv,
 )
-from capro.data.readers.columns import file_below, image_column, text_of
+from capro.data.readers.columns import cell_bytes, file_below, image_column, text_of
 from capro.data.readers.table_files import TABLES, SourceTable, holds_bytes, open_parquet
 from capro.errors import DataError
 from capro.pipeline.artefacts import atomic_path, table_metadata
