@@ -23,7 +23,7 @@ from capro.data.readers.columns import (
     json_object,
     valid_text,
 )
-from capro.data.readers.text_files import MAX_LINE, WINDOWS, Lines, encoding_of, open_text
+from capro.data.readers.text_files import MAX_LINE, WINDOWS, bounded_lines, encoding_of, open_text
 from capro.errors import DataError, described, first_line
 from capro.files import require_regular
 from capro.pipeline.artefacts import check_table
@@ -116,14 +116,12 @@ def _fields(path: AnyPath, encoding: str, *_state: int | str) -> tuple[str, ...]
 
 def _jsonl(path: AnyPath, encoding: str) -> Iterator[Record]:
     with open_text(path, encoding) as file:
-        lines = Lines(file)
-        for line in lines:
+        for number, (line, cut) in enumerate(bounded_lines(file), start=1):
             if not line.strip():
                 continue
-            cells, problem = ({}, f"more than {MAX_LINE:,} characters") if lines.cut else json_object(line)
-            cells = written_texts(cells)
-            where = f"line {lines.number}: {problem}" if problem else ""
-            yield Record(lines.number, cells, where, REPLACED in line)
+            cells, problem = ({}, f"more than {MAX_LINE:,} characters") if cut else json_object(line)
+            where = f"line {number}: {problem}" if problem else ""
+            yield Record(number, written_texts(cells), where, REPLACED in line)
 
 
 UNCLOSED = "a quote that is not closed"
@@ -157,8 +155,9 @@ class _Table:
 
     def __init__(self, file: TextIO, path: AnyPath) -> None:
         csv.field_size_limit(MAX_LINE)
-        self._separator, self._skipped = _separator(file, path)
-        self._lines = Lines(file)
+        self._separator, skipped = _separator(file, path)
+        self._lines = bounded_lines(file)
+        self._first = 1 + skipped  # number of the present row's first line
         self._again: deque[str] = deque()  # lines that come next
         self._row: list[str] = []  # lines of the present row
         self.names: list[str] = []
@@ -172,6 +171,7 @@ class _Table:
     def rows(self) -> Iterator[tuple[list[str], str]]:
         """Cells of each row, or what is wrong with it; ``place`` says where it is, ``doubtful`` if it may be more."""
         while True:
+            self._first += len(self._row)
             self._row, problem = [], ""
             try:
                 reader = csv.reader(self._lines_of_row(), delimiter=self._separator, strict=True)
@@ -188,7 +188,7 @@ class _Table:
     def _lines_of_row(self) -> Iterator[str]:
         """Lines as csv.reader asks for them."""
         size = 0
-        while line := self._again.popleft() if self._again else next(self._lines, ""):
+        while line := self._again.popleft() if self._again else next(self._lines, ("", False))[0]:
             self._row.append(line)
             size += len(line)
             if size >= MAX_LINE:
@@ -198,8 +198,7 @@ class _Table:
     @property
     def place(self) -> str:
         """The lines of the present row, from 1."""
-        last = self._lines.number - len(self._again) + self._skipped
-        first = last - len(self._row) + 1
+        first, last = self._first, self._first + len(self._row) - 1
         return f"line {first}" if first == last else f"lines {first} to {last}"
 
     @property

@@ -84,29 +84,14 @@ def _unreadable(path: AnyPath, error: OSError) -> DataError:
     return DataError(f"{path}: cannot be read: {error.strerror}", hint="give a file that can be read")
 
 
-class Lines(Iterator[str]):
-    """Lines of a text file, in bounded memory.
-
-    Attributes:
-        number: Of the line that was given last, from 1.
-        cut: Whether that line was longer than MAX_LINE; the rest of it has been skipped.
-    """
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self.number = 0
-        self.cut = False
-
-    def __next__(self) -> str:
-        line = self._file.readline(MAX_LINE)
-        if not line:
-            raise StopIteration
-        self.number += 1
-        self.cut = len(line) == MAX_LINE and not line.endswith("\n")
-        if self.cut:
-            while (rest := self._file.readline(MAX_LINE)) and not rest.endswith("\n"):
+def bounded_lines(file: TextIO) -> Iterator[tuple[str, bool]]:
+    """Lines of a text file, in bounded memory, and whether each was cut: of a longer line MAX_LINE characters come."""
+    while line := file.readline(MAX_LINE):
+        cut = len(line) == MAX_LINE and not line.endswith("\n")
+        if cut:
+            while (rest := file.readline(MAX_LINE)) and not rest.endswith("\n"):
                 pass
-        return line
+        yield line, cut
 
 
 @dataclass(frozen=True)
