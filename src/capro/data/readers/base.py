@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Concatenate, ParamSpec, Protocol, TextIO
 
 import pandas as pd
 
@@ -19,6 +19,8 @@ from capro.config import DataSettings
 from capro.data.manifest import Row, RowProblem, Source
 from capro.errors import CaproError, described
 from capro.stores import AnyPath
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -63,29 +65,24 @@ class ReadingNotes:
     doubtful_lines: list[str] = field(default_factory=list)
 
 
-def guarded(make: Callable[[], Row], *, id: str, split: str, path: str = "") -> Row:
-    """A row; where making it raises an error, the row with that problem, so that no row stops a scan.
+def guarded(bare: Row, make: Callable[Concatenate[Row, P], Row], *args: P.args, **options: P.kwargs) -> Row:
+    """A row as it is made of a bare one; where that raises an error, the bare one with the problem.
 
-    What a user must mend first (``CaproError``) and a lack of memory are raised as they are.
+    So no row stops a scan. What a user must mend first (``CaproError``) and a lack of memory are raised as they are.
 
-    Args:
-        make: Makes the row.
-        id: Of the row with the problem.
-        split: Of the row with the problem.
-        path: Of the row with the problem.
-
-    >>> row = guarded(lambda: Row(id=[].pop(), path=""), id="train/1", split="train")
+    >>> row = guarded(Row("train/1", "1.png"), lambda bare: [].pop())
     >>> row.problem, row.detail.partition(" (")[0]
     ('unexpected', 'IndexError: pop from empty list')
     """
     try:
-        return make()
+        return make(bare, *args, **options)
     except (CaproError, MemoryError):
         raise
     except RowProblem as problem:
-        return Row(id, path, split, problem=problem.reason, detail=problem.detail)
+        bare.problem, bare.detail = problem.reason, problem.detail
     except Exception as error:
-        return Row(id, path, split, problem="unexpected", detail=described(error))
+        bare.problem, bare.detail = "unexpected", described(error)
+    return bare
 
 
 class Reader:

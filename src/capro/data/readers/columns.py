@@ -8,7 +8,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -52,26 +52,25 @@ class Columns:
         """The columns that are read, by purpose."""
         return {purpose: name for purpose, name in asdict(self).items() if purpose in GUESSES and name}
 
-    def row(self, cells: Mapping[Any, Any], **known: Any) -> Row:
+    def row(self, bare: Row, /, cells: Mapping[Any, Any], **known: Any) -> Row:
         """Cells as a row: the one way from a source's columns to labels, texts, id and split.
 
         Args:
+            bare: The row without its cells; it keeps its id and split where the cells have none.
             cells: By column.
-            known: Further fields of the row. ``id`` and ``split`` are for a row whose cells do not have
-                them; all others win over the cells.
+            known: Further fields of the row, which win over the cells.
         """
         labels, multi_label = label_names(cells.get(self.label), self.separator, self.nesting)
-        values = {
+        values: dict[str, Any] = {
+            "id": text_of(cells.get(self.id)) or bare.id,
+            "split": text_of(cells.get(self.split)) or bare.split,
             "title": text_of(cells.get(self.text), self.nesting),
             "description": text_of(cells.get(self.description), self.nesting),
             "tags": text_of(cells.get(self.tags), self.nesting),
             "labels": labels,
             "multi_label": multi_label,
-            **known,
         }
-        for purpose, column in (("id", self.id), ("split", self.split)):
-            values[purpose] = text_of(cells.get(column)) or known[purpose]
-        return Row(**values)
+        return replace(bare, **(values | known))
 
 
 def named_columns(settings: DataSettings) -> dict[str, str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ class FolderReader(Reader):
         metadata, bad, columns = self._metadata()
         known, pictures = len(metadata), self._pictures
         for name in pictures:
-            row = partial(self._row, name, metadata.pop(_composed(name), None), columns)
-            yield guarded(row, id=f"{self._split}/{name}", split=self._split, path=name)
+            bare = Row(f"{self._split}/{name}", name, self._split)
+            yield guarded(bare, self._row, metadata.pop(_composed(name), None), columns)
         self.notes.counts["files"] = len(pictures)
         if columns is not None:
             matched = known - len(metadata)
@@ -109,37 +110,35 @@ class FolderReader(Reader):
         cells: dict[str, dict[str, Any]] = {}
         bad: list[Row] = []
         for record in table.records(file, "metadata_replaced"):
-            identity = f"{self._split}/metadata:{record.number}"
-            row = guarded(
-                partial(self._named, record, identity, image, cells), id=identity, split=self._split
-            )
+            bare = Row(f"{self._split}/metadata:{record.number}", "", self._split)
+            row = guarded(bare, self._named, record, image, cells)
             if row.problem:
                 bad.append(row)
             else:
                 cells[row.path] = dict(record.cells)
         return cells, bad, table.columns
 
-    def _named(self, record: Record, identity: str, image: str, seen: dict[str, Any]) -> Row:
+    def _named(self, bare: Row, record: Record, image: str, seen: dict[str, Any]) -> Row:
         """A metadata row with the normalised name of its file as path, or with its problem."""
         if record.problem:
-            return Row(identity, "", self._split, problem=record.reason, detail=record.problem)
+            return replace(bare, problem=record.reason, detail=record.problem)
         raw = text_of(record.cells.get(image))
         name = safe_relative(raw)
         if name is None or not is_inside(self.root, self.root / name):
-            return Row(identity, "", self._split, problem="outside-folder", detail=raw)
+            return replace(bare, problem="outside-folder", detail=raw)
         name = _composed(name)
         if name in seen:
-            return Row(identity, name, self._split, problem="duplicate-id", detail=name)
-        return Row(identity, name, self._split)
+            return replace(bare, path=name, problem="duplicate-id", detail=name)
+        return replace(bare, path=name)
 
-    def _row(self, name: str, cells: dict[str, Any] | None, columns: Columns | None) -> Row:
-        known: dict[str, Any] = {"id": f"{self._split}/{name}", "path": name, "split": self._split}
+    def _row(self, bare: Row, cells: dict[str, Any] | None, columns: Columns | None) -> Row:
+        known: dict[str, Any] = {}
         if cells is None or columns is None or not columns.label:  # the class is the folder
-            folder = name.rsplit("/", 2)[-2] if "/" in name else ""
-            known |= {"labels": (folder,) if folder else (), "multi_label": False}
-        if not is_inside(self.root, self.root / name):
+            folder = Path(bare.path).parent.name
+            known = {"labels": (folder,) if folder else (), "multi_label": False}
+        if not is_inside(self.root, self.root / bare.path):
             known |= {"problem": "outside-folder", "detail": "a symbolic link out of the folder"}
-        return (columns or Columns()).row(cells or {}, **known)
+        return (columns or Columns()).row(bare, cells or {}, **known)
 
 
 def _composed(name: str) -> str:

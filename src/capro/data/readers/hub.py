@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,18 +91,15 @@ class HubReader(Reader):
             feature = (data.features or {}).get(columns.label)
             names = getattr(getattr(feature, "feature", feature), "names", None) or []
             for number, cells in enumerate(data):
-                known = {
-                    "id": f"{split}/{number:08d}",
-                    "split": self._split or split.replace("validation", "val"),
-                }
-                row = partial(self._row, cells, names, path=split, row=number, **known)
-                yield guarded(row, **known, path=split)
+                own = self._split or split.replace("validation", "val")
+                bare = Row(f"{split}/{number:08d}", split, own, row=number)
+                yield guarded(bare, self._row, cells, names)
 
-    def _row(self, cells: Mapping[str, Any], names: Sequence[Any], **known: Any) -> Row:
+    def _row(self, bare: Row, cells: Mapping[str, Any], names: Sequence[Any]) -> Row:
         image = hub_bytes(cells[self.source.image_column or ""])
         label = self._columns.label
         numbered: dict[Any, Any] = {**cells, label: class_name(cells.get(label or ""), names)}
-        return self._columns.row(numbered, problem=None if image else "no-image", data=image, **known)
+        return self._columns.row(bare, numbered, problem=None if image else "no-image", data=image)
 
 
 FORMAT = Format(

@@ -81,36 +81,31 @@ class TableReader(Reader):
         for number, file in enumerate(self._files):
             try:
                 for record in self._table.records(file):
-                    row = partial(self._row, file, record, seen)
-                    yield guarded(row, id=self._fallback(file, record), split=self._split, path=file.name)
+                    bare = Row(f"{self._split}/{file.stem}/{record.number - 1:08d}", file.name, self._split)
+                    yield guarded(bare, self._row, record, seen)
             except DataError as error:
                 if number == 0:
                     raise
                 identity = f"{self._split}/{file.stem}"
                 yield Row(identity, file.name, self._split, problem="broken-file", detail=str(error))
 
-    def _fallback(self, file: AnyPath, record: Record) -> str:
-        """The id of a row that has none."""
-        return f"{self._split}/{file.stem}/{record.number - 1:08d}"
-
-    def _row(self, file: AnyPath, record: Record, seen: set[str]) -> Row:
-        fallback = self._fallback(file, record)
+    def _row(self, bare: Row, record: Record, seen: set[str]) -> Row:
         if record.problem:
-            return Row(fallback, "", self._split, problem=record.reason, detail=record.problem)
+            return replace(bare, path="", problem=record.reason, detail=record.problem)
         image = record.cells.get(self._image)
         where: dict[str, Any]
         if self._in_table:
             name = text_of(image.get("path")) if isinstance(image, Mapping) else ""
             data = cell_bytes(image)
-            where = {"path": file.name, "row": record.number - 1, "data": data}
+            where = {"row": record.number - 1, "data": data}
             where |= {} if data else {"problem": "no-image", "detail": name}
         else:
             name = text_of(image)
             where = file_below(self.root, name) if name else {"path": "", "problem": "no-image"}
-        row = self._table.columns.row(record.cells, id="", split=self._split, **where)
+        row = self._table.columns.row(replace(bare, id=""), record.cells, **where)
         if not row.id:
-            identity = f"{row.split}/{name}" if name else fallback
-            row = replace(row, id=fallback if identity in seen else identity)
+            identity = f"{row.split}/{name}" if name else bare.id
+            row.id = bare.id if identity in seen else identity
         seen.add(row.id)
         return row
 

@@ -130,13 +130,13 @@ class TarReader(Reader):
             identity = f"{identity}#{len(seen)}"
             return Row(identity, shard.name, self._split, problem="duplicate-id", detail=sample.key)
         seen.add(sample.key)
-        row = partial(self._row, shard, sample, identity)
-        return guarded(row, id=identity, split=self._split, path=shard.name)
+        bare = Row(identity, shard.name, self._split)
+        return guarded(bare, self._row, sample)
 
-    def _row(self, shard: AnyPath, sample: _Sample, identity: str) -> Row:
+    def _row(self, bare: Row, sample: _Sample) -> Row:
         cells = written_texts(self._cells(sample))
         add_fields(self._seen_fields, cells)
-        row = self._columns(tuple(cells)).row(cells, id=identity, split=self._split, path=shard.name)
+        row = self._columns(tuple(cells)).row(bare, cells)
         if sample.image is not None:
             row.offset, row.size, row.data = sample.image.offset, sample.image.size, sample.data
         status = cells.get("status")

@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -196,10 +196,8 @@ class WebVisionReader(Reader):
             strange += bool(entry.get("id")) and text_of(entry["id"]) != stem
             path = f"{VALIDATION}/{name}" if self.part == "val" else name
             location = safe_location(path, f"{line.path.name}:{line.number}")
-            labels = (self.info.synsets[label][1],)
-            known = {"id": f"{self.split}/{path}", "split": self.split}
-            row = partial(TEXT_FIELDS.row, entry, labels=labels, **known, **location)
-            yield guarded(row, **known, path=location["path"])
+            bare = Row(f"{self.split}/{path}", split=self.split, **location)
+            yield guarded(bare, TEXT_FIELDS.row, entry, labels=(self.info.synsets[label][1],))
         if strange:
             self.notes.counts[f"{self.part}_texts_with_another_id"] = strange
 
