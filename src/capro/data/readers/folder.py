@@ -103,7 +103,7 @@ class FolderReader(Reader):
             both = " and ".join(file.name for file in tables_here)
             raise DataError(f"{self.root}: has two metadata files, {both}", hint="keep one of them")
         file = tables_here[0]
-        table = SourceTable([file], self._settings, self._split, self.notes)
+        table = SourceTable(file, self._settings, self._split, self.notes)
         image = table.columns.image
         if image is None:
             raise DataError(f"{file}: no 'file_name' column", hint="name it with --image-column")

@@ -55,7 +55,7 @@ class TableReader(Reader):
         self.root = any_path(settings.image_root) if settings.image_root else files[0].parent
         if not self.root.is_dir():
             raise DataError(f"{self.root}: no such folder", hint="check data.image_root")
-        self._table = SourceTable(files, settings, split, self.notes)
+        self._table = SourceTable(files[0], settings, split, self.notes)
         self._image = image_column(self._table.columns, self._table.names, where=str(files[0]))
         self._in_table = files[0].suffix.lower() == ".parquet" and holds_bytes(files[0], self._image)
         self.source = Source("files", str(self.root.resolve()))

@@ -6,7 +6,6 @@ import csv
 import json
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TextIO
 
 import pyarrow as pa
@@ -27,20 +26,23 @@ from capro.data.readers.text_files import MAX_LINE, WINDOWS, bounded_lines, enco
 from capro.errors import DataError, described, first_line
 from capro.files import require_regular
 from capro.pipeline.artefacts import check_table
-from capro.stores import AnyPath, ObjectPath, state_of
+from capro.stores import AnyPath, ObjectPath
 
 CLOSE = "close the quote in the first of these lines; a cell with such lines has to be left out"
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def header(path: AnyPath, encoding: str = "auto") -> list[str]:
-    """The column names of a table file; those of a JSONL file are the fields of all its records."""
+    """The column names of a table file; those of a JSONL file are the fields of all its records: one pass."""
     kind = path.suffix.lower()
     if kind == ".parquet":
         with open_parquet(path) as file:
             return list(file.schema_arrow.names)
     if kind == ".jsonl":
-        return [*_fields(path, encoding, *state_of(path))]
+        names: dict[str, None] = {}
+        for record in _jsonl(path, encoding):
+            add_fields(names, record.cells)
+        return [*names]
     return [name for name in csv_header(path, encoding) if name != ESCAPED]
 
 
@@ -83,35 +85,27 @@ class SourceTable:
         columns: Those that are read, by purpose.
     """
 
-    def __init__(
-        self, files: Sequence[AnyPath], settings: DataSettings, split: str, notes: ReadingNotes
-    ) -> None:
-        self._settings, self._notes = settings, notes
-        self.names = header(files[0], settings.encoding)
-        self.columns = choose_columns(self.names, settings, where=str(files[0]), missing=if_missing(split))
+    def __init__(self, first: AnyPath, settings: DataSettings, split: str, notes: ReadingNotes) -> None:
+        self._limit, self._notes = settings.max_group_rows, notes
+        self._encoding = settings.encoding
+        if settings.encoding == "auto" and first.suffix.lower() != ".parquet":
+            self._encoding = encoding_of(first)  # a text table is one file
+            if self._encoding == WINDOWS:
+                notes.guessed_encodings = {first.name: WINDOWS}
+        self.names = header(first, self._encoding)
+        self.columns = choose_columns(self.names, settings, where=str(first), missing=if_missing(split))
         used = self._used = self.columns.used()
         notes.columns = used
         notes.unused = [valid_text(name) for name in self.names if name.strip() and name not in used.values()]
-        if settings.encoding == "auto":
-            notes.guessed_encodings = {file.name: WINDOWS for file in files if encoding_of(file) == WINDOWS}
 
     def records(self, file: AnyPath, replaced: str = "replaced") -> Iterator[Record]:
         """The rows of one of the files; those with replaced bytes are counted under this name."""
-        limit, encoding = self._settings.max_group_rows, self._settings.encoding
-        for record in records(file, encoding, wanted=self._used.values(), max_group_rows=limit):
+        wanted = self._used.values()
+        for record in records(file, self._encoding, wanted=wanted, max_group_rows=self._limit):
             self._notes.counts[replaced] += record.replaced
             if record.doubt:
                 self._notes.doubtful_lines.append(f"{file.name}, {record.doubt}")
             yield record
-
-
-@lru_cache(maxsize=8)
-def _fields(path: AnyPath, encoding: str, *_state: int | str) -> tuple[str, ...]:
-    """The names of all fields, in the order in which they first occur. One pass over the file."""
-    names: dict[str, None] = {}
-    for record in _jsonl(path, encoding):
-        add_fields(names, record.cells)
-    return tuple(names)
 
 
 def _jsonl(path: AnyPath, encoding: str) -> Iterator[Record]:
