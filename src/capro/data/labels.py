@@ -125,12 +125,10 @@ class MultiLabel:
     def has_class(self, labels: Any, number: int) -> Any:
         return labels[:, number] > 0
 
-    def membership(self, labels: Labels, classes: int) -> NDArray[np.bool_]:
-        del classes
+    def membership(self, labels: Labels, _: int) -> NDArray[np.bool_]:
         return np.asarray(labels > 0)
 
-    def counts(self, labels: Labels, classes: int) -> NDArray[np.int64]:
-        del classes
+    def counts(self, labels: Labels, _: int) -> NDArray[np.int64]:
         return np.asarray((labels > 0).sum(axis=0))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import bisect
 import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -119,6 +120,7 @@ def _image_cells(table: pq.ParquetFile, group: int, column: str | None) -> Any:
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 AHEAD = 256  # images that are decoded at once
 WRITTEN = 1 << 20  # bytes: each write gives up Python's lock, and may wait for threads that decode
 
@@ -193,7 +195,10 @@ class Pixels:
             ThreadPoolExecutor(self._store.threads) as pool,
         ):
             _write_header(file, 0)
-            for position, pixels in enumerate(self._in_order(pool)):
+            images = in_order(
+                pool, lambda position: np.asarray(self.image(position)), range(len(self)), AHEAD
+            )
+            for position, pixels in enumerate(images):
                 index[position] = offset, *pixels.shape[:2]
                 file.write(pixels.tobytes())
                 offset += pixels.size
@@ -202,11 +207,16 @@ class Pixels:
             _write_header(file, offset)
         write_array(folder / PIXEL_INDEX.file, index)
 
-    def _in_order(self, pool: ThreadPoolExecutor) -> Iterator[NDArray[np.uint8]]:
-        """Every image's bytes; few are on their way at once, since a pool would take in a million positions."""
-        for begin in range(0, len(self), AHEAD):
-            positions = range(begin, min(begin + AHEAD, len(self)))
-            yield from pool.map(lambda position: np.asarray(self.image(position)), positions)
+
+def in_order(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], ahead: int) -> Iterator[R]:
+    """Results in the order of the items; so many are on their way at once, since a pool would take in a million."""
+    waiting: deque[Future[R]] = deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) >= ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def pixels_of(run: Run, side: int, *, cached: bool = True) -> Pixels:

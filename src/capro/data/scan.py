@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from capro.config import ScanSettings
 from capro.data.images import ImageProblem, decode
 from capro.data.labels import joined_names
 from capro.data.manifest import SPLITS, Manifest, Row, Source, blocks, schema, write_manifest
-from capro.data.pixels import REQUESTS, row_bytes
+from capro.data.pixels import REQUESTS, in_order, row_bytes
 from capro.data.readers.base import Reader, ReadingNotes
 from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise
@@ -162,17 +162,14 @@ def _check_in_threads(
     A thread takes several rows: handing over each alone costs as much as decoding a small picture.
     """
     at_once = max(1, IN_FLIGHT // 2 // threads)
-    waiting: deque[Future[list[Row]]] = deque()
+
+    def check(some: list[Row]) -> list[Row]:
+        return [_check(row, sources, settings) for row in some]
+
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for some in blocks(rows, at_once):
-                waiting.append(
-                    pool.submit(lambda some: [_check(row, sources, settings) for row in some], some)
-                )
-                if len(waiting) * at_once >= IN_FLIGHT:
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
+            for some in in_order(pool, check, blocks(rows, at_once), max(1, IN_FLIGHT // at_once)):
+                yield from some
         finally:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C their results are not needed
 

@@ -10,7 +10,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -82,7 +82,7 @@ class TarReader(Reader):
         self.root = path.parent if path.is_file() else path
         self.source = Source("tars", str(self.root.resolve()))
         self.notes.counts.update(dict.fromkeys(NOTES, 0), shards=len(self._shards))
-        self._settings, self._split = settings, split
+        self._settings, self.split = settings, split
         self._needed = if_missing(split) == "refuse"  # the fields that the settings name
         self._seen_fields: dict[str, None] = {}
         self.usual: set[str] | None = None  # endings that every whole sample has; None before the first
@@ -111,29 +111,16 @@ class TarReader(Reader):
         try:
             file = open_shard(shard)
         except OSError as error:
-            yield self.lost(shard, "", "broken-file", error.strerror or str(error))
+            detail = error.strerror or str(error)
+            yield Row(
+                f"{self.split}/{shard.stem}", shard.name, self.split, problem="broken-file", detail=detail
+            )
             return
         with file:
             yield from _ShardRows(self, shard, file).rows()
 
-    def lost(self, shard: AnyPath, key: str, reason: str, detail: str) -> Row:
-        """A sample, or an unknown number of them, that cannot be used because the shard is not whole."""
-        identity = f"{self._split}/{shard.stem}/{key}".rstrip("/")
-        return Row(identity, shard.name, self._split, problem=reason, detail=detail)
-
-    def whole(self, shard: AnyPath, sample: _Sample, seen: set[str]) -> Row:
+    def row(self, bare: Row, sample: _Sample) -> Row:
         """The row of a sample whose members are all there."""
-        endings = sample.endings
-        self.usual = endings if self.usual is None else self.usual & endings
-        identity = f"{self._split}/{shard.stem}/{sample.key}"
-        if sample.key in seen:
-            identity = f"{identity}#{len(seen)}"
-            return Row(identity, shard.name, self._split, problem="duplicate-id", detail=sample.key)
-        seen.add(sample.key)
-        bare = Row(identity, shard.name, self._split)
-        return guarded(bare, self._row, sample)
-
-    def _row(self, bare: Row, sample: _Sample) -> Row:
         cells = written_texts(self._cells(sample))
         add_fields(self._seen_fields, cells)
         row = self._columns(tuple(cells)).row(bare, cells)
@@ -238,7 +225,13 @@ class _ShardRows:
             self.gap = None
             return
         yield from self._unexplained()
-        yield self.reader.whole(self.shard, sample, self.seen)
+        self.reader.usual = sample.endings if usual is None else usual & sample.endings
+        bare = self._bare(sample.key)
+        if sample.key in self.seen:
+            yield replace(bare, id=f"{bare.id}#{len(self.seen)}", problem="duplicate-id", detail=sample.key)
+            return
+        self.seen.add(sample.key)
+        yield guarded(bare, self.reader.row, sample)
 
     def _before(self, gap: Gap, sample: _Sample | None) -> Iterator[Row]:
         """What the shard has up to a gap; the sample before it may have lost members in it."""
@@ -263,7 +256,11 @@ class _ShardRows:
     def _lost(self, key: str, gap: Gap) -> Row:
         self.lost.add(key)
         reason = "truncated-shard" if gap.final else "damaged-shard"
-        return self.reader.lost(self.shard, key, reason, gap.detail)
+        return replace(self._bare(key), problem=reason, detail=gap.detail)
+
+    def _bare(self, key: str) -> Row:
+        split, shard = self.reader.split, self.shard
+        return Row(f"{split}/{shard.stem}/{key}", shard.name, split)
 
 
 def _split_name(name: str) -> tuple[str, str]:
