@@ -43,7 +43,8 @@ def header(path: AnyPath, encoding: str = "auto") -> list[str]:
         for record in _jsonl(path, encoding):
             add_fields(names, record.cells)
         return [*names]
-    return [name for name in csv_header(path, encoding) if name != ESCAPED]
+    with open_text(path, encoding) as text:
+        return [name for name in _Table(text, path).names if name != ESCAPED]
 
 
 def records(
@@ -118,15 +119,9 @@ def _jsonl(path: AnyPath, encoding: str) -> Iterator[Record]:
             yield Record(number, written_texts(cells), where, REPLACED in line)
 
 
-UNCLOSED = "a quote that is not closed"
 MANY_LINES = 20  # of a cell that are rows of the table: more are no chance
+NEARLY_ALL = 0.9  # share of the lines
 LOOKED_AT = 1000  # lines of a cell: what a swallowed table shows at once
-
-
-def csv_header(path: AnyPath, encoding: str) -> list[str]:
-    """The column names."""
-    with open_text(path, encoding) as file:
-        return _Table(file, path).names
 
 
 def csv_records(path: AnyPath, encoding: str) -> Iterator[Record]:
@@ -198,36 +193,31 @@ class _Table:
     @property
     def doubtful(self) -> bool:
         """Whether each line of the present row could be a row."""
-        return len(self._row) > 1 and self._like_rows(self._row)
+        return len(self._row) > 1 and len(self.names) > 1 and self._share_of_rows(self._row) >= NEARLY_ALL
 
     def _swallowed(self, cells: list[str], inner: Sequence[str]) -> bool:
         """Whether lines of a row that is well formed are rows of the table themselves."""
-        columns = len(self.names)
-        if columns < 2:
+        if len(self.names) < 2:
             return False
-        if len(cells) != columns:
-            return self._lost_rows(inner)
-        return len(inner) >= MANY_LINES and self._like_rows(inner)
+        if len(cells) != len(self.names):
+            return self._share_of_rows(inner) > 0
+        return len(inner) >= MANY_LINES and self._share_of_rows(inner) >= NEARLY_ALL
 
-    def _like_rows(self, lines: Sequence[str]) -> bool:
-        """Whether nearly all of some lines have as many separators as a row of the table."""
-        looked, columns = lines[:LOOKED_AT], len(self.names)
-        rows = sum(line.count(self._separator) == columns - 1 for line in looked)
-        return columns > 1 and rows >= 0.9 * len(looked)
+    def _share_of_rows(self, lines: Sequence[str]) -> float:
+        """The share of lines that have as many separators as a row of the table."""
+        looked, separators = lines[:LOOKED_AT], len(self.names) - 1
+        return sum(line.count(self._separator) == separators for line in looked) / max(1, len(looked))
 
     def _first_line(self, error: str = "") -> tuple[list[str], str]:
         """The first line of a row alone: what is wrong with it, or its cells; the others come again."""
         first, *others = self._row
-        if others and not self._lost_rows(others) and "expected after" in error:
+        if others and not self._share_of_rows(others) and "expected after" in error:
             cells, problem = _leniently(self._row, self._separator)  # text behind a cell of several lines
             if not problem and len(cells) == len(self.names):
                 return cells, ""
         self._again.extendleft(reversed(others))
         self._row = [first]
         return ([], error) if len(first) >= MAX_LINE else _leniently([first], self._separator)
-
-    def _lost_rows(self, lines: Sequence[str]) -> bool:
-        return any(line.count(self._separator) == len(self.names) - 1 for line in lines[:LOOKED_AT])
 
 
 def _leniently(lines: list[str], separator: str) -> tuple[list[str], str]:
@@ -242,7 +232,7 @@ def _leniently(lines: list[str], separator: str) -> tuple[list[str], str]:
         cells = next(csv.reader(read_lines(), delimiter=separator), [])
     except csv.Error as error:  # mostly a carriage return outside quotes
         return [], str(error).partition(" - ")[0]
-    return ([], UNCLOSED) if asked else (cells, "")
+    return ([], "a quote that is not closed") if asked else (cells, "")
 
 
 def _separator(file: TextIO, path: AnyPath) -> tuple[str, int]:
