@@ -36,7 +36,6 @@ from capro.wording import many
 BLOCK = 256  # rows of a task of a remote engine
 IN_FLIGHT = 128  # rows being decoded at once: bounds memory whatever the source's size
 LABELS_AHEAD = 100  # labelled rows that say whether labels are lists: one strange row decides nothing
-COPIED = ("source", "offset", "size", "row", "width", "height", "format", "sha256")  # from a row as they are
 
 
 def scan_sources(
@@ -221,7 +220,7 @@ class _Records:
     cut_texts: int = 0
 
     def of(self, rows: Iterable[Row], progress: Callable[[int], None]) -> Iterator[dict[str, Any]]:
-        """One record for each row."""
+        """One record for each row; values that are no column of the manifest are not written."""
         for row in rows:
             yield self._record(row)
             progress(1)
@@ -234,9 +233,9 @@ class _Records:
         self.seen[identity] = (row.source, row.split)
         labels = [valid_text(name[: self.settings.max_label]) for name in row.labels]
         return {
+            **vars(row),
             "id": identity,
             "split": row.split if row.split in SPLITS else None,
-            **{name: getattr(row, name) for name in COPIED},
             "path": valid_text(row.path),
             **{name: self._text(getattr(row, name)) for name in ("title", "description", "tags")},
             **({"labels": labels} if self.multi_label else {"label": next(iter(labels), None)}),
