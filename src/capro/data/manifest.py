@@ -223,6 +223,5 @@ def manifest_of(run: Run) -> Manifest:
 
 
 @lru_cache(maxsize=4)
-def _cached(path: Path, stamp: int | None) -> Manifest:
-    del stamp  # part of the key: another scan is another manifest
+def _cached(path: Path, _stamp: int | None) -> Manifest:  # another scan is another manifest
     return Manifest(pq.read_table(path))

@@ -115,15 +115,11 @@ def _joined(manifest: Manifest, classes: Collection[str]) -> dict[str, str]:
 
 def _renamed(manifest: Manifest, names: Mapping[str, str]) -> pa.Table:
     """The table with other labels; labels of a sample that became the same one are one."""
-    column = "labels" if manifest.multi_label else "label"
-    cells = manifest.table[column].to_pylist()
-    if manifest.multi_label:
-        cells = [labels and [*dict.fromkeys(names.get(name, name) for name in labels)] for labels in cells]
-    else:
-        cells = [names.get(name, name) for name in cells]
-    at = manifest.table.schema.get_field_index(column)
-    kind = manifest.table.schema.field(at)
-    return manifest.table.set_column(at, kind, pa.array(cells, type=kind.type))
+    labels = [[*dict.fromkeys(names.get(name, name) for name in row)] for row in manifest.frame["labels"]]
+    first = [next(iter(row), None) for row in labels]
+    table, column = manifest.table, "labels" if manifest.multi_label else "label"
+    at, field = table.schema.get_field_index(column), table.schema.field(column)
+    return table.set_column(at, field, pa.array(labels if manifest.multi_label else first, field.type))
 
 
 def _all_rows(readers: Sequence[Reader], unlabelled: bool) -> Iterator[Row]:
@@ -141,10 +137,8 @@ def _peek(rows: Iterator[Row]) -> tuple[bool, Iterator[Row]]:
     ahead: list[Row] = []
     lists = Counter[bool]()
     for row in rows:
-        if (
-            row.offset is not None and len(ahead) > LABELS_AHEAD
-        ):  # a source without labels: all rows wait here
-            row.data = None  # it is read again
+        if row.offset is not None and len(ahead) > LABELS_AHEAD:
+            row.data = None  # it is read again: all rows of a source without labels wait here
         ahead.append(row)
         if not row.problem and (row.labels or row.multi_label):
             lists[row.multi_label] += 1
@@ -167,7 +161,7 @@ def _check_in_threads(
 
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for some in in_order(pool, check, blocks(rows, at_once), max(1, IN_FLIGHT // at_once)):
+            for some in in_order(pool, check, blocks(rows, at_once), IN_FLIGHT // at_once):
                 yield from some
         finally:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C their results are not needed
