@@ -132,10 +132,10 @@ def csv_records(path: AnyPath, encoding: str) -> Iterator[Record]:
         for number, (cells, problem) in enumerate(table.rows(), start=1):
             wrong = problem
             if not problem and len(cells) != len(names):
-                wrong = f"{table.place}: {len(cells)} cells under {len(names)} column names"
+                wrong = f"{table.where}: {len(cells)} cells under {len(names)} column names"
             named = unescaped(dict(zip(names, cells, strict=False)))
             replaced = any(REPLACED in cell for cell in cells)
-            doubt = table.place if table.doubtful and not wrong else ""
+            doubt = table.where if table.doubtful and not wrong else ""
             yield Record(number, named, wrong, replaced, doubt=doubt)
 
 
@@ -158,7 +158,7 @@ class _Table:
         self.names = cells
 
     def rows(self) -> Iterator[tuple[list[str], str]]:
-        """Cells of each row, or what is wrong with it; ``place`` says where it is, ``doubtful`` if it may be more."""
+        """Cells of each row, or what is wrong with it; ``where`` names its lines, ``doubtful`` if it may be more."""
         while True:
             self._first += len(self._row)
             self._row, problem = [], ""
@@ -172,7 +172,7 @@ class _Table:
             except csv.Error as error:
                 cells, problem = self._first_line(str(error))
             if cells or problem:
-                yield cells, problem and f"{self.place}: {problem}"
+                yield cells, problem and f"{self.where}: {problem}"
 
     def _lines_of_row(self) -> Iterator[str]:
         """Lines as csv.reader asks for them."""
@@ -185,7 +185,7 @@ class _Table:
             yield line
 
     @property
-    def place(self) -> str:
+    def where(self) -> str:
         """The lines of the present row, from 1."""
         first, last = self._first, self._first + len(self._row) - 1
         return f"line {first}" if first == last else f"lines {first} to {last}"
