@@ -225,6 +225,12 @@ def write_csv(path: Path, table: pd.DataFrame, *, formulas: str = "escape") -> N
             writer.writerow([*cells, *([" ".join(names)] if escaped else [])])
 
 
+def write_samples(name: str, out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
+    """A CSV of this name, and the pictures where they were asked for."""
+    write_csv(out / name, table, formulas=pictures.formulas)
+    pictures.write_all()
+
+
 def csv_writer(file: TextIO) -> Any:
     """A writer of lines that end with a line feed, in which a cell with any line break is quoted.
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from capro.config import DataSettings
 from capro.data.images import has_known_header
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Pictures, Reader, Record, Writer, guarded, write_csv
+from capro.data.readers.base import Format, Reader, Record, Writer, guarded, write_samples
 from capro.data.readers.columns import Columns, if_missing, is_inside, named_columns, safe_relative, text_of
 from capro.data.readers.table_files import TABLES, SourceTable
 from capro.errors import DataError
@@ -158,15 +156,14 @@ def _looks_like_picture(path: Path) -> bool:
     return has_known_header(head)
 
 
-def _write(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
-    """LABEL/NUMBER-NAME.png and metadata.csv: an image folder as torchvision and Hugging Face read."""
-    write_csv(out / METADATA[0], table, formulas=pictures.formulas)
-    pictures.write_all()
-
-
 FORMAT = Format(
     layout="give a folder of images",
     recognises=lambda path, _: path.is_dir(),
     readers=lambda path, settings, split: [FolderReader(path, settings, split or "train")],
-    writers={"folder": Writer(_write, images=("link", "copy"), below="images", by_class=True)},
+    # LABEL/NUMBER-NAME.png and metadata.csv: an image folder as torchvision and Hugging Face read
+    writers={
+        "folder": Writer(
+            partial(write_samples, "metadata.csv"), images=("link", "copy"), below="images", by_class=True
+        )
+    },
 )

@@ -25,7 +25,7 @@ from capro.data.readers.base import (
     Writer,
     guarded,
     plain_records,
-    write_csv,
+    write_samples,
 )
 from capro.data.readers.columns import cell_bytes, file_below, image_column, text_of
 from capro.data.readers.table_files import TABLES, SourceTable, holds_bytes, open_parquet
@@ -127,12 +127,6 @@ def _readers(path: AnyPath, settings: DataSettings, split: str | None) -> list[T
 # --- writing --------------------------------------------------------------------------------------
 
 
-def _write_csv(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
-    """samples.csv, and images/ where they were asked for."""
-    write_csv(out / "samples.csv", table, formulas=pictures.formulas)
-    pictures.write_all()
-
-
 def _write_parquet(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
     """samples.parquet, and images/ where they were asked for."""
     rows = pa.Table.from_pandas(table, preserve_index=False)
@@ -187,7 +181,7 @@ FORMAT = Format(
     readers=_readers,
     in_stores=True,
     writers={
-        "csv": Writer(_write_csv, below="images", entry="samples.csv"),
+        "csv": Writer(partial(write_samples, "samples.csv"), below="images", entry="samples.csv"),
         "parquet": Writer(_write_parquet, below="images", entry="samples.parquet"),
         "hf": Writer(_write_hub, images=("copy",), card=True),
     },

@@ -113,11 +113,6 @@ class Info:
         chosen = [(*self.synsets[number], "; ".join(queries[number])) for number in self.wanted]
         return [ClassHint(name, sense=wnid, query=query or None) for wnid, name, query in chosen]
 
-    def files(self) -> list[Path]:
-        """The files in ``info/`` that decide a scan."""
-        lists = sorted((self.root / "info").glob("*.txt"))
-        return [*lists, self.class_list] if self.class_list else lists
-
 
 def named_in(text: str) -> str:
     """What a line of a class list names: a WordNet id anywhere in it, else its first word.
@@ -179,8 +174,9 @@ class WebVisionReader(Reader):
         return total - other
 
     def listing(self) -> list[Path]:
-        """The published lists."""
-        return self.info.files()
+        """The published lists, and the one of wanted classes."""
+        lists = sorted((self.info.root / "info").glob("*.txt"))
+        return [*lists, self.info.class_list] if self.info.class_list else lists
 
     def rows(self) -> Iterator[Row]:
         """Every image of the subset, in the order of the list."""
