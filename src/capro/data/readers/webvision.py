@@ -25,7 +25,7 @@ from typing import Any
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import ClassHint, Format, Reader, guarded
-from capro.data.readers.columns import Columns, safe_location, safe_relative, text_of
+from capro.data.readers.columns import Columns, safe_location, safe_relative
 from capro.data.readers.text_files import Line, paired_lines, read_lines
 from capro.errors import DataError, did_you_mean
 from capro.files import read_regular
@@ -183,19 +183,17 @@ class WebVisionReader(Reader):
         self.count()
         wanted = set(self.info.wanted)
         texts = _Texts(self.info.root)
-        strange = 0
         for line, name, label, meta in self._entries():
             if label not in wanted:
                 continue
             entry = texts.entry(meta) if meta else {}
             stem = name.rpartition("/")[2].rpartition(".")[0]
-            strange += bool(entry.get("id")) and text_of(entry["id"]) != stem
+            if entry.get("id") and str(entry["id"]) != stem:
+                self.notes.counts[f"{self.part}_texts_with_another_id"] += 1
             path = f"{VALIDATION}/{name}" if self.part == "val" else name
             location = safe_location(path, f"{line.path.name}:{line.number}")
             bare = Row(f"{self.split}/{path}", split=self.split, **location)
             yield guarded(bare, TEXT_FIELDS.row, entry, labels=(self.info.synsets[label][1],))
-        if strange:
-            self.notes.counts[f"{self.part}_texts_with_another_id"] = strange
 
     def _entries(self) -> Iterator[tuple[Line, str, int, Line | None]]:
         """Line, image, class from 0, and the line of the meta list that belongs to it."""
