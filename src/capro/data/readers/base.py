@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TextIO
 import pandas as pd
 
 from capro.config import DataSettings
-from capro.data.manifest import Row, RowProblem, Source
+from capro.data.manifest import Row, Source
 from capro.errors import CaproError, described
 from capro.stores import AnyPath
 
@@ -65,6 +65,10 @@ class ReadingNotes:
     doubtful_lines: list[str] = field(default_factory=list)
 
 
+class TooDeep(Exception):
+    """A cell is nested deeper than ``data.max_nesting``."""
+
+
 def guarded(bare: Row, make: Callable[Concatenate[Row, P], Row], *args: P.args, **options: P.kwargs) -> Row:
     """A row as it is made of a bare one; where that raises an error, the bare one with the problem.
 
@@ -78,8 +82,8 @@ def guarded(bare: Row, make: Callable[Concatenate[Row, P], Row], *args: P.args, 
         return make(bare, *args, **options)
     except (CaproError, MemoryError):
         raise
-    except RowProblem as problem:
-        bare.problem, bare.detail = problem.reason, problem.detail
+    except TooDeep as problem:
+        bare.problem, bare.detail = "too-deep", str(problem)
     except Exception as error:
         bare.problem, bare.detail = "unexpected", described(error)
     return bare

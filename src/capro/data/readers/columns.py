@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from capro.config import MAX_NESTING, DataSettings
-from capro.data.manifest import Row, RowProblem
-from capro.data.readers.base import IDENTITY, WrittenText, looks_listed
+from capro.data.manifest import Row
+from capro.data.readers.base import IDENTITY, TooDeep, WrittenText, looks_listed
 from capro.errors import DataError, did_you_mean, first_line
 from capro.stores import AnyPath, ObjectPath
 
@@ -178,7 +178,7 @@ def text_of(value: Any, nesting: int = MAX_NESTING) -> str:
         return value
     if isinstance(value, Mapping | list | tuple):
         if nesting == 0:
-            raise RowProblem("too-deep", f"{type(value).__name__} in a list or object at the limit")
+            raise TooDeep(f"{type(value).__name__} in a list or object at the limit")
         items = value.values() if isinstance(value, Mapping) else value
         return " ".join(text_of(item, nesting - 1) for item in items)
     return str(value)
