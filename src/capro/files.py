@@ -74,7 +74,6 @@ KINDS = {  # what a path may be instead of a file
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class NotAFileError(OSError):
@@ -92,7 +91,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
     A pipe that takes the file's place between the look and the opening does not block either.
     """
     require_regular(path)
-    descriptor = os.open(path, FLAGS)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         _refuse_others(os.fstat(descriptor).st_mode, path)
     except OSError:
