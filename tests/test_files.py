@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from capro.files import NotAFileError, open_descriptor, open_regular, read_regular, require_regular
+from capro.files import NotAFileError, open_regular, read_regular, require_regular
 
 
-@pytest.mark.parametrize("use", [open_descriptor, open_regular, read_regular, require_regular])
+@pytest.mark.parametrize("use", [open_regular, read_regular, require_regular])
 def test_what_is_no_file_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[object], object]
 ) -> None:

@@ -74,8 +74,6 @@ KINDS = {  # what a path may be instead of a file
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-# A pipe that takes the file's place between the look and the opening does not block either.
-FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class NotAFileError(OSError):
@@ -87,21 +85,19 @@ def require_regular(path: str | os.PathLike[str]) -> None:
     _refuse_others(os.stat(path).st_mode, path)
 
 
-def open_descriptor(path: str | os.PathLike[str]) -> int:
-    """The descriptor of a regular file, to read from; links are followed."""
+def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
+    """A regular file, to read bytes from; links are followed.
+
+    A pipe that takes the file's place between the look and the opening does not block either.
+    """
     require_regular(path)
-    descriptor = os.open(path, FLAGS)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         _refuse_others(os.fstat(descriptor).st_mode, path)
     except OSError:
         os.close(descriptor)
         raise
-    return descriptor
-
-
-def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
-    """A regular file, to read bytes from."""
-    return os.fdopen(open_descriptor(path), "rb", buffering=buffering)
+    return os.fdopen(descriptor, "rb", buffering=buffering)
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:

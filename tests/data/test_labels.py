@@ -52,7 +52,6 @@ def test_a_kind_answers_for_arrays_and_tensors(kind: LabelKind) -> None:
         assert kind.labelled(labels).tolist() == [True, False, True, False]
         assert kind.has_class(labels, 1).tolist() == [True, False, False, False]
         assert kind.dropped(labels).tolist() == [False, kind is SINGLE_LABEL, False, True]
-    assert np.array_equal(kind.empty(2, 3), kind.encode([(), ()], classes))
     assert kind.states(3) == (4 if kind is SINGLE_LABEL else 3)
 
 

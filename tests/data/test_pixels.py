@@ -82,14 +82,14 @@ def test_few_images_are_on_their_way_at_once(
     """A million that wait take two gigabytes."""
     monkeypatch.setattr("capro.data.pixels.AHEAD", 2)
     begun, done = [], []
-    real = Pixels._decode
+    real = Pixels.image
 
     def decode(self: Pixels, position: int) -> Any:
         begun.append(position)
         assert len(begun) - len(done) <= 2
         return real(self, position)
 
-    monkeypatch.setattr(Pixels, "_decode", decode)
+    monkeypatch.setattr(Pixels, "image", decode)
     pixels.build(tmp_path / "cache", progress=done.append)
     assert sorted(begun) == [*range(5)]
 

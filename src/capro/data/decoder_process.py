@@ -26,7 +26,7 @@ MEMORY = 2_000_000_000  # bytes of address space for the process ...
 PIXEL_MEMORY = 64  # ... and for each pixel that is allowed: a float grey takes this much on its way to RGB
 _lock = threading.Lock()
 _idle: list[subprocess.Popen[bytes]] = []
-_owner = 0  # the process that started them: one that forks from it has none
+os.register_at_fork(after_in_child=_idle.clear)  # they belong to the process that started them
 
 
 class DecoderEnded(Exception):
@@ -71,11 +71,7 @@ def _ask_once(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], byt
 
 
 def _idle_or_new() -> subprocess.Popen[bytes]:
-    global _owner  # noqa: PLW0603 - one set of processes for the program
     with _lock:
-        if _owner != os.getpid():
-            _idle.clear()
-            _owner = os.getpid()
         if _idle:
             return _idle.pop()
     return subprocess.Popen(
@@ -89,19 +85,16 @@ def _idle_or_new() -> subprocess.Popen[bytes]:
 
 def _end(process: subprocess.Popen[bytes]) -> int:
     """Close a process's pipes and wait for it; returns its exit status."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
+    with contextlib.suppress(OSError), process:
+        pass
     return process.wait()
 
 
 @atexit.register
 def _end_all() -> None:
-    if _owner == os.getpid():
-        while _idle:
-            _idle[-1].kill()
-            _end(_idle.pop())
+    while _idle:
+        _idle[-1].kill()
+        _end(_idle.pop())
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -56,13 +57,15 @@ def estimate(data: bytes) -> DecodingCost:
     # TIFF: dozens of decoders in one, which write to the terminal
     suspicious = kind[:2] in (b"II", b"MM")
     if kind == b"\x89PNG":
-        suspicious = _suspicious_chunks(data, 8, "big", 0, b"eXIf")
+        suspicious = _suspicious_parts(data, _chunks(data, 8, "big", 0))
     elif kind == b"RIFF":
-        suspicious = _suspicious_chunks(data, 12, "little", 4, b"EXIF")
+        suspicious = _suspicious_parts(data, _chunks(data, 12, "little", 4))
     elif kind == b"GIF8":
-        suspicious = _suspicious_gif(data)
+        suspicious = _suspicious_parts(data, _gif_blocks(data))
     elif kind[:2] == b"BM":
-        suspicious = _suspicious_bmp(data)
+        width, height = (abs(int.from_bytes(data[at : at + 4], "little", signed=True)) for at in (18, 22))
+        run_length = data[30:31] in (b"\x01", b"\x02")
+        suspicious = run_length and width * height > CHEAP_RLE_PIXELS
     return DecodingCost(suspicious=suspicious)
 
 
@@ -113,53 +116,42 @@ def _count_scans(data: bytes, at: int) -> tuple[int, bool]:
     return count, False
 
 
-def _many(parts: int, data: bytes) -> bool:
-    return parts > CHEAP_PARTS + len(data) // CHEAP_PART
+def _suspicious_parts(data: bytes, parts: Iterable[tuple[bytes, slice]]) -> bool:
+    """Whether a file has very many parts, or heavy EXIF tags; parts are names and places of their content."""
+    limit = CHEAP_PARTS + len(data) // CHEAP_PART
+    return any(
+        number > limit or (name.upper() == b"EXIF" and _heavy_tags(data[content]))
+        for number, (name, content) in enumerate(parts, start=1)
+    )
 
 
-def _suspicious_chunks(
-    data: bytes, at: int, order: Literal["big", "little"], length_at: int, tags: bytes
-) -> bool:
-    """Whether a PNG or WebP has very many chunks, or heavy EXIF tags.
+def _chunks(
+    data: bytes, at: int, order: Literal["big", "little"], length_at: int
+) -> Iterator[tuple[bytes, slice]]:
+    """Chunks of a PNG or WebP.
 
     Args:
         data: The file.
         at: Where its first chunk begins.
         order: Of the bytes of a length.
         length_at: Where a chunk has its length, 0 or 4; its name is in the other half of its first 8 bytes.
-        tags: Name of the chunk with EXIF tags.
     """
-    parts = 0
     while at + 8 <= len(data):
         length = int.from_bytes(data[at + length_at : at + length_at + 4], order)
-        name = data[at + 4 - length_at : at + 8 - length_at]
-        if name == tags and _heavy_tags(data[at + 8 : at + 8 + length]):
-            return True
-        if _many(parts := parts + 1, data):
-            return True
+        yield data[at + 4 - length_at : at + 8 - length_at], slice(at + 8, at + 8 + length)
         at += 8 + length + (4 if order == "big" else length % 2)  # a checksum, or padding
-    return False
 
 
-def _suspicious_gif(data: bytes) -> bool:
-    """Blocks before the first picture: comments and the like."""
+def _gif_blocks(data: bytes) -> Iterator[tuple[bytes, slice]]:
+    """Blocks of a GIF before the first picture: comments and the like, which have no names."""
     at = 13 + (3 << ((data[10] & 7) + 1) if len(data) > 10 and data[10] & 0x80 else 0)
-    parts = 0
     while at < len(data) and data[at] != 0x2C:
         at += 2 if data[at] == 0x21 else 1
         while at < len(data) and data[at]:
             at += 1 + data[at]
-            if _many(parts := parts + 1, data):
-                return True
+            yield b"", slice(0)
         at += 1
-        if _many(parts := parts + 1, data):
-            return True
-    return False
-
-
-def _suspicious_bmp(data: bytes) -> bool:
-    width, height = (abs(int.from_bytes(data[at : at + 4], "little", signed=True)) for at in (18, 22))
-    return data[30:31] in (b"\x01", b"\x02") and width * height > CHEAP_RLE_PIXELS
+        yield b"", slice(0)
 
 
 def _heavy_tags(blob: bytes) -> bool:

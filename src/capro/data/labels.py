@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,58 +34,13 @@ Labels = NDArray[np.int64]  # (n,) or (n, C)
 Names = Sequence[Sequence[str]]  # the label names of each sample
 
 
-class LabelKind:
-    """Single-label or multi-label. Methods take numpy arrays; those that return masks take tensors as well.
+class SingleLabel:
+    """One class per sample. Methods take numpy arrays; those that return masks take tensors as well.
 
     Attributes:
         multi_label: Whether a sample may carry any number of labels.
         task: How manifests, reports and model folders call it.
         words: How sentences call it: "one label" per sample, "several labels" each.
-    """
-
-    multi_label: ClassVar[bool]
-    task: ClassVar[Literal["single", "multi"]]
-    words: ClassVar[str]
-
-    def encode(self, names: Names, classes: Sequence[str]) -> Labels:
-        """Label names as numbers; names outside the class list are left out."""
-        raise NotImplementedError
-
-    def decode(self, row: Any, classes: Sequence[T]) -> tuple[T, ...]:
-        """The classes of one sample, from its row of `encode`; none for a dropped sample."""
-        raise NotImplementedError
-
-    def empty(self, n: int, classes: int) -> Labels:
-        """Labels of samples that have none."""
-        raise NotImplementedError
-
-    def states(self, classes: int) -> int:
-        """Columns of a posterior: the classes; single-label: and none of these, which is the last."""
-        raise NotImplementedError
-
-    def dropped(self, labels: Any) -> Any:
-        """Which samples left the dataset, (n,) bool."""
-        raise NotImplementedError
-
-    def labelled(self, labels: Any) -> Any:
-        """Which samples have a label of the class list, (n,) bool."""
-        raise NotImplementedError
-
-    def has_class(self, labels: Any, number: int) -> Any:
-        """Which samples have this class, (n,) bool."""
-        raise NotImplementedError
-
-    def membership(self, labels: Labels, classes: int) -> NDArray[np.bool_]:
-        """Which classes each sample has, (n, C)."""
-        raise NotImplementedError
-
-    def counts(self, labels: Labels, classes: int) -> NDArray[np.int64]:
-        """Samples of each class, (C,)."""
-        raise NotImplementedError
-
-
-class SingleLabel(LabelKind):
-    """One class per sample.
 
     >>> y = SINGLE_LABEL.encode([("cat",), ("dog",), ()], ["dog", "cat"])
     >>> y.tolist(), SINGLE_LABEL.decode(y[0], ["dog", "cat"]), SINGLE_LABEL.labelled(y).tolist()
@@ -95,45 +50,49 @@ class SingleLabel(LabelKind):
     """
 
     multi_label = False
-    task = "single"
+    task: Literal["single", "multi"] = "single"
     words = "one label"
 
     def encode(self, names: Names, classes: Sequence[str]) -> Labels:
+        """Label names as numbers; names outside the class list are left out."""
         index = {name: number for number, name in enumerate(classes)}
         first = [index.get(row[0], NO_CLASS) if row else NO_CLASS for row in names]
         return np.array(first, dtype=np.int64)
 
     def decode(self, row: Any, classes: Sequence[T]) -> tuple[T, ...]:
+        """The classes of one sample, from its row of `encode`; none for a dropped sample."""
         return (classes[int(row)],) if row >= 0 else ()
 
-    def empty(self, n: int, classes: int) -> Labels:
-        del classes
-        return np.full(n, NO_CLASS, dtype=np.int64)
-
     def states(self, classes: int) -> int:
+        """Columns of a posterior: the classes; single-label: and none of these, which is the last."""
         return classes + 1
 
     def dropped(self, labels: Any) -> Any:
+        """Which samples left the dataset, (n,) bool."""
         return labels < 0
 
     def labelled(self, labels: Any) -> Any:
+        """Which samples have a label of the class list, (n,) bool."""
         return labels >= 0
 
     def has_class(self, labels: Any, number: int) -> Any:
+        """Which samples have this class, (n,) bool."""
         return labels == number
 
     def membership(self, labels: Labels, classes: int) -> NDArray[np.bool_]:
+        """Which classes each sample has, (n, C)."""
         member = np.zeros((len(labels), classes), dtype=bool)
         known = np.flatnonzero(labels >= 0)
         member[known, labels[known]] = True
         return member
 
     def counts(self, labels: Labels, classes: int) -> NDArray[np.int64]:
+        """Samples of each class, (C,)."""
         return np.bincount(labels[labels >= 0], minlength=classes)
 
 
-class MultiLabel(LabelKind):
-    """Any number of classes per sample.
+class MultiLabel:
+    """Any number of classes per sample; the same attributes and methods as `SingleLabel`.
 
     >>> y = MULTI_LABEL.encode([("cat", "dog"), ("bird",)], ["dog", "cat"])
     >>> y.tolist(), MULTI_LABEL.decode(y[0], ["dog", "cat"]), MULTI_LABEL.labelled(y).tolist()
@@ -141,7 +100,7 @@ class MultiLabel(LabelKind):
     """
 
     multi_label = True
-    task = "multi"
+    task: Literal["single", "multi"] = "multi"
     words = "several labels"
 
     def encode(self, names: Names, classes: Sequence[str]) -> Labels:
@@ -153,9 +112,6 @@ class MultiLabel(LabelKind):
 
     def decode(self, row: Any, classes: Sequence[T]) -> tuple[T, ...]:
         return tuple(name for name, value in zip(classes, row, strict=True) if value > 0)
-
-    def empty(self, n: int, classes: int) -> Labels:
-        return np.zeros((n, classes), dtype=np.int64)
 
     def states(self, classes: int) -> int:
         return classes
@@ -169,15 +125,14 @@ class MultiLabel(LabelKind):
     def has_class(self, labels: Any, number: int) -> Any:
         return labels[:, number] > 0
 
-    def membership(self, labels: Labels, classes: int) -> NDArray[np.bool_]:
-        del classes
+    def membership(self, labels: Labels, _: int) -> NDArray[np.bool_]:
         return np.asarray(labels > 0)
 
-    def counts(self, labels: Labels, classes: int) -> NDArray[np.int64]:
-        del classes
+    def counts(self, labels: Labels, _: int) -> NDArray[np.int64]:
         return np.asarray((labels > 0).sum(axis=0))
 
 
+LabelKind = SingleLabel | MultiLabel
 SINGLE_LABEL, MULTI_LABEL = SingleLabel(), MultiLabel()
 
 

@@ -97,15 +97,6 @@ class Row:
     sha256: str | None = None
 
 
-class RowProblem(Exception):
-    """Why a row was rejected: one of ROW_REASONS."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason = reason
-        self.detail = detail
-
-
 def schema(*, multi_label: bool, sources: Sequence[Source]) -> pa.Schema:
     """The manifest's columns; the sources travel in the metadata."""
     labels = ("labels", pa.list_(pa.string())) if multi_label else ("label", pa.string())
@@ -223,6 +214,5 @@ def manifest_of(run: Run) -> Manifest:
 
 
 @lru_cache(maxsize=4)
-def _cached(path: Path, stamp: int | None) -> Manifest:
-    del stamp  # part of the key: another scan is another manifest
+def _cached(path: Path, _stamp: int | None) -> Manifest:  # another scan is another manifest
     return Manifest(pq.read_table(path))

@@ -119,11 +119,8 @@ def write_hub_source(
 
 
 def _record(row: Row) -> dict[str, Any]:
-    return {
-        "image": {"bytes": row.data, "path": None},
-        "label": list(row.labels) if row.multi_label else next(iter(row.labels), None),
-        **{name: getattr(row, name) for name in ("split", "title", "description", "tags")},
-    }
+    label = list(row.labels) if row.multi_label else next(iter(row.labels), None)
+    return {**vars(row), "image": {"bytes": row.data, "path": None}, "label": label}
 
 
 def hub_images(data: Any) -> Iterator[tuple[str, bytes]]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import bisect
 import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -25,9 +26,10 @@ from PIL import Image
 from capro.config import ScanSettings
 from capro.data.images import ImageProblem, decode, decode_bytes
 from capro.data.manifest import Manifest, Row, Source, manifest_of
+from capro.data.readers.hub import hub_bytes, load_hub
 from capro.data.readers.table_files import parquet_file
 from capro.errors import DataError
-from capro.files import open_regular, read_regular
+from capro.files import open_regular
 from capro.pipeline.artefacts import PIXEL_INDEX, PIXELS, atomic_path, read_array, write_array
 from capro.pipeline.run import Run
 from capro.stores import ObjectPath, any_path, is_address
@@ -59,23 +61,6 @@ def file_bytes(path: str, offset: int = 0, size: int | None = None, *, most: int
         return os.pread(file.fileno(), whole if most is None else min(whole, most), offset)
 
 
-def cell_bytes(cell: Any) -> bytes | None:
-    """The encoded image of a table's cell: bytes, or Hugging Face's {bytes, path}; its path is not followed."""
-    data = cell.get("bytes") if isinstance(cell, dict) else cell
-    return data if isinstance(data, bytes) else None
-
-
-def hub_bytes(cell: Any) -> bytes | None:
-    """The encoded image of a hub dataset's cell, whose path is a file that the datasets package has fetched."""
-    data = cell_bytes(cell)
-    if data is None and isinstance(cell, dict) and isinstance(cell.get("path"), str):
-        try:
-            return read_regular(cell["path"])
-        except (OSError, ValueError):
-            return None
-    return data
-
-
 class ImageStore:
     """Reads images in place: a file, a range of a tar, a row of a Parquet file or hub dataset.
 
@@ -90,7 +75,7 @@ class ImageStore:
         self._lock = threading.Lock()  # for the three below
         self._table = cache(_open_table)
         self._cells = lru_cache(ROW_GROUPS)(_image_cells)
-        self._hub = cache(_load_hub)
+        self._hub = cache(load_hub)
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -134,13 +119,8 @@ def _image_cells(table: pq.ParquetFile, group: int, column: str | None) -> Any:
     return cells.field("bytes") if pa.types.is_struct(cells.type) else cells
 
 
-def _load_hub(name: str) -> Any:
-    from capro.data.readers.hub import load_hub
-
-    return load_hub(name)
-
-
 T = TypeVar("T")
+R = TypeVar("R")
 AHEAD = 256  # images that are decoded at once
 WRITTEN = 1 << 20  # bytes: each write gives up Python's lock, and may wait for threads that decode
 
@@ -177,7 +157,9 @@ class Pixels:
 
     def image(self, position: int) -> Image.Image:
         """One image, RGB."""
-        return self._decode(position) if self._flat is None else Image.fromarray(self.pixels(position))
+        if self._flat is None:
+            return self._decoded(decode, position)[0]
+        return Image.fromarray(self.pixels(position))
 
     def pixels(self, position: int) -> NDArray[np.uint8]:
         """One image's bytes, (h, w, 3), or (h, w, 4) with a filler; read only."""
@@ -185,9 +167,6 @@ class Pixels:
             return self._decoded(decode_bytes, position)
         begin, height, width = (int(value) for value in self._index[position])
         return self._flat[begin : begin + height * width * 3].reshape(height, width, 3)
-
-    def _decode(self, position: int) -> Image.Image:
-        return self._decoded(decode, position)[0]
 
     def _decoded(self, way: Callable[..., T], position: int) -> T:
         try:
@@ -216,7 +195,10 @@ class Pixels:
             ThreadPoolExecutor(self._store.threads) as pool,
         ):
             _write_header(file, 0)
-            for position, pixels in enumerate(self._in_order(pool)):
+            images = in_order(
+                pool, lambda position: np.asarray(self.image(position)), range(len(self)), AHEAD
+            )
+            for position, pixels in enumerate(images):
                 index[position] = offset, *pixels.shape[:2]
                 file.write(pixels.tobytes())
                 offset += pixels.size
@@ -225,11 +207,16 @@ class Pixels:
             _write_header(file, offset)
         write_array(folder / PIXEL_INDEX.file, index)
 
-    def _in_order(self, pool: ThreadPoolExecutor) -> Iterator[NDArray[np.uint8]]:
-        """Every image's bytes; few are on their way at once, since a pool would take in a million positions."""
-        for begin in range(0, len(self), AHEAD):
-            positions = range(begin, min(begin + AHEAD, len(self)))
-            yield from pool.map(lambda position: np.asarray(self._decode(position)), positions)
+
+def in_order(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], ahead: int) -> Iterator[R]:
+    """Results in the order of the items; so many are on their way at once, since a pool would take in a million."""
+    waiting: deque[Future[R]] = deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) >= ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def pixels_of(run: Run, side: int, *, cached: bool = True) -> Pixels:

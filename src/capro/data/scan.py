@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from capro.config import ScanSettings
 from capro.data.images import ImageProblem, decode
 from capro.data.labels import joined_names
 from capro.data.manifest import SPLITS, Manifest, Row, Source, blocks, schema, write_manifest
-from capro.data.pixels import REQUESTS, row_bytes
+from capro.data.pixels import REQUESTS, in_order, row_bytes
 from capro.data.readers.base import Reader, ReadingNotes
 from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise
@@ -36,7 +36,6 @@ from capro.wording import many
 BLOCK = 256  # rows of a task of a remote engine
 IN_FLIGHT = 128  # rows being decoded at once: bounds memory whatever the source's size
 LABELS_AHEAD = 100  # labelled rows that say whether labels are lists: one strange row decides nothing
-COPIED = ("source", "offset", "size", "row", "width", "height", "format", "sha256")  # from a row as they are
 
 
 def scan_sources(
@@ -116,15 +115,11 @@ def _joined(manifest: Manifest, classes: Collection[str]) -> dict[str, str]:
 
 def _renamed(manifest: Manifest, names: Mapping[str, str]) -> pa.Table:
     """The table with other labels; labels of a sample that became the same one are one."""
-    column = "labels" if manifest.multi_label else "label"
-    cells = manifest.table[column].to_pylist()
-    if manifest.multi_label:
-        cells = [labels and [*dict.fromkeys(names.get(name, name) for name in labels)] for labels in cells]
-    else:
-        cells = [names.get(name, name) for name in cells]
-    at = manifest.table.schema.get_field_index(column)
-    kind = manifest.table.schema.field(at)
-    return manifest.table.set_column(at, kind, pa.array(cells, type=kind.type))
+    labels = [[*dict.fromkeys(names.get(name, name) for name in row)] for row in manifest.frame["labels"]]
+    first = [next(iter(row), None) for row in labels]
+    table, column = manifest.table, "labels" if manifest.multi_label else "label"
+    at, field = table.schema.get_field_index(column), table.schema.field(column)
+    return table.set_column(at, field, pa.array(labels if manifest.multi_label else first, field.type))
 
 
 def _all_rows(readers: Sequence[Reader], unlabelled: bool) -> Iterator[Row]:
@@ -142,10 +137,8 @@ def _peek(rows: Iterator[Row]) -> tuple[bool, Iterator[Row]]:
     ahead: list[Row] = []
     lists = Counter[bool]()
     for row in rows:
-        if (
-            row.offset is not None and len(ahead) > LABELS_AHEAD
-        ):  # a source without labels: all rows wait here
-            row.data = None  # it is read again
+        if row.offset is not None and len(ahead) > LABELS_AHEAD:
+            row.data = None  # it is read again: all rows of a source without labels wait here
         ahead.append(row)
         if not row.problem and (row.labels or row.multi_label):
             lists[row.multi_label] += 1
@@ -162,17 +155,14 @@ def _check_in_threads(
     A thread takes several rows: handing over each alone costs as much as decoding a small picture.
     """
     at_once = max(1, IN_FLIGHT // 2 // threads)
-    waiting: deque[Future[list[Row]]] = deque()
+
+    def check(some: list[Row]) -> list[Row]:
+        return [_check(row, sources, settings) for row in some]
+
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for some in blocks(rows, at_once):
-                waiting.append(
-                    pool.submit(lambda some: [_check(row, sources, settings) for row in some], some)
-                )
-                if len(waiting) * at_once >= IN_FLIGHT:
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
+            for some in in_order(pool, check, blocks(rows, at_once), IN_FLIGHT // at_once):
+                yield from some
         finally:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C their results are not needed
 
@@ -224,7 +214,7 @@ class _Records:
     cut_texts: int = 0
 
     def of(self, rows: Iterable[Row], progress: Callable[[int], None]) -> Iterator[dict[str, Any]]:
-        """One record for each row."""
+        """One record for each row; values that are no column of the manifest are not written."""
         for row in rows:
             yield self._record(row)
             progress(1)
@@ -237,9 +227,9 @@ class _Records:
         self.seen[identity] = (row.source, row.split)
         labels = [valid_text(name[: self.settings.max_label]) for name in row.labels]
         return {
+            **vars(row),
             "id": identity,
             "split": row.split if row.split in SPLITS else None,
-            **{name: getattr(row, name) for name in COPIED},
             "path": valid_text(row.path),
             **{name: self._text(getattr(row, name)) for name in ("title", "description", "tags")},
             **({"labels": labels} if self.multi_label else {"label": next(iter(labels), None)}),

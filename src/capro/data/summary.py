@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from capro.data.images import REASONS
@@ -46,13 +45,13 @@ def summarise(
         "rows": len(frame),
         "samples": len(samples),
         "quarantined": int((frame["status"] != "ok").sum()),
-        "splits": _counts(samples["split"].value_counts()),
+        "splits": samples["split"].value_counts().to_dict(),
         "classes": classes,
         "alike_labels": alike({name: sum(counts.values()) for name, counts in classes.items()}),
         "joined_labels": dict(joined or {}),
         "unlabelled": int(sum(not labels for labels in samples["labels"])),
-        "without_text": _counts(empty.groupby(samples["split"]).sum()),
-        "quarantined_by": _counts(reasons),
+        "without_text": empty.groupby(samples["split"]).sum().to_dict(),
+        "quarantined_by": reasons.to_dict(),
         "duplicates": _duplicates(samples),
         "notes": dict(total),
         "columns": {"read": read, "not_read": [name for name in unused if name not in read.values()]},
@@ -62,10 +61,6 @@ def summarise(
         "ignored_tables": [name for note in notes for name in note.ignored_tables],
         "doubtful_lines": [lines for note in notes for lines in note.doubtful_lines],
     }
-
-
-def _counts(series: pd.Series) -> dict[str, int]:
-    return {str(name): int(count) for name, count in series.items()}
 
 
 def explain(reason: str) -> str:
@@ -90,14 +85,13 @@ def _duplicates(samples: pd.DataFrame) -> dict[str, Any]:
     first = train.drop_duplicates("sha256").set_index("sha256")
     leaked = held[held["sha256"].isin(first.index)]
     groups = train[train["sha256"].duplicated(keep=False)].groupby("sha256")["labels"]
-    conflicting = int(np.sum([labels.nunique() > 1 for _, labels in groups])) if len(groups) else 0
     examples = [
         [str(first.loc[sha, "id"]), str(identity)]
         for sha, identity in leaked[["sha256", "id"]].head(EXAMPLES).itertuples(index=False)
     ]
     return {
         "copies_in_train": int(copies.sum()),
-        "groups_with_different_labels": conflicting,
+        "groups_with_different_labels": sum(labels.nunique() > 1 for _, labels in groups),
         "held_out_also_in_train": len(leaked),
         "examples": examples,
     }

@@ -141,7 +141,7 @@ class VerdictStore:
         if not self.multi_label:
             return _numbers(self._given_names, pa.array(self.names, pa.string()))
         lists = self._given_names.combine_chunks()
-        member = self.kind.empty(len(lists), len(self.names))
+        member = np.zeros((len(lists), len(self.names)), np.int64)
         rows, numbers = _flattened(lists, pa.array(self.names, pa.string()))
         member[rows, numbers] = 1
         return member

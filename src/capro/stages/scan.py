@@ -40,10 +40,7 @@ class Sources:
     @staticmethod
     def of_run(run: Run) -> Sources:
         """The sources that a run's settings name; one that lacks a column that is needed is refused."""
-        readers = find_sources(run.settings.data)
-        for reader in readers:
-            reader.check()
-        return Sources(readers)
+        return Sources(find_sources(run.settings.data))
 
     @cached_property
     def fingerprint(self) -> str:

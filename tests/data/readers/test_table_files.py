@@ -17,7 +17,6 @@ from capro.data.readers import find
 from capro.data.readers.base import Record, write_csv
 from capro.data.readers.table_files import (
     class_labels,
-    csv_header,
     csv_records,
     encoding_of,
     header,
@@ -236,7 +235,7 @@ def test_carriage_returns_outside_quotes_cost_their_rows(tmp_path: Path) -> None
 def test_line_ends_of_old_macs(tmp_path: Path) -> None:
     found = read(tmp_path / "t.csv", 'a,b\r1,2\r3,"4\r5"\r')
     assert [record.cells for record in found] == [{"a": "1", "b": "2"}, {"a": "3", "b": "4\r5"}]
-    assert csv_header(tmp_path / "t.csv", "auto") == ["a", "b"]
+    assert header(tmp_path / "t.csv") == ["a", "b"]
 
 
 def test_an_unclosed_quote_in_the_header_stops(tmp_path: Path) -> None:

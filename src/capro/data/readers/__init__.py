@@ -85,9 +85,8 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
         raise DataError(f"{source}: neither a file nor a folder", hint="give a folder, or a table's own file")
     named = None if settings.format == "auto" else load_format(settings.format)
     recognised = recognise(path, settings)
-    if recognised and recognised.own_splits:
-        return [*recognised.readers(path, settings, split)]
-    if split is None and path.is_dir() and not (named and named.own_splits):
+    own_splits = any(each and each.own_splits for each in (named, recognised))
+    if split is None and path.is_dir() and not own_splits:
         _refuse_subsets(settings, source)
         parts = _split_folders(path)
         if parts:

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Concatenate, ParamSpec, Protocol, TextIO
 
 import pandas as pd
 
 from capro.config import DataSettings
-from capro.data.manifest import Row, RowProblem, Source
+from capro.data.manifest import Row, Source
 from capro.errors import CaproError, described
 from capro.stores import AnyPath
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -63,29 +65,28 @@ class ReadingNotes:
     doubtful_lines: list[str] = field(default_factory=list)
 
 
-def guarded(make: Callable[[], Row], *, id: str, split: str, path: str = "") -> Row:
-    """A row; where making it raises an error, the row with that problem, so that no row stops a scan.
+class TooDeep(Exception):
+    """A cell is nested deeper than ``data.max_nesting``."""
 
-    What a user must mend first (``CaproError``) and a lack of memory are raised as they are.
 
-    Args:
-        make: Makes the row.
-        id: Of the row with the problem.
-        split: Of the row with the problem.
-        path: Of the row with the problem.
+def guarded(bare: Row, make: Callable[Concatenate[Row, P], Row], *args: P.args, **options: P.kwargs) -> Row:
+    """A row as it is made of a bare one; where that raises an error, the bare one with the problem.
 
-    >>> row = guarded(lambda: Row(id=[].pop(), path=""), id="train/1", split="train")
+    So no row stops a scan. What a user must mend first (``CaproError``) and a lack of memory are raised as they are.
+
+    >>> row = guarded(Row("train/1", "1.png"), lambda bare: [].pop())
     >>> row.problem, row.detail.partition(" (")[0]
     ('unexpected', 'IndexError: pop from empty list')
     """
     try:
-        return make()
+        return make(bare, *args, **options)
     except (CaproError, MemoryError):
         raise
-    except RowProblem as problem:
-        return Row(id, path, split, problem=problem.reason, detail=problem.detail)
+    except TooDeep as problem:
+        bare.problem, bare.detail = "too-deep", str(problem)
     except Exception as error:
-        return Row(id, path, split, problem="unexpected", detail=described(error))
+        bare.problem, bare.detail = "unexpected", described(error)
+    return bare
 
 
 class Reader:
@@ -101,9 +102,6 @@ class Reader:
     def notes(self) -> ReadingNotes:
         """How the source was read, complete after ``rows``."""
         return ReadingNotes()
-
-    def check(self) -> None:
-        """Refuse a source that lacks a column that is needed, before any row is read."""
 
     def rows(self) -> Iterator[Row]:
         """Every row of the source."""
@@ -229,6 +227,12 @@ def write_csv(path: Path, table: pd.DataFrame, *, formulas: str = "escape") -> N
         for record, names in zip(records, marked, strict=True):
             cells = [f"'{value}" if name in names else _cell(value) for name, value in record.items()]
             writer.writerow([*cells, *([" ".join(names)] if escaped else [])])
+
+
+def write_samples(name: str, out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
+    """A CSV of this name, and the pictures where they were asked for."""
+    write_csv(out / name, table, formulas=pictures.formulas)
+    pictures.write_all()
 
 
 def csv_writer(file: TextIO) -> Any:

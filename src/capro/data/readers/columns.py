@@ -1,4 +1,4 @@
-"""Which column is what, and how a cell becomes text or labels; shared by all readers."""
+"""Which column is what, and how a cell becomes text, labels or an image; shared by all readers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from capro.config import MAX_NESTING, DataSettings
-from capro.data.manifest import Row, RowProblem
-from capro.data.readers.base import IDENTITY, WrittenText, looks_listed
+from capro.data.manifest import Row
+from capro.data.readers.base import IDENTITY, TooDeep, WrittenText, looks_listed
 from capro.errors import DataError, did_you_mean, first_line
 from capro.stores import AnyPath, ObjectPath
 
@@ -53,26 +52,25 @@ class Columns:
         """The columns that are read, by purpose."""
         return {purpose: name for purpose, name in asdict(self).items() if purpose in GUESSES and name}
 
-    def row(self, cells: Mapping[Any, Any], **known: Any) -> Row:
+    def row(self, bare: Row, /, cells: Mapping[Any, Any], **known: Any) -> Row:
         """Cells as a row: the one way from a source's columns to labels, texts, id and split.
 
         Args:
+            bare: The row without its cells; it keeps its id and split where the cells have none.
             cells: By column.
-            known: Further fields of the row. ``id`` and ``split`` are for a row whose cells do not have
-                them; all others win over the cells.
+            known: Further fields of the row, which win over the cells.
         """
         labels, multi_label = label_names(cells.get(self.label), self.separator, self.nesting)
-        values = {
+        values: dict[str, Any] = {
+            "id": text_of(cells.get(self.id)) or bare.id,
+            "split": text_of(cells.get(self.split)) or bare.split,
             "title": text_of(cells.get(self.text), self.nesting),
             "description": text_of(cells.get(self.description), self.nesting),
             "tags": text_of(cells.get(self.tags), self.nesting),
             "labels": labels,
             "multi_label": multi_label,
-            **known,
         }
-        for purpose, column in (("id", self.id), ("split", self.split)):
-            values[purpose] = text_of(cells.get(column)) or known[purpose]
-        return Row(**values)
+        return replace(bare, **(values | known))
 
 
 def named_columns(settings: DataSettings) -> dict[str, str]:
@@ -180,7 +178,7 @@ def text_of(value: Any, nesting: int = MAX_NESTING) -> str:
         return value
     if isinstance(value, Mapping | list | tuple):
         if nesting == 0:
-            raise RowProblem("too-deep", f"{type(value).__name__} in a list or object at the limit")
+            raise TooDeep(f"{type(value).__name__} in a list or object at the limit")
         items = value.values() if isinstance(value, Mapping) else value
         return " ".join(text_of(item, nesting - 1) for item in items)
     return str(value)
@@ -231,6 +229,12 @@ def class_name(value: Any, names: Sequence[Any]) -> Any:
     return value
 
 
+def cell_bytes(cell: Any) -> bytes | None:
+    """The encoded image of a cell: bytes, or Hugging Face's {bytes, path}; its path is not followed."""
+    data = cell.get("bytes") if isinstance(cell, dict) else cell
+    return data if isinstance(data, bytes) else None
+
+
 def safe_relative(name: str) -> str | None:
     r"""A path from metadata, normalised; None if it leaves the folder or is no path.
 
@@ -257,16 +261,10 @@ def safe_location(name: str, detail: str) -> dict[str, Any]:
 def is_inside(root: Path, path: Path) -> bool:
     """Whether a path, symbolic links followed, stays in the folder."""
     try:
-        real, inside = os.path.realpath(path), _real(os.path.abspath(root))
-        return real == inside or real.startswith(inside.rstrip(os.sep) + os.sep)
+        real, inside = os.path.realpath(path), os.path.realpath(root)
+        return os.path.commonpath([real, inside]) == inside
     except (OSError, RuntimeError, ValueError):  # a loop of links, a name that no file system has
         return False
-
-
-@lru_cache(maxsize=64)
-def _real(root: str) -> str:
-    """A folder without links; asked for with every row."""
-    return os.path.realpath(root)
 
 
 def file_below(root: AnyPath, name: str) -> dict[str, Any]:
@@ -302,23 +300,14 @@ def json_object(text: str) -> tuple[dict[str, Any], str]:
     return (parsed, "") if isinstance(parsed, dict) else ({}, "not an object")
 
 
-class FieldNames(Iterable[str]):
-    """Names of the fields of records that have fields of their own, in the order in which they first occur.
+def add_fields(names: dict[str, None], fields: Iterable[str]) -> None:
+    """Add the fields of a record to those of the records before it, in the order in which they first occur.
 
-    Of more than MAX_FIELDS names those are kept that may be read for something.
+    Beyond MAX_FIELDS names only those are added that may be read for something.
     """
-
-    def __init__(self) -> None:
-        self._names: dict[str, None] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def add(self, fields: Iterable[str]) -> None:
-        """The fields of a record."""
-        for name in fields:
-            if name not in self._names and (len(self._names) < MAX_FIELDS or _plain_name(name) in _GUESSED):
-                self._names[name] = None
+    for name in fields:
+        if name not in names and (len(names) < MAX_FIELDS or _plain_name(name) in _GUESSED):
+            names[name] = None
 
 
 def valid_text(text: str) -> str:

@@ -8,7 +8,6 @@ followed only below ``--image-root``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -72,10 +71,9 @@ class FiftyOneReader(Reader):
         """Every labelled sample, in the order of labels.json."""
         multi = any(isinstance(target, list) for target in self._labels.values())
         for key, target in self._labels.items():
-            row = partial(self._row, key, target, multi)
-            yield guarded(row, id=f"{self._split}/{key}", split=self._split)
+            yield guarded(Row(f"{self._split}/{key}", "", self._split), self._row, key, target, multi)
 
-    def _row(self, key: str, target: Any, multi: bool) -> Row:
+    def _row(self, bare: Row, key: str, target: Any, multi: bool) -> Row:
         targets = target if isinstance(target, list) else [] if target is None else [target]
         values = [one.get("label") if isinstance(one, dict) else one for one in targets]
         labels, _ = label_names(class_name(values, self._classes), None)
@@ -83,14 +81,7 @@ class FiftyOneReader(Reader):
         known = (part for part in (attributes, self._whole.get(key)) if isinstance(part, dict))
         cells = {name: value for part in known for name, value in part.items()}
         columns = choose_columns(list(cells), self._settings, where=str(self._file), missing="leave out")
-        return columns.row(
-            cells,
-            id=f"{self._split}/{key}",
-            split=self._split,
-            labels=labels,
-            multi_label=multi,
-            **self._place(key),
-        )
+        return columns.row(bare, cells, labels=labels, multi_label=multi, **self._place(key))
 
     def _place(self, key: str) -> dict[str, Any]:
         name = text_of(self._places.get(key))

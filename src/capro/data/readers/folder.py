@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from capro.config import DataSettings
 from capro.data.images import has_known_header
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Pictures, Reader, Record, Writer, guarded, write_csv
-from capro.data.readers.columns import (
-    Columns,
-    choose_columns,
-    if_missing,
-    is_inside,
-    named_columns,
-    safe_relative,
-    text_of,
-)
-from capro.data.readers.table_files import TABLES, header, note_columns, note_record, records
+from capro.data.readers.base import Format, Reader, Record, Writer, guarded, write_samples
+from capro.data.readers.columns import Columns, if_missing, is_inside, named_columns, safe_relative, text_of
+from capro.data.readers.table_files import TABLES, SourceTable
 from capro.errors import DataError
 from capro.files import open_regular
 
@@ -53,8 +44,8 @@ class FolderReader(Reader):
         metadata, bad, columns = self._metadata()
         known, pictures = len(metadata), self._pictures
         for name in pictures:
-            row = partial(self._row, name, metadata.pop(_composed(name), None), columns)
-            yield guarded(row, id=f"{self._split}/{name}", split=self._split, path=name)
+            bare = Row(f"{self._split}/{name}", name, self._split)
+            yield guarded(bare, self._row, metadata.pop(_composed(name), None), columns)
         self.notes.counts["files"] = len(pictures)
         if columns is not None:
             matched = known - len(metadata)
@@ -110,50 +101,42 @@ class FolderReader(Reader):
             both = " and ".join(file.name for file in tables_here)
             raise DataError(f"{self.root}: has two metadata files, {both}", hint="keep one of them")
         file = tables_here[0]
-        encoding = self._settings.encoding
-        names = header(file, encoding)
-        columns = choose_columns(names, self._settings, where=str(file), missing=if_missing(self._split))
-        note_columns(self.notes, [file], names, columns, encoding)
-        image = columns.image
+        table = SourceTable(file, self._settings, self._split, self.notes)
+        image = table.columns.image
         if image is None:
             raise DataError(f"{file}: no 'file_name' column", hint="name it with --image-column")
         cells: dict[str, dict[str, Any]] = {}
         bad: list[Row] = []
-        wanted = set(columns.used().values())
-        read = records(file, encoding, wanted=wanted, max_group_rows=self._settings.max_group_rows)
-        for record in read:
-            note_record(self.notes, file, record, "metadata_replaced")
-            identity = f"{self._split}/metadata:{record.number}"
-            row = guarded(
-                partial(self._named, record, identity, image, cells), id=identity, split=self._split
-            )
+        for record in table.records(file, "metadata_replaced"):
+            bare = Row(f"{self._split}/metadata:{record.number}", "", self._split)
+            row = guarded(bare, self._named, record, image, cells)
             if row.problem:
                 bad.append(row)
             else:
                 cells[row.path] = dict(record.cells)
-        return cells, bad, columns
+        return cells, bad, table.columns
 
-    def _named(self, record: Record, identity: str, image: str, seen: dict[str, Any]) -> Row:
+    def _named(self, bare: Row, record: Record, image: str, seen: dict[str, Any]) -> Row:
         """A metadata row with the normalised name of its file as path, or with its problem."""
         if record.problem:
-            return Row(identity, "", self._split, problem=record.reason, detail=record.problem)
+            return replace(bare, problem=record.reason, detail=record.problem)
         raw = text_of(record.cells.get(image))
         name = safe_relative(raw)
         if name is None or not is_inside(self.root, self.root / name):
-            return Row(identity, "", self._split, problem="outside-folder", detail=raw)
+            return replace(bare, problem="outside-folder", detail=raw)
         name = _composed(name)
         if name in seen:
-            return Row(identity, name, self._split, problem="duplicate-id", detail=name)
-        return Row(identity, name, self._split)
+            return replace(bare, path=name, problem="duplicate-id", detail=name)
+        return replace(bare, path=name)
 
-    def _row(self, name: str, cells: dict[str, Any] | None, columns: Columns | None) -> Row:
-        known: dict[str, Any] = {"id": f"{self._split}/{name}", "path": name, "split": self._split}
+    def _row(self, bare: Row, cells: dict[str, Any] | None, columns: Columns | None) -> Row:
+        known: dict[str, Any] = {}
         if cells is None or columns is None or not columns.label:  # the class is the folder
-            folder = name.rsplit("/", 2)[-2] if "/" in name else ""
-            known |= {"labels": (folder,) if folder else (), "multi_label": False}
-        if not is_inside(self.root, self.root / name):
+            folder = Path(bare.path).parent.name
+            known = {"labels": (folder,) if folder else (), "multi_label": False}
+        if not is_inside(self.root, self.root / bare.path):
             known |= {"problem": "outside-folder", "detail": "a symbolic link out of the folder"}
-        return (columns or Columns()).row(cells or {}, **known)
+        return (columns or Columns()).row(bare, cells or {}, **known)
 
 
 def _composed(name: str) -> str:
@@ -173,15 +156,14 @@ def _looks_like_picture(path: Path) -> bool:
     return has_known_header(head)
 
 
-def _write(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
-    """LABEL/NUMBER-NAME.png and metadata.csv: an image folder as torchvision and Hugging Face read."""
-    write_csv(out / METADATA[0], table, formulas=pictures.formulas)
-    pictures.write_all()
-
-
 FORMAT = Format(
     layout="give a folder of images",
     recognises=lambda path, _: path.is_dir(),
     readers=lambda path, settings, split: [FolderReader(path, settings, split or "train")],
-    writers={"folder": Writer(_write, images=("link", "copy"), below="images", by_class=True)},
+    # LABEL/NUMBER-NAME.png and metadata.csv: an image folder as torchvision and Hugging Face read
+    writers={
+        "folder": Writer(
+            partial(write_samples, "metadata.csv"), images=("link", "copy"), below="images", by_class=True
+        )
+    },
 )

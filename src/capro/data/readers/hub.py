@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
-from capro.data.pixels import hub_bytes
 from capro.data.readers.base import Format, Reader, guarded
-from capro.data.readers.columns import choose_columns, class_name, if_missing, image_column
+from capro.data.readers.columns import cell_bytes, choose_columns, class_name, if_missing, image_column
 from capro.errors import DataError, first_line
+from capro.files import read_regular
 
 
 def load_hub(name: str) -> Mapping[str, Any]:
@@ -40,6 +39,17 @@ def undecoded(data: Any) -> Any:
     for column, feature in (data.features or {}).items():
         if isinstance(feature, datasets.Image):
             data = data.cast_column(column, datasets.Image(decode=False))
+    return data
+
+
+def hub_bytes(cell: Any) -> bytes | None:
+    """The encoded image of a cell, whose path is a file that the datasets package has fetched."""
+    data = cell_bytes(cell)
+    if data is None and isinstance(cell, dict) and isinstance(cell.get("path"), str):
+        try:
+            return read_regular(cell["path"])
+        except (OSError, ValueError):
+            return None
     return data
 
 
@@ -81,18 +91,15 @@ class HubReader(Reader):
             feature = (data.features or {}).get(columns.label)
             names = getattr(getattr(feature, "feature", feature), "names", None) or []
             for number, cells in enumerate(data):
-                known = {
-                    "id": f"{split}/{number:08d}",
-                    "split": self._split or split.replace("validation", "val"),
-                }
-                row = partial(self._row, cells, names, path=split, row=number, **known)
-                yield guarded(row, **known, path=split)
+                own = self._split or split.replace("validation", "val")
+                bare = Row(f"{split}/{number:08d}", split, own, row=number)
+                yield guarded(bare, self._row, cells, names)
 
-    def _row(self, cells: Mapping[str, Any], names: Sequence[Any], **known: Any) -> Row:
+    def _row(self, bare: Row, cells: Mapping[str, Any], names: Sequence[Any]) -> Row:
         image = hub_bytes(cells[self.source.image_column or ""])
         label = self._columns.label
         numbered: dict[Any, Any] = {**cells, label: class_name(cells.get(label or ""), names)}
-        return self._columns.row(numbered, problem=None if image else "no-image", data=image, **known)
+        return self._columns.row(bare, numbered, problem=None if image else "no-image", data=image)
 
 
 FORMAT = Format(

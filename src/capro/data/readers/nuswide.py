@@ -95,31 +95,27 @@ class NusWideReader(Reader):
             if truth is None
             else ("no-verified-label", "a_verified_label")
         )
-        without = unlisted = named = among = 0
+        counts = self.notes.counts
         both = paired_lines(self._list, self._tags81, hint=HINT.format("ImageList.zip and NUS_WID_Tags.zip"))
         for number, (line, row) in enumerate(both):
             location = safe_location(line.text, f"{line.path.name}:{line.number}: {line.text}")
             web = self._web(row)
             photo = line.text.rpartition("_")[2].partition(".")[0]
-            unlisted += photo not in tags
             text = tags.get(photo, "")
             words = set(text.lower().split())
-            named, among = named + len(web), among + sum(name.lower() in words for name in web)
             labels = web
             if truth is not None:
                 labels = tuple(self.concepts[c] for c in np.flatnonzero(truth[:, number]))
-            if location["path"] and not labels:
-                location["problem"], without = lacking, without + 1
+            unlabelled = bool(location["path"]) and not labels
+            if unlabelled:
+                location["problem"] = lacking
+            counts[f"{self.split}_images_without_{what}"] += unlabelled
+            counts[f"{self.split}_images_not_in_All_Tags"] += photo not in tags
+            counts[f"{self.split}_web_labels"] += len(web)
+            among = sum(name.lower() in words for name in web)
+            counts[f"{self.split}_web_labels_among_the_tags"] += among  # few: columns in another order
             identity = f"{self.split}/{location['path'] or line.number}"
             yield Row(identity, split=self.split, tags=text, labels=labels, multi_label=True, **location)
-        self.notes.counts.update(
-            {
-                f"{self.split}_images_without_{what}": without,
-                f"{self.split}_images_not_in_All_Tags": unlisted,
-                f"{self.split}_web_labels": named,
-                f"{self.split}_web_labels_among_the_tags": among,  # few: columns in another order
-            }
-        )
 
     def _images(self) -> Iterator[Line]:
         return read_lines(self._list, hint=HINT.format("ImageList.zip"))

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from capro.config import DataSettings
 from capro.data.manifest import SPLITS, Row, Source, blocks
-from capro.data.pixels import cell_bytes
 from capro.data.readers.base import (
     Format,
     OutputShard,
@@ -26,18 +25,10 @@ from capro.data.readers.base import (
     Writer,
     guarded,
     plain_records,
-    write_csv,
+    write_samples,
 )
-from capro.data.readers.columns import Columns, choose_columns, file_below, if_missing, image_column, text_of
-from capro.data.readers.table_files import (
-    TABLES,
-    header,
-    holds_bytes,
-    note_columns,
-    note_record,
-    open_parquet,
-    records,
-)
+from capro.data.readers.columns import cell_bytes, file_below, image_column, text_of
+from capro.data.readers.table_files import TABLES, SourceTable, holds_bytes, open_parquet
 from capro.errors import DataError
 from capro.pipeline.artefacts import atomic_path, table_metadata
 from capro.stores import AnyPath, any_path
@@ -60,29 +51,16 @@ class TableReader(Reader):
     """Reads one table, in one or several files of the same columns."""
 
     def __init__(self, files: list[AnyPath], settings: DataSettings, split: str) -> None:
-        self._files, self._split, self._settings = files, split, settings
+        self._files, self._split = files, split
         self.root = any_path(settings.image_root) if settings.image_root else files[0].parent
         if not self.root.is_dir():
             raise DataError(f"{self.root}: no such folder", hint="check data.image_root")
-        self._in_table = False
+        self._table = SourceTable(files[0], settings, split, self.notes)
+        self._image = image_column(self._table.columns, self._table.names, where=str(files[0]))
+        self._in_table = files[0].suffix.lower() == ".parquet" and holds_bytes(files[0], self._image)
         self.source = Source("files", str(self.root.resolve()))
-        if files[0].suffix.lower() != ".jsonl":  # whose columns are known after a pass over all its lines
-            self._in_table = files[0].suffix.lower() == ".parquet" and holds_bytes(files[0], self._image)
         if self._in_table:
             self.source = Source("parquet", str(files[0].parent.resolve()), self._image)
-
-    @cached_property
-    def _header(self) -> list[str]:
-        return header(self._files[0], self._settings.encoding)
-
-    @cached_property
-    def _columns(self) -> Columns:
-        file, missing = str(self._files[0]), if_missing(self._split)
-        return choose_columns(self._header, self._settings, where=file, missing=missing)
-
-    @property
-    def _image(self) -> str:
-        return image_column(self._columns, self._header, where=str(self._files[0]))
 
     def count(self) -> int | None:
         """Rows, where that is in the files (Parquet)."""
@@ -93,56 +71,41 @@ class TableReader(Reader):
         except DataError:  # a file that cannot be read: known when its turn comes
             return None
 
-    def check(self) -> None:
-        """Refuse a table without a column with images."""
-        _ = self._image
-
     def listing(self) -> list[AnyPath]:
         """The table's files."""
         return self._files
 
     def rows(self) -> Iterator[Row]:
         """Every row in file order; a further file that cannot be read is a row with that problem."""
-        image, seen = self._image, set[str]()
-        note_columns(self.notes, self._files, self._header, self._columns, self._settings.encoding)
-        wanted = set(self._columns.used().values())
+        seen: set[str] = set()
         for number, file in enumerate(self._files):
             try:
-                read = records(
-                    file, self._settings.encoding, wanted=wanted, max_group_rows=self._settings.max_group_rows
-                )
-                for record in read:
-                    note_record(self.notes, file, record)
-                    row = partial(self._row, file, record, image, seen)
-                    yield guarded(row, id=self._fallback(file, record), split=self._split, path=file.name)
+                for record in self._table.records(file):
+                    bare = Row(f"{self._split}/{file.stem}/{record.number - 1:08d}", file.name, self._split)
+                    yield guarded(bare, self._row, record, seen)
             except DataError as error:
                 if number == 0:
                     raise
                 identity = f"{self._split}/{file.stem}"
                 yield Row(identity, file.name, self._split, problem="broken-file", detail=str(error))
 
-    def _fallback(self, file: AnyPath, record: Record) -> str:
-        """The id of a row that has none."""
-        return f"{self._split}/{file.stem}/{record.number - 1:08d}"
-
-    def _row(self, file: AnyPath, record: Record, column: str, seen: set[str]) -> Row:
-        fallback = self._fallback(file, record)
+    def _row(self, bare: Row, record: Record, seen: set[str]) -> Row:
         if record.problem:
-            return Row(fallback, "", self._split, problem=record.reason, detail=record.problem)
-        image = record.cells.get(column)
+            return replace(bare, path="", problem=record.reason, detail=record.problem)
+        image = record.cells.get(self._image)
         where: dict[str, Any]
         if self._in_table:
             name = text_of(image.get("path")) if isinstance(image, Mapping) else ""
             data = cell_bytes(image)
-            where = {"path": file.name, "row": record.number - 1, "data": data}
+            where = {"row": record.number - 1, "data": data}
             where |= {} if data else {"problem": "no-image", "detail": name}
         else:
             name = text_of(image)
             where = file_below(self.root, name) if name else {"path": "", "problem": "no-image"}
-        row = self._columns.row(record.cells, id="", split=self._split, **where)
+        row = self._table.columns.row(replace(bare, id=""), record.cells, **where)
         if not row.id:
-            identity = f"{row.split}/{name}" if name else fallback
-            row = replace(row, id=fallback if identity in seen else identity)
+            identity = f"{row.split}/{name}" if name else bare.id
+            row.id = bare.id if identity in seen else identity
         seen.add(row.id)
         return row
 
@@ -162,12 +125,6 @@ def _readers(path: AnyPath, settings: DataSettings, split: str | None) -> list[T
 
 
 # --- writing --------------------------------------------------------------------------------------
-
-
-def _write_csv(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
-    """samples.csv, and images/ where they were asked for."""
-    write_csv(out / "samples.csv", table, formulas=pictures.formulas)
-    pictures.write_all()
 
 
 def _write_parquet(out: Path, table: pd.DataFrame, pictures: Pictures, _: Sequence[str]) -> None:
@@ -224,7 +181,7 @@ FORMAT = Format(
     readers=_readers,
     in_stores=True,
     writers={
-        "csv": Writer(_write_csv, below="images", entry="samples.csv"),
+        "csv": Writer(partial(write_samples, "samples.csv"), below="images", entry="samples.csv"),
         "parquet": Writer(_write_parquet, below="images", entry="samples.parquet"),
         "hf": Writer(_write_hub, images=("copy",), card=True),
     },

@@ -6,34 +6,45 @@ import csv
 import json
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capro.config import MAX_GROUP_ROWS
+from capro.config import MAX_GROUP_ROWS, DataSettings
 from capro.data.readers.base import ESCAPED, ReadingNotes, Record, unescaped, written_texts
-from capro.data.readers.columns import REPLACED, Columns, FieldNames, class_name, json_object, valid_text
-from capro.data.readers.text_files import MAX_LINE, WINDOWS, Lines, encoding_of, open_text
+from capro.data.readers.columns import (
+    REPLACED,
+    add_fields,
+    choose_columns,
+    class_name,
+    if_missing,
+    json_object,
+    valid_text,
+)
+from capro.data.readers.text_files import MAX_LINE, WINDOWS, bounded_lines, encoding_of, open_text
 from capro.errors import DataError, described, first_line
 from capro.files import require_regular
 from capro.pipeline.artefacts import check_table
-from capro.stores import AnyPath, ObjectPath, state_of
+from capro.stores import AnyPath, ObjectPath
 
 CLOSE = "close the quote in the first of these lines; a cell with such lines has to be left out"
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def header(path: AnyPath, encoding: str = "auto") -> list[str]:
-    """The column names of a table file; those of a JSONL file are the fields of all its records."""
+    """The column names of a table file; those of a JSONL file are the fields of all its records: one pass."""
     kind = path.suffix.lower()
     if kind == ".parquet":
         with open_parquet(path) as file:
             return list(file.schema_arrow.names)
     if kind == ".jsonl":
-        return [*_fields(path, encoding, *state_of(path))]
-    return [name for name in csv_header(path, encoding) if name != ESCAPED]
+        names: dict[str, None] = {}
+        for record in _jsonl(path, encoding):
+            add_fields(names, record.cells)
+        return [*names]
+    with open_text(path, encoding) as text:
+        return [name for name in _Table(text, path).names if name != ESCAPED]
 
 
 def records(
@@ -67,54 +78,50 @@ def whole_records(path: AnyPath) -> Iterator[Record]:
         yield record
 
 
-def note_columns(
-    notes: ReadingNotes, files: Sequence[AnyPath], names: Sequence[str], columns: Columns, encoding: str
-) -> None:
-    """Write down how table files of the same columns are read."""
-    used = columns.used()
-    notes.columns = used
-    notes.unused = [valid_text(name) for name in names if name.strip() and name not in used.values()]
-    if encoding == "auto":
-        notes.guessed_encodings = {file.name: WINDOWS for file in files if encoding_of(file) == WINDOWS}
+class SourceTable:
+    """Table files of the same columns, read as the settings of a source say; how, goes to its notes.
 
+    Attributes:
+        names: Of all columns.
+        columns: Those that are read, by purpose.
+    """
 
-def note_record(notes: ReadingNotes, file: AnyPath, record: Record, replaced: str = "replaced") -> None:
-    """Count a row with replaced bytes under this name, and write down lines that could be rows of their own."""
-    notes.counts[replaced] += record.replaced
-    if record.doubt:
-        notes.doubtful_lines.append(f"{file.name}, {record.doubt}")
+    def __init__(self, first: AnyPath, settings: DataSettings, split: str, notes: ReadingNotes) -> None:
+        self._limit, self._notes = settings.max_group_rows, notes
+        self._encoding = settings.encoding
+        if settings.encoding == "auto" and first.suffix.lower() != ".parquet":
+            self._encoding = encoding_of(first)  # a text table is one file
+            if self._encoding == WINDOWS:
+                notes.guessed_encodings = {first.name: WINDOWS}
+        self.names = header(first, self._encoding)
+        self.columns = choose_columns(self.names, settings, where=str(first), missing=if_missing(split))
+        used = self._used = self.columns.used()
+        notes.columns = used
+        notes.unused = [valid_text(name) for name in self.names if name.strip() and name not in used.values()]
 
-
-@lru_cache(maxsize=8)
-def _fields(path: AnyPath, encoding: str, *_state: int | str) -> tuple[str, ...]:
-    """The names of all fields, in the order in which they first occur. One pass over the file."""
-    names = FieldNames()
-    for record in _jsonl(path, encoding):
-        names.add(record.cells)
-    return tuple(names)
+    def records(self, file: AnyPath, replaced: str = "replaced") -> Iterator[Record]:
+        """The rows of one of the files; those with replaced bytes are counted under this name."""
+        wanted = self._used.values()
+        for record in records(file, self._encoding, wanted=wanted, max_group_rows=self._limit):
+            self._notes.counts[replaced] += record.replaced
+            if record.doubt:
+                self._notes.doubtful_lines.append(f"{file.name}, {record.doubt}")
+            yield record
 
 
 def _jsonl(path: AnyPath, encoding: str) -> Iterator[Record]:
     with open_text(path, encoding) as file:
-        lines = Lines(file)
-        for line in lines:
+        for number, (line, cut) in enumerate(bounded_lines(file), start=1):
             if not line.strip():
                 continue
-            cells, problem = ({}, f"more than {MAX_LINE:,} characters") if lines.cut else json_object(line)
-            cells = written_texts(cells)
-            where = f"line {lines.number}: {problem}" if problem else ""
-            yield Record(lines.number, cells, where, REPLACED in line)
+            cells, problem = ({}, f"more than {MAX_LINE:,} characters") if cut else json_object(line)
+            where = f"line {number}: {problem}" if problem else ""
+            yield Record(number, written_texts(cells), where, REPLACED in line)
 
 
-UNCLOSED = "a quote that is not closed"
 MANY_LINES = 20  # of a cell that are rows of the table: more are no chance
+NEARLY_ALL = 0.9  # share of the lines
 LOOKED_AT = 1000  # lines of a cell: what a swallowed table shows at once
-
-
-def csv_header(path: AnyPath, encoding: str) -> list[str]:
-    """The column names."""
-    with open_text(path, encoding) as file:
-        return _Table(file, path).names
 
 
 def csv_records(path: AnyPath, encoding: str) -> Iterator[Record]:
@@ -122,46 +129,14 @@ def csv_records(path: AnyPath, encoding: str) -> Iterator[Record]:
     with open_text(path, encoding) as file:
         table = _Table(file, path)
         names = table.names
-        escaped = ESCAPED in names
-        for number, (cells, wrong) in enumerate(table.rows(), start=1):
-            problem = wrong
+        for number, (cells, problem) in enumerate(table.rows(), start=1):
+            wrong = problem
             if not problem and len(cells) != len(names):
-                problem = f"{table.place}: {len(cells)} cells under {len(names)} column names"
-            named = dict(zip(names, cells, strict=False))
+                wrong = f"{table.where}: {len(cells)} cells under {len(names)} column names"
+            named = unescaped(dict(zip(names, cells, strict=False)))
             replaced = any(REPLACED in cell for cell in cells)
-            doubt = table.place if table.doubtful and not problem else ""
-            yield Record(number, unescaped(named) if escaped else named, problem, replaced, doubt=doubt)
-
-
-class _Feed(Iterator[str]):
-    """Lines as csv.reader asks for them; those of the present row are kept, and can be given again."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._lines = Lines(file)
-        self._again: deque[str] = deque()
-        self.row: list[str] = []
-        self._size = 0
-
-    def begin(self) -> None:
-        """The row that was read is done with."""
-        self.row, self._size = [], 0
-
-    def __next__(self) -> str:
-        line = self._again.popleft() if self._again else next(self._lines)
-        self.row.append(line)
-        self._size += len(line)
-        if self._size >= MAX_LINE:
-            raise csv.Error(f"more than {MAX_LINE:,} characters")
-        return line
-
-    def give_again(self, lines: Sequence[str]) -> None:
-        """These lines come next."""
-        self._again.extendleft(reversed(lines))
-
-    @property
-    def first(self) -> int:
-        """The number of the row's first line, from 1."""
-        return self._lines.number - len(self._again) - len(self.row) + 1
+            doubt = table.where if table.doubtful and not wrong else ""
+            yield Record(number, named, wrong, replaced, doubt=doubt)
 
 
 class _Table:
@@ -169,12 +144,11 @@ class _Table:
 
     def __init__(self, file: TextIO, path: AnyPath) -> None:
         csv.field_size_limit(MAX_LINE)
-        separator, self._skipped = _separator(file, path)
-        self._feed = _Feed(file)
-        self._separator = separator
-        self._reader = csv.reader(self._feed, delimiter=separator, strict=True)
-        self.place = ""
-        self.doubtful = False
+        self._separator, skipped = _separator(file, path)
+        self._lines = bounded_lines(file)
+        self._first = 1 + skipped  # number of the present row's first line
+        self._again: deque[str] = deque()  # lines that come next
+        self._row: list[str] = []  # lines of the present row
         self.names: list[str] = []
         cells, problem = next(self.rows(), ([], ""))
         if problem:
@@ -184,58 +158,66 @@ class _Table:
         self.names = cells
 
     def rows(self) -> Iterator[tuple[list[str], str]]:
-        """Cells of each row, or what is wrong with it; ``place`` says where it is, ``doubtful`` if it may be more."""
-        feed = self._feed
+        """Cells of each row, or what is wrong with it; ``where`` names its lines, ``doubtful`` if it may be more."""
         while True:
-            feed.begin()
-            problem = ""
+            self._first += len(self._row)
+            self._row, problem = [], ""
             try:
-                cells = next(self._reader)
-                if len(feed.row) > 1 and self._swallowed(cells, feed.row[1:-1]):
+                reader = csv.reader(self._lines_of_row(), delimiter=self._separator, strict=True)
+                cells = next(reader, None)
+                if cells is None:
+                    return
+                if self._swallowed(cells, self._row[1:-1]):
                     cells, problem = self._first_line()
-            except StopIteration:
-                return
             except csv.Error as error:
                 cells, problem = self._first_line(str(error))
             if cells or problem:
-                self.place = self._place()
-                self.doubtful = len(feed.row) > 1 and self._like_rows(feed.row)
-                yield cells, problem and f"{self.place}: {problem}"
+                yield cells, problem and f"{self.where}: {problem}"
 
-    def _place(self) -> str:
-        first = self._feed.first + self._skipped
-        last = first + len(self._feed.row) - 1
+    def _lines_of_row(self) -> Iterator[str]:
+        """Lines as csv.reader asks for them."""
+        size = 0
+        while line := self._again.popleft() if self._again else next(self._lines, ("", False))[0]:
+            self._row.append(line)
+            size += len(line)
+            if size >= MAX_LINE:
+                raise csv.Error(f"more than {MAX_LINE:,} characters")
+            yield line
+
+    @property
+    def where(self) -> str:
+        """The lines of the present row, from 1."""
+        first, last = self._first, self._first + len(self._row) - 1
         return f"line {first}" if first == last else f"lines {first} to {last}"
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether each line of the present row could be a row."""
+        return len(self._row) > 1 and len(self.names) > 1 and self._share_of_rows(self._row) >= NEARLY_ALL
 
     def _swallowed(self, cells: list[str], inner: Sequence[str]) -> bool:
         """Whether lines of a row that is well formed are rows of the table themselves."""
-        columns = len(self.names)
-        if columns < 2:
+        if len(self.names) < 2:
             return False
-        if len(cells) != columns:
-            return self._lost_rows(inner)
-        return len(inner) >= MANY_LINES and self._like_rows(inner)
+        if len(cells) != len(self.names):
+            return self._share_of_rows(inner) > 0
+        return len(inner) >= MANY_LINES and self._share_of_rows(inner) >= NEARLY_ALL
 
-    def _like_rows(self, lines: Sequence[str]) -> bool:
-        """Whether nearly all of some lines have as many separators as a row of the table."""
-        looked, columns = lines[:LOOKED_AT], len(self.names)
-        rows = sum(line.count(self._separator) == columns - 1 for line in looked)
-        return columns > 1 and rows >= 0.9 * len(looked)
+    def _share_of_rows(self, lines: Sequence[str]) -> float:
+        """The share of lines that have as many separators as a row of the table."""
+        looked, separators = lines[:LOOKED_AT], len(self.names) - 1
+        return sum(line.count(self._separator) == separators for line in looked) / max(1, len(looked))
 
     def _first_line(self, error: str = "") -> tuple[list[str], str]:
         """The first line of a row alone: what is wrong with it, or its cells; the others come again."""
-        feed = self._feed
-        if len(feed.row) > 1 and not self._lost_rows(feed.row[1:]) and "expected after" in error:
-            cells, problem = _leniently(feed.row, self._separator)  # text behind a cell of several lines
+        first, *others = self._row
+        if others and not self._share_of_rows(others) and "expected after" in error:
+            cells, problem = _leniently(self._row, self._separator)  # text behind a cell of several lines
             if not problem and len(cells) == len(self.names):
                 return cells, ""
-        first, *others = feed.row
-        feed.give_again(others)
-        feed.row = [first]
+        self._again.extendleft(reversed(others))
+        self._row = [first]
         return ([], error) if len(first) >= MAX_LINE else _leniently([first], self._separator)
-
-    def _lost_rows(self, lines: Sequence[str]) -> bool:
-        return any(line.count(self._separator) == len(self.names) - 1 for line in lines[:LOOKED_AT])
 
 
 def _leniently(lines: list[str], separator: str) -> tuple[list[str], str]:
@@ -250,7 +232,7 @@ def _leniently(lines: list[str], separator: str) -> tuple[list[str], str]:
         cells = next(csv.reader(read_lines(), delimiter=separator), [])
     except csv.Error as error:  # mostly a carriage return outside quotes
         return [], str(error).partition(" - ")[0]
-    return ([], UNCLOSED) if asked else (cells, "")
+    return ([], "a quote that is not closed") if asked else (cells, "")
 
 
 def _separator(file: TextIO, path: AnyPath) -> tuple[str, int]:
@@ -276,21 +258,20 @@ def _separator(file: TextIO, path: AnyPath) -> tuple[str, int]:
 ROWS_AT_ONCE = 256
 BYTES_AT_ONCE = 32 << 20  # of a batch, by the average size of the group's rows
 FOREIGN = (pa.ArrowException, OSError, ValueError, OverflowError)  # what pyarrow raises for damaged files
-TEXTS = (pa.types.is_string, pa.types.is_large_string)
 
 
-def parquet_file(path: AnyPath, *, buffer_size: int = 0) -> pq.ParquetFile:
+def parquet_file(path: AnyPath) -> pq.ParquetFile:
     """A Parquet file, as pyarrow opens it; of an object the columns of a row group come at once."""
     if isinstance(path, ObjectPath):
         return pq.ParquetFile(path.open(buffering=0), pre_buffer=True)
     require_regular(path)
-    return pq.ParquetFile(path, buffer_size=buffer_size)
+    return pq.ParquetFile(path, buffer_size=1 << 20)
 
 
 def open_parquet(path: AnyPath) -> pq.ParquetFile:
     """A Parquet file; pages are read as they are needed."""
     try:
-        file = parquet_file(path, buffer_size=1 << 20)
+        file = parquet_file(path)
         _ = file.schema_arrow.names  # a name that is not UTF-8 fails here
     except FOREIGN as error:
         raise DataError(
@@ -327,12 +308,15 @@ def _group(
     file: pq.ParquetFile, group: int, columns: list[str], labels: Mapping[str, list[str]], before: int
 ) -> Iterator[Record]:
     """The rows of a group; from the first that cannot be read on, one record each with the problem."""
-    number, last = before, before + file.metadata.row_group(group).num_rows
+    facts = file.metadata.row_group(group)
+    number, last = before, before + facts.num_rows
+    average = facts.total_byte_size // max(1, facts.num_rows)
+    rows_at_once = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // max(1, average)))
     try:
-        for batch in file.iter_batches(_rows_at_once(file, group), row_groups=[group], columns=columns):
-            for cells, replaced in _cells(batch):
-                number += 1
-                yield _record(number, cells, labels, replaced)
+        for batch in file.iter_batches(rows_at_once, row_groups=[group], columns=columns):
+            for record in _batch(batch, labels, number):
+                number = record.number
+                yield record
         problem = "the row group ends too early"
     except FOREIGN as error:
         problem = first_line(error)
@@ -340,51 +324,32 @@ def _group(
         yield Record(missing, {}, problem=f"row {missing}: {problem}")
 
 
-def _rows_at_once(file: pq.ParquetFile, group: int) -> int:
-    facts = file.metadata.row_group(group)
-    average = int(facts.total_byte_size) // max(1, int(facts.num_rows))
-    return max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // max(1, average)))
-
-
-def _cells(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | Exception, bool]]:
-    """The cells of each row of a batch or what made them unreadable, and whether bytes were replaced."""
+def _batch(batch: pa.RecordBatch, labels: Mapping[str, list[str]], before: int) -> Iterator[Record]:
+    """The rows of a batch, with class names for numbers."""
     try:
-        rows = batch.to_pylist()
-    except FOREIGN:  # one bad cell fails the batch
-        for number in range(batch.num_rows):
-            yield _one_by_one(batch, number)
-        return
-    for row in rows:
-        yield row, False
-
-
-def _one_by_one(batch: pa.RecordBatch, number: int) -> tuple[dict[str, Any] | Exception, bool]:
-    try:
-        cells = {name: _value(batch.column(at)[number]) for at, name in enumerate(batch.schema.names)}
-    except FOREIGN as error:
-        return error, False
-    return cells, any(isinstance(value, str) and REPLACED in value for value in cells.values())
+        rows: list[Any] = batch.to_pylist()
+    except FOREIGN:  # one bad cell fails the batch: each row is tried alone
+        rows = [None] * batch.num_rows
+    for at, row in enumerate(rows):
+        number = before + at + 1
+        try:
+            columns = zip(batch.schema.names, batch.columns, strict=True)
+            cells = row or {name: _value(column[at]) for name, column in columns}
+            for name in labels.keys() & cells.keys():
+                cells[name] = class_name(cells[name], labels[name])
+        except (*FOREIGN, RecursionError) as error:
+            yield Record(number, {}, problem=f"row {number}: {described(error)}")
+            continue
+        texts = () if row else cells.values()
+        replaced = any(isinstance(value, str) and REPLACED in value for value in texts)
+        yield Record(number, written_texts(cells), replaced=replaced)
 
 
 def _value(cell: pa.Scalar) -> Any:
     """A cell as Python knows it; bytes of a text that are not UTF-8 become replacement characters."""
-    if cell.is_valid and any(is_text(cell.type) for is_text in TEXTS):
+    if cell.is_valid and (pa.types.is_string(cell.type) or pa.types.is_large_string(cell.type)):
         return cell.as_buffer().to_pybytes().decode("utf-8", "replace")
     return cell.as_py()
-
-
-def _record(
-    number: int, cells: dict[str, Any] | Exception, labels: Mapping[str, list[str]], replaced: bool
-) -> Record:
-    try:
-        if isinstance(cells, Exception):
-            raise cells
-        for column, names in labels.items():
-            if column in cells:
-                cells[column] = class_name(cells[column], names)
-    except (*FOREIGN, RecursionError) as error:
-        return Record(number, {}, problem=f"row {number}: {described(error)}")
-    return Record(number, written_texts(cells), replaced=replaced)
 
 
 def class_labels(columns: pa.Schema) -> dict[str, list[str]]:

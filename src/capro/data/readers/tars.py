@@ -10,12 +10,11 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 import pandas as pd
 
@@ -34,8 +33,8 @@ from capro.data.readers.base import (
 from capro.data.readers.columns import (
     REPLACED,
     Columns,
-    FieldNames,
     Missing,
+    add_fields,
     choose_columns,
     if_missing,
     json_object,
@@ -43,10 +42,10 @@ from capro.data.readers.columns import (
     text_of,
     valid_text,
 )
-from capro.data.readers.tar_members import REQUEST, Gap, Member, Ranges, members, open_ranges
+from capro.data.readers.tar_members import REQUEST, Gap, Member, members, open_shard, read_at
 from capro.errors import DataError, did_you_mean
 from capro.pipeline.artefacts import atomic_path
-from capro.stores import AnyPath
+from capro.stores import AnyPath, ObjectPath
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "img")
 TEXT_ENDINGS = ("txt", "json", "cls", "caption", "text", "title")
@@ -83,9 +82,9 @@ class TarReader(Reader):
         self.root = path.parent if path.is_file() else path
         self.source = Source("tars", str(self.root.resolve()))
         self.notes.counts.update(dict.fromkeys(NOTES, 0), shards=len(self._shards))
-        self._settings, self._split = settings, split
+        self._settings, self.split = settings, split
         self._needed = if_missing(split) == "refuse"  # the fields that the settings name
-        self._seen_fields = FieldNames()
+        self._seen_fields: dict[str, None] = {}
         self.usual: set[str] | None = None  # endings that every whole sample has; None before the first
         self._columns = lru_cache(MAX_CHOSEN)(self._choose)  # most samples have the same fields
 
@@ -109,35 +108,22 @@ class TarReader(Reader):
         self.notes.unused = [valid_text(name) for name in self._seen_fields if name not in used]
 
     def _shard(self, shard: AnyPath) -> Iterator[Row]:
-        with ExitStack() as stack:
-            try:
-                file = stack.enter_context(open_ranges(shard))
-            except OSError as error:
-                yield self.lost(shard, "", "broken-file", error.strerror or str(error))
-                return
+        try:
+            file = open_shard(shard)
+        except OSError as error:
+            detail = error.strerror or str(error)
+            yield Row(
+                f"{self.split}/{shard.stem}", shard.name, self.split, problem="broken-file", detail=detail
+            )
+            return
+        with file:
             yield from _ShardRows(self, shard, file).rows()
 
-    def lost(self, shard: AnyPath, key: str, reason: str, detail: str) -> Row:
-        """A sample, or an unknown number of them, that cannot be used because the shard is not whole."""
-        identity = f"{self._split}/{shard.stem}/{key}".rstrip("/")
-        return Row(identity, shard.name, self._split, problem=reason, detail=detail)
-
-    def whole(self, shard: AnyPath, sample: _Sample, seen: set[str]) -> Row:
+    def row(self, bare: Row, sample: _Sample) -> Row:
         """The row of a sample whose members are all there."""
-        endings = sample.endings
-        self.usual = endings if self.usual is None else self.usual & endings
-        identity = f"{self._split}/{shard.stem}/{sample.key}"
-        if sample.key in seen:
-            identity = f"{identity}#{len(seen)}"
-            return Row(identity, shard.name, self._split, problem="duplicate-id", detail=sample.key)
-        seen.add(sample.key)
-        row = partial(self._row, shard, sample, identity)
-        return guarded(row, id=identity, split=self._split, path=shard.name)
-
-    def _row(self, shard: AnyPath, sample: _Sample, identity: str) -> Row:
         cells = written_texts(self._cells(sample))
-        self._seen_fields.add(cells)
-        row = self._columns(tuple(cells)).row(cells, id=identity, split=self._split, path=shard.name)
+        add_fields(self._seen_fields, cells)
+        row = self._columns(tuple(cells)).row(bare, cells)
         if sample.image is not None:
             row.offset, row.size, row.data = sample.image.offset, sample.image.size, sample.data
         status = cells.get("status")
@@ -187,7 +173,7 @@ class _ShardRows:
 
     reader: TarReader
     shard: AnyPath
-    file: Ranges
+    file: BinaryIO
     seen: set[str] = field(default_factory=set)  # keys of whole samples
     lost: set[str] = field(default_factory=set)  # keys of samples that the shard has parts of
     gap: Gap | None = None  # damage that no row accounts for yet
@@ -219,14 +205,15 @@ class _ShardRows:
         elif extension in IMAGE_ENDINGS:
             if sample.image is None:  # the first of several
                 sample.image = member
-                if self.file.streamed and member.size <= REQUEST:  # a larger one is a request of its own
-                    sample.data = self.file.read(member.size, member.offset)
+                # bytes of an object are at hand now; a larger picture is a request of its own
+                if isinstance(self.shard, ObjectPath) and member.size <= REQUEST:
+                    sample.data = read_at(self.file, member.offset, member.size)
         elif extension not in TEXT_ENDINGS:
             self.reader.notes.counts["other_members_ignored"] += 1
         elif member.size > MAX_META:
             sample.problem = f"{member.name}: {member.size} bytes of text"
         else:
-            sample.texts[extension] = self.file.read(member.size, member.offset)
+            sample.texts[extension] = read_at(self.file, member.offset, member.size)
 
     def _finished(self, sample: _Sample) -> Iterator[Row]:
         """A sample behind which another begins, or the shard ends as it should."""
@@ -238,7 +225,13 @@ class _ShardRows:
             self.gap = None
             return
         yield from self._unexplained()
-        yield self.reader.whole(self.shard, sample, self.seen)
+        self.reader.usual = sample.endings if usual is None else usual & sample.endings
+        bare = self._bare(sample.key)
+        if sample.key in self.seen:
+            yield replace(bare, id=f"{bare.id}#{len(self.seen)}", problem="duplicate-id", detail=sample.key)
+            return
+        self.seen.add(sample.key)
+        yield guarded(bare, self.reader.row, sample)
 
     def _before(self, gap: Gap, sample: _Sample | None) -> Iterator[Row]:
         """What the shard has up to a gap; the sample before it may have lost members in it."""
@@ -263,7 +256,11 @@ class _ShardRows:
     def _lost(self, key: str, gap: Gap) -> Row:
         self.lost.add(key)
         reason = "truncated-shard" if gap.final else "damaged-shard"
-        return self.reader.lost(self.shard, key, reason, gap.detail)
+        return replace(self._bare(key), problem=reason, detail=gap.detail)
+
+    def _bare(self, key: str) -> Row:
+        split, shard = self.reader.split, self.shard
+        return Row(f"{split}/{shard.stem}/{key}", shard.name, split)
 
 
 def _split_name(name: str) -> tuple[str, str]:

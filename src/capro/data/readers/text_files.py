@@ -6,14 +6,13 @@ import codecs
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TextIO
 
 from capro.errors import DataError
 from capro.files import open_regular
-from capro.stores import AnyPath, open_bytes, state_of
+from capro.stores import AnyPath, open_bytes
 
 UTF8 = "utf-8-sig"  # UTF-8, with or without a mark at the start
 WINDOWS = "cp1252"
@@ -26,35 +25,32 @@ HEAD = 64  # bytes that show UTF-16 without a mark: further on a text may hold z
 MAX_LINE = 32 << 20  # characters; captions of megabytes are fine, a file without line ends is not
 
 
-def encoding_of(path: AnyPath, chosen: str = "auto") -> str | None:
-    """The encoding in which a text file is read; None for a Parquet file, which has none.
+def encoding_of(path: AnyPath, chosen: str = "auto") -> str:
+    """The encoding in which a text file is read.
 
     Args:
         path: The file.
-        chosen: A name, or ``auto`` to find out.
+        chosen: A name, or ``auto`` to find out, in one pass over the file.
     """
-    if path.suffix.lower() == ".parquet":
-        return None
     if chosen != "auto":
         return UTF8 if codecs.lookup(chosen).name == "utf-8" else chosen
     try:
-        return _detected(path, *state_of(path))
+        with open_bytes(path) as file:
+            return _detected(file)
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
-@lru_cache(maxsize=64)
-def _detected(path: AnyPath, *_state: int | str) -> str:
+def _detected(file: BinaryIO) -> str:
     """By the first bytes, else UTF-8 if the file is valid or nearly so, else cp1252."""
-    with open_bytes(path) as file:
-        head = file.read(HEAD)
-        for mark, name in MARKS:
-            if head.startswith(mark):
-                return name
-        for name, zeros in (("utf-16-le", head[1::2]), ("utf-16-be", head[::2])):
-            if zeros.count(0) > len(zeros) // 2:  # every second byte of Latin letters
-                return name
-        good, bad = _non_ascii(file)
+    head = file.read(HEAD)
+    for mark, name in MARKS:
+        if head.startswith(mark):
+            return name
+    for name, zeros in (("utf-16-le", head[1::2]), ("utf-16-be", head[::2])):
+        if zeros.count(0) > len(zeros) // 2:  # every second byte of Latin letters
+            return name
+    good, bad = _non_ascii(file)
     return UTF8 if good >= bad else WINDOWS
 
 
@@ -84,29 +80,14 @@ def _unreadable(path: AnyPath, error: OSError) -> DataError:
     return DataError(f"{path}: cannot be read: {error.strerror}", hint="give a file that can be read")
 
 
-class Lines(Iterator[str]):
-    """Lines of a text file, in bounded memory.
-
-    Attributes:
-        number: Of the line that was given last, from 1.
-        cut: Whether that line was longer than MAX_LINE; the rest of it has been skipped.
-    """
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self.number = 0
-        self.cut = False
-
-    def __next__(self) -> str:
-        line = self._file.readline(MAX_LINE)
-        if not line:
-            raise StopIteration
-        self.number += 1
-        self.cut = len(line) == MAX_LINE and not line.endswith("\n")
-        if self.cut:
-            while (rest := self._file.readline(MAX_LINE)) and not rest.endswith("\n"):
+def bounded_lines(file: TextIO) -> Iterator[tuple[str, bool]]:
+    """Lines of a text file, in bounded memory, and whether each was cut: of a longer line MAX_LINE characters come."""
+    while line := file.readline(MAX_LINE):
+        cut = len(line) == MAX_LINE and not line.endswith("\n")
+        if cut:
+            while (rest := file.readline(MAX_LINE)) and not rest.endswith("\n"):
                 pass
-        return line
+        yield line, cut
 
 
 @dataclass(frozen=True)

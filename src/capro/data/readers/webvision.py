@@ -18,14 +18,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from capro.config import DataSettings
 from capro.data.manifest import Row, Source
 from capro.data.readers.base import ClassHint, Format, Reader, guarded
-from capro.data.readers.columns import Columns, safe_location, safe_relative, text_of
+from capro.data.readers.columns import Columns, safe_location, safe_relative
 from capro.data.readers.text_files import Line, paired_lines, read_lines
 from capro.errors import DataError, did_you_mean
 from capro.files import read_regular
@@ -113,11 +113,6 @@ class Info:
         chosen = [(*self.synsets[number], "; ".join(queries[number])) for number in self.wanted]
         return [ClassHint(name, sense=wnid, query=query or None) for wnid, name, query in chosen]
 
-    def files(self) -> list[Path]:
-        """The files in ``info/`` that decide a scan."""
-        lists = sorted((self.root / "info").glob("*.txt"))
-        return [*lists, self.class_list] if self.class_list else lists
-
 
 def named_in(text: str) -> str:
     """What a line of a class list names: a WordNet id anywhere in it, else its first word.
@@ -179,29 +174,26 @@ class WebVisionReader(Reader):
         return total - other
 
     def listing(self) -> list[Path]:
-        """The published lists."""
-        return self.info.files()
+        """The published lists, and the one of wanted classes."""
+        lists = sorted((self.info.root / "info").glob("*.txt"))
+        return [*lists, self.info.class_list] if self.info.class_list else lists
 
     def rows(self) -> Iterator[Row]:
         """Every image of the subset, in the order of the list."""
         self.count()
         wanted = set(self.info.wanted)
         texts = _Texts(self.info.root)
-        strange = 0
         for line, name, label, meta in self._entries():
             if label not in wanted:
                 continue
             entry = texts.entry(meta) if meta else {}
             stem = name.rpartition("/")[2].rpartition(".")[0]
-            strange += bool(entry.get("id")) and text_of(entry["id"]) != stem
+            if entry.get("id") and str(entry["id"]) != stem:
+                self.notes.counts[f"{self.part}_texts_with_another_id"] += 1
             path = f"{VALIDATION}/{name}" if self.part == "val" else name
             location = safe_location(path, f"{line.path.name}:{line.number}")
-            labels = (self.info.synsets[label][1],)
-            known = {"id": f"{self.split}/{path}", "split": self.split}
-            row = partial(TEXT_FIELDS.row, entry, labels=labels, **known, **location)
-            yield guarded(row, **known, path=location["path"])
-        if strange:
-            self.notes.counts[f"{self.part}_texts_with_another_id"] = strange
+            bare = Row(f"{self.split}/{path}", split=self.split, **location)
+            yield guarded(bare, TEXT_FIELDS.row, entry, labels=(self.info.synsets[label][1],))
 
     def _entries(self) -> Iterator[tuple[Line, str, int, Line | None]]:
         """Line, image, class from 0, and the line of the meta list that belongs to it."""
