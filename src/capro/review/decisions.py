@@ -125,17 +125,13 @@ def resolve(
 def _deciding(run: Run) -> dict[str, Decision]:
     """The decisions that the method has to follow, by sample."""
     replay = replayed(run)
-    if not replay.last and log_file(run).exists() and _results_follow_decisions(run):
+    results = [run.finished(stage) or {} for stage in (ANCHORS.stage, CLEANED_LABELS.stage)]
+    if not replay.last and log_file(run).exists() and any(result.get("decisions") for result in results):
         raise RunError(
             f"{log_file(run)}: the log of decisions is empty, and there are results that took decisions in",
             hint="put a copy of the file back; to go on without decisions, remove it",
         )
     return {sample: decision for sample, decision in replay.decided().items() if decision.kind.decides}
-
-
-def _results_follow_decisions(run: Run) -> bool:
-    stages = {ANCHORS.stage, CLEANED_LABELS.stage}
-    return any((run.finished(stage) or {}).get("decisions") for stage in stages)
 
 
 def decision_arrays(

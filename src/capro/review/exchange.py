@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
@@ -134,8 +133,6 @@ def _empty(cell: Any) -> bool:
 
 def _names(cell: Any, where: str) -> tuple[str, ...]:
     """Names in a cell: a list, or a text with separators."""
-    if isinstance(cell, np.ndarray):
-        cell = cell.tolist()
     if _empty(cell):
         return ()
     if isinstance(cell, str):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from capro.errors import ConfigError
 from capro.models import wordnet
@@ -25,7 +28,7 @@ from capro.models.classes import (
 from capro.pipeline import files
 from capro.pipeline.run import Run
 from capro.results.store import VERDICT_NAMES
-from capro.review.pictures import nearest, similarity
+from capro.review.pictures import similarity
 from capro.review.queue import ReviewTable
 from capro.review.session import ReviewSession
 from capro.review.views import View
@@ -138,11 +141,8 @@ def class_scores(table: ReviewTable, row: int, classes: list[int]) -> list[dict[
         return [{"name": name, "all": score, "words": None, "picture": None} for name, score, _ in rows]
     if not table.multi_label:
         rows.append(("none of these", max(0.0, 1.0 - float(fused.sum())), -1))
-    words, picture = (np.array(part[row], dtype=np.float64) for part in table.evidence_parts)
-    if table.multi_label:
-        words, picture = (1 / (1 + np.exp(-logit)) for logit in (words, picture))
-    else:
-        words, picture = np.exp(words), np.exp(picture)
+    probability = expit if table.multi_label else np.exp
+    words, picture = (probability(np.array(part[row], dtype=np.float64)) for part in table.evidence_parts)
     return [
         {"name": name, "all": score, "words": float(words[c]), "picture": float(picture[c])}
         for name, score, c in rows
@@ -165,17 +165,23 @@ def similar(session: ReviewSession, row: int) -> dict[str, Any]:
     table = session.table
     if table.visual is None:
         return {"near": [], "anchors": []}
-    order = np.argsort(-similarity(table.visual, row), kind="stable")
-    near = [int(other) for other in order[: SIMILAR_SHOWN + 1] if other != row][:SIMILAR_SHOWN]
-    anchors = []
-    for c in _classes_of(table, row)[:2]:
-        rows = nearest(table.visual, row, table.anchors_of(c), ANCHORS_SHOWN).tolist()
-        anchors.append((plain(table.names[c], 80), [tile(session, other) for other in rows]))
-    return {"near": [tile(session, other) for other in near], "anchors": anchors}
+    cosines = similarity(table.visual, row)
+
+    def nearest(among: NDArray[np.int64], count: int) -> list[dict[str, Any]]:
+        order = among[np.argsort(-cosines[among], kind="stable")]
+        return [tile(session, int(other)) for other in order[order != row][:count]]
+
+    classes = _classes_of(table, row)[:2]
+    return {
+        "near": nearest(np.arange(len(table)), SIMILAR_SHOWN),
+        "anchors": [
+            (plain(table.names[c], 80), nearest(table.anchors_of(c), ANCHORS_SHOWN)) for c in classes
+        ],
+    }
 
 
 LONGEST = 2000  # characters of a text in the page
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"(\w+)")
 _COMMON = frozenset(
     "a an and any are as at be by can for from has have in into is it its not of on one or other some such "
     "that the their these they this to used usually very was which who with you your".split()
@@ -210,16 +216,9 @@ def marked(text: str, words: set[str]) -> list[tuple[str, bool]]:
     >>> marked("two Snakes here", {"snake"})
     [('two ', False), ('Snakes', True), (' here', False)]
     """
-    text = plain(text, LONGEST)
-    pieces: list[tuple[str, bool]] = []
-    at = 0
-    for match in _WORD.finditer(text):
-        if stem(match[0]) in words:
-            if match.start() > at:
-                pieces.append((text[at : match.start()], False))
-            pieces.append((match[0], True))
-            at = match.end()
-    return [*pieces, *([(text[at:], False)] if at < len(text) else [])]
+    pieces = filter(None, _WORD.split(plain(text, LONGEST)))
+    grouped = groupby(pieces, key=lambda piece: stem(piece) in words)
+    return [("".join(group), matches) for matches, group in grouped]
 
 
 # --- classes --------------------------------------------------------------------------------------
@@ -284,12 +283,8 @@ def flows(table: ReviewTable, c: int) -> tuple[list[tuple[str, int]], list[tuple
 
 
 def _most_frequent(table: ReviewTable, labels: NDArray[np.int64], none: str) -> list[tuple[str, int]]:
-    numbers, counts = np.unique(labels, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:FLOWS_SHOWN]
-    return [
-        (table.names[c] if c >= 0 else none, int(count))
-        for c, count in zip(numbers[order], counts[order], strict=True)
-    ]
+    counts = Counter(np.sort(labels).tolist()).most_common(FLOWS_SHOWN)
+    return [(table.names[c] if c >= 0 else none, count) for c, count in counts]
 
 
 def change_class(session: ReviewSession, number: int, sense: str, definition: str, *, person: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -203,30 +203,25 @@ def log_in_store(run: Run) -> Iterator[None]:
         return
     folder = run.path / REVIEW
     files.make_folder(folder)
-    with alone_in(folder, "capro review of this run is open"):
+    with alone_in(folder, "capro review of this run is open"), ExitStack() as at_end:
         lock = copy.store_lock(f"{REVIEW}/{STORE_LOCK}", "capro review of this run is open")
         lock.take()
+        at_end.callback(lock.release)
+        copy.refresh()
+        upload_log(copy, lock)  # what a review that was killed has left
+        at_end.callback(upload_log, copy, lock)
         end = threading.Event()
-        uploader = threading.Thread(target=_upload_regularly, args=(copy, lock, end), daemon=True)
-        try:
-            copy.refresh()
-            upload_log(copy, lock)  # what a review that was killed has left
-            uploader.start()
-            yield
-        finally:
-            end.set()
-            if uploader.ident is not None:
-                uploader.join()
-            try:
-                upload_log(copy, lock)
-            finally:
-                lock.release()
 
+        def upload_regularly() -> None:
+            while not end.wait(UPLOAD_EVERY):
+                with suppress(CaproError, OSError, sqlite3.Error):  # the last upload says what is wrong
+                    upload_log(copy, lock)
 
-def _upload_regularly(copy: WorkingCopy, lock: StoreLock, end: threading.Event) -> None:
-    while not end.wait(UPLOAD_EVERY):
-        with suppress(CaproError, OSError, sqlite3.Error):  # the last upload says what is wrong
-            upload_log(copy, lock)
+        uploader = threading.Thread(target=upload_regularly, daemon=True)
+        uploader.start()
+        at_end.callback(uploader.join)
+        at_end.callback(end.set)
+        yield
 
 
 def upload_log(copy: WorkingCopy, lock: StoreLock) -> None:

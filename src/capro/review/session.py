@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,21 +26,6 @@ MOST = 100_000  # samples that one action may decide
 
 class OutOfDate(ConfigError):
     """A page shows what is no longer so."""
-
-
-@dataclass(frozen=True)
-class DuplicateGroup:
-    """What "keep the best" does with a group of near duplicates.
-
-    Attributes:
-        rows: The whole group, also what is on other pages or decided.
-        kept: The row that stays; None where a person has dropped all of them.
-        dropped: Rows that it drops; those that are dropped already are not among them.
-    """
-
-    rows: list[int]
-    kept: int | None
-    dropped: list[int]
 
 
 class ReviewSession:
@@ -71,7 +55,7 @@ class ReviewSession:
             self.run, self.table, self.views, self.pictures = run, table, Views(table), pictures
             self.decided = np.zeros(len(table), dtype=bool)
             self._row_of: dict[str, int] = {}
-            self._mark_decided([*self.log.replay.by_sample])
+            self._update_decided([*self.log.replay.by_sample])
             self.scan = fingerprint(run.identity("scan"))
             self.version = fingerprint([self.scan, run.identity("clean")])
 
@@ -81,9 +65,9 @@ class ReviewSession:
             self._changed_rows(self.log.refresh())
 
     def _changed_rows(self, actions: Sequence[Action]) -> list[int]:
-        return self._mark_decided(self.log.replay.samples_of(actions))
+        return self._update_decided(self.log.replay.samples_of(actions))
 
-    def _mark_decided(self, samples: Sequence[str]) -> list[int]:
+    def _update_decided(self, samples: Sequence[str]) -> list[int]:
         """Update `decided` for some samples; returns their rows."""
         rows = self._rows_of(samples)
         self.decided[rows] = [self.decision(row) is not None for row in rows]
@@ -105,7 +89,7 @@ class ReviewSession:
         with self._lock:
             if version != self.version:
                 self.follow()
-                if self.log.replay.by_request(sent) is None:
+                if sent not in self.log.replay.by_request:
                     raise OutOfDate("the queue is new", hint="reload the page")
             yield
 
@@ -143,7 +127,9 @@ class ReviewSession:
             raise ConfigError("samples have one label here", hint="choose another one instead")
         with self._lock:
             if verb == "best":
-                rows = [other for group in self._groups(rows) for other in group.dropped]
+                row_of = {int(self.table.duplicate_group[row]): row for row in rows}
+                leaders = [row for group, row in row_of.items() if group >= 0]
+                rows = [other for row in leaders for other in self.best_duplicate(row)[1]]
                 if len(rows) > MOST:
                     raise ConfigError(f"{len(rows)} near duplicates", hint=f"at most {MOST:,} at once")
             decisions = [command.decide(self._question(row, label, view)) for row in dict.fromkeys(rows)]
@@ -212,8 +198,15 @@ class ReviewSession:
         same = group[(table.queue.leader[group] == table.queue.leader[row]) & ~self.decided[group]]
         return [row, *(int(other) for other in same if other != row)]
 
-    def duplicates(self, row: int) -> DuplicateGroup:
-        """A row's group of near duplicates: what a person has labelled is best, then most pixels, then the surest."""
+    def best_duplicate(self, row: int) -> tuple[int | None, list[int]]:
+        """What "keep the best" does with the whole group of near duplicates of a row, whatever a page shows of it.
+
+        What a person has labelled is best, then most pixels, then the surest.
+
+        Returns:
+            The row that stays, None where a person has dropped all of them; and the rows that are dropped,
+            without those that are dropped already.
+        """
         table, rows = self.table, self.table.group_of(row).tolist()
         kinds = {other: decision.kind for other in rows if (decision := self.decision(other)) is not None}
 
@@ -223,12 +216,7 @@ class ReviewSession:
 
         left = [other for other in rows if other not in kinds or not kinds[other].drops]
         kept = max(left, key=quality, default=None)
-        return DuplicateGroup(rows, kept, [other for other in left if other != kept])
-
-    def _groups(self, rows: Sequence[int]) -> list[DuplicateGroup]:
-        """The groups of near duplicates of some rows, each once."""
-        row_of = {int(self.table.duplicate_group[row]): row for row in rows}
-        return [self.duplicates(row) for group, row in row_of.items() if group >= 0]
+        return kept, [other for other in left if other != kept]
 
     def picture(self, scan: str, row: int, size: str) -> bytes | None:
         """The thumbnail of a row; None where it is of another scan, or cannot be read any more."""
