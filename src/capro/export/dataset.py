@@ -93,10 +93,15 @@ def export_data(
                 manifest, rows, folder, writer, mode, formulas, progress=progress, engine=engine
             )
 
-        changed = _changed(pictures_of(kept)) if skip_changed else []
-        if changed:
-            kept = _without(kept, changed)
-            write_csv(folder / EXPORT_CHANGED, pd.DataFrame(changed), formulas=formulas)
+        changed = _changed(pictures_of(kept)) if skip_changed else kept[:0]
+        if len(changed) == len(kept):
+            raise DataError(
+                f"all {len(kept):,} pictures have changed since the scan: {changed['problem'].iloc[0]}",
+                hint="put the data back, or read them again with `capro scan --force`",
+            )
+        if len(changed):
+            kept = kept.drop(changed.index)
+            write_csv(folder / EXPORT_CHANGED, changed, formulas=formulas)
         pictures = pictures_of(kept)
         kept = kept.assign(file_name=pictures.names)
         note = {
@@ -145,28 +150,16 @@ def scan_command(note: dict[str, Any], *, entry: str, out: AnyPath | None = None
     return shlex.join(["capro", "scan", str((out or Path()) / entry), *option])
 
 
-def _changed(pictures: ExportedPictures) -> list[dict[str, str]]:
+def _changed(pictures: ExportedPictures) -> pd.DataFrame:
     """The pictures that are not what the scan saw, and why."""
-    names = pictures.table[["capro_id", "path"]]
-    return [
-        {**{str(k): str(v) for k, v in names.iloc[number].items()}, "problem": why}
-        for number, why in pictures.changed_pictures()
-    ]
+    table = pictures.table[["capro_id", "path"]].assign(problem=pictures.problems())
+    return table[table["problem"] != ""]
 
 
-def _without(kept: pd.DataFrame, changed: list[dict[str, str]]) -> pd.DataFrame:
-    left = kept[~kept["capro_id"].isin([each["capro_id"] for each in changed])]
-    if not len(left):
-        raise DataError(
-            f"all {len(kept):,} pictures have changed since the scan: {changed[0]['problem']}",
-            hint="put the data back, or read them again with `capro scan --force`",
-        )
-    return left
-
-
-def _refusal(run: Run, changed: list[dict[str, str]], count: int) -> DataError:
+def _refusal(run: Run, changed: pd.DataFrame, count: int) -> DataError:
     """The message that names what has changed."""
-    shown = [f"{each['path']}: {each['problem']}" for each in changed[:NAMED]]
+    first = changed[:NAMED]
+    shown = [f"{path}: {problem}" for path, problem in zip(first["path"], first["problem"], strict=True)]
     more = f"; and {len(changed) - NAMED:,} more" if len(changed) > NAMED else ""
     path = shlex.quote(run.place)
     return DataError(

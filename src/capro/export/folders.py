@@ -12,7 +12,6 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 
 from capro.errors import RunError
 from capro.pipeline import files
@@ -126,7 +125,9 @@ def _begin(parent: Path) -> tuple[Path, int]:
         folder = parent / f"{TEMPORARY}{secrets.token_hex(8)}"
         folder.mkdir()
         lock = os.open(folder, os.O_RDONLY)
-        if _lock(lock) != "taken" and folder.exists():
+        with suppress(OSError):  # of a file system that has no locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
             return folder, lock
         os.close(lock)
 
@@ -136,20 +137,11 @@ def _remove_left(parent: Path) -> None:
     for left in parent.glob(f"{TEMPORARY}*"):
         with suppress(OSError):
             lock = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
-            if _lock(lock) == "held":
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where its process lives
                 shutil.rmtree(left, ignore_errors=True)
-            os.close(lock)
-
-
-def _lock(descriptor: int) -> Literal["held", "taken", "unknown"]:
-    """Take a lock that ends with the process; unknown on file systems that have none."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "taken"
-    except OSError:
-        return "unknown"
-    return "held"
+            finally:
+                os.close(lock)
 
 
 def safe_name(text: str) -> str:

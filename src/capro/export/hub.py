@@ -35,6 +35,13 @@ LOGIN = "`hf auth login`, or a token with the right to write in HF_TOKEN (huggin
 NETWORK = (ConnectionError, json.JSONDecodeError)  # errors of the network, and
 FOREIGN = ("httpx", "httpcore", "requests", "urllib3", "huggingface_hub", "hf_xet")  # those of these packages
 
+CHANGES = {  # what becomes of a file in the repository, in words
+    "added": "added",
+    "replaced": "REPLACED",
+    "removed": "REMOVED",  # of an earlier export, not in this one
+    "unchanged": "left as they are",  # with the same content, or not written by capro
+}
+
 
 @dataclass(frozen=True)
 class Target:
@@ -45,35 +52,23 @@ class Target:
         exists: Whether there is one already.
         private: Whether it is, or will be, seen by its owner alone.
         head: The commit that was looked at; None where there is none.
-        added: Files that are not there yet.
-        replaced: Files that are there with another content.
-        removed: Files of an earlier export that are not in this one.
-        unchanged: Files that are there with this content, or that capro has not written: they stay.
+        changes: Names of files by what happens to them, a key of `CHANGES`.
     """
 
     repo: str
     exists: bool
     private: bool
     head: str | None
-    added: list[str]
-    replaced: list[str]
-    removed: list[str]
-    unchanged: list[str]
+    changes: dict[str, list[str]]
 
     def lines(self) -> Iterator[str]:
         """Sentences about where it goes, who sees it and what changes."""
         seen = "private: you alone, or your organisation" if self.private else "PUBLIC: everybody"
         yield f"repository: {self.repo}, {'exists already' if self.exists else 'new'}"
         yield f"visible to: {seen}"
-        changes = {
-            "added": self.added,
-            "REPLACED": self.replaced,
-            "REMOVED": self.removed,
-            "left as they are": self.unchanged,
-        }
-        for verb, names in changes.items():
+        for change, names in self.changes.items():
             if self.exists and names:
-                yield f"  {verb}: {some([plain(name) for name in names], SHOWN_FILES)}"
+                yield f"  {CHANGES[change]}: {some([plain(name) for name in names], SHOWN_FILES)}"
 
 
 def push(
@@ -96,7 +91,8 @@ def push(
         target = _target(api, contents, repo, private)
     agree([*target.lines(), *contents.lines()])
     head = target.head
-    if target.added or target.replaced or target.removed:
+    done = {change: target.changes[change] for change in ("added", "replaced", "removed")}
+    if any(done.values()):
         with _hub_errors(target.repo):
             if not target.exists:
                 head = _create(api, contents, target)
@@ -105,9 +101,7 @@ def push(
         "repository": target.repo,
         "kind": contents.kind,
         "private": target.private,
-        "added": target.added,
-        "replaced": target.replaced,
-        "removed": target.removed,
+        **done,
         "url": f"{api.endpoint}/{'datasets/' if contents.kind == 'dataset' else ''}{target.repo}",
         "commit": head,
     }
@@ -128,10 +122,11 @@ def _target(api: Any, contents: Contents, repo: str, private: bool) -> Target:
 
     user = api.whoami()["name"]
     name = repo if "/" in repo else f"{user}/{repo}"
+    changes: dict[str, list[str]] = {change: [] for change in CHANGES}
     try:
         info = api.repo_info(name, repo_type=contents.kind, files_metadata=True)
     except RepositoryNotFoundError:
-        return Target(name, False, private, None, [*contents.files], [], [], [])
+        return Target(name, False, private, None, changes | {"added": [*contents.files]})
     if private and not info.private:
         raise ConfigError(
             f"{name}: the repository is public already, --private is for a new one",
@@ -139,20 +134,14 @@ def _target(api: Any, contents: Contents, repo: str, private: bool) -> Target:
         )
     there = {each.rfilename: each for each in info.siblings or []}
     there.pop(".gitattributes", None)  # the hub's own
-    gone = sorted(there.keys() - contents.files.keys())
-    removed = [each for each in gone if _is_ours(contents.kind, each)]
-    common = [each for each in contents.files if each in there]
-    replaced = [each for each in common if not _same(contents, each, there[each])]
-    return Target(
-        name,
-        True,
-        bool(info.private),
-        info.sha,
-        added=[each for each in contents.files if each not in there],
-        replaced=replaced,
-        removed=removed,
-        unchanged=[each for each in (*common, *gone) if each not in (*replaced, *removed)],
-    )
+    for file in contents.files:
+        if file not in there:
+            changes["added"].append(file)
+        else:
+            changes["unchanged" if _same(contents, file, there[file]) else "replaced"].append(file)
+    for file in sorted(there.keys() - contents.files.keys()):
+        changes["removed" if _is_ours(contents.kind, file) else "unchanged"].append(file)
+    return Target(name, True, bool(info.private), info.sha, changes)
 
 
 def _create(api: Any, contents: Contents, target: Target) -> Any:
@@ -186,8 +175,9 @@ def _commit(api: Any, contents: Contents, target: Target, *, parent: str | None)
     """Exactly the changes that were shown, in one commit on the one that was looked at."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    add = [CommitOperationAdd(name, contents.folder / name) for name in (*target.added, *target.replaced)]
-    delete = [CommitOperationDelete(name) for name in target.removed]
+    new = target.changes["added"] + target.changes["replaced"]
+    add = [CommitOperationAdd(name, contents.folder / name) for name in new]
+    delete = [CommitOperationDelete(name) for name in target.changes["removed"]]
     try:
         commit = api.create_commit(
             target.repo,
@@ -217,7 +207,9 @@ def _hub_errors(repo: str) -> Iterator[None]:
     except HFValidationError as error:
         raise ConfigError(f"{repo}: {first_line(error)}", hint="give OWNER/NAME") from None
     except Exception as error:
-        chain = [*_chain(error)]
+        chain: list[Any] = [error]  # and those that it was raised for
+        while cause := chain[-1].__cause__ or chain[-1].__context__:
+            chain.append(cause)
         answers = [each.response for each in chain if getattr(each, "response", None) is not None]
         if answers:
             raise _refusal(repo, answers[0].status_code, first_line(chain[-1])) from error
@@ -228,14 +220,6 @@ def _hub_errors(repo: str) -> Iterator[None]:
                 "files are published all together or not at all",
             ) from error
         raise
-
-
-def _chain(error: BaseException) -> Iterator[Any]:
-    """The error, and those that it was raised for."""
-    link: BaseException | None = error
-    while link is not None:
-        yield link
-        link = link.__cause__ or link.__context__
 
 
 def _refusal(repo: str, status: int, reason: str) -> StoreError:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -34,8 +34,6 @@ from capro.stores import is_address
 
 ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif"}  # MPO: a JPEG with further pictures in it
 
-T = TypeVar("T")
-R = TypeVar("R")
 Progress = Callable[[int], None]
 PART = 1000  # pictures of a task of a remote engine
 
@@ -108,16 +106,15 @@ class ExportedPictures(Portable):
         return root, [os.path.relpath(Path(self._files[number], path), root) for number, path in rows]
 
     def _new_names(self) -> list[str]:
-        single = self.manifest.task == "single"
-        labels = self.table["label"] if single else repeat("", len(self.table))
-        folders = safe_names(sorted(set(labels))) if single else {}
+        folders: Iterable[str] = repeat(self.writer.below, len(self.table))
+        if self.writer.by_class and self.manifest.task == "single":
+            folders = self.table["label"].map(safe_names(sorted(set(self.table["label"]))))
         names = []
-        rows = zip(*(self.table[name] for name in ("path", "source", "format")), labels, strict=True)
-        for number, (path, source, kind, label) in enumerate(rows):
+        rows = zip(*(self.table[name] for name in ("path", "source", "format")), folders, strict=True)
+        for number, (path, source, kind, below) in enumerate(rows):
             stem = safe_name(Path(str(path)).stem) if source in self._files else ""
             ending = ENDINGS.get(kind, f".{kind.lower()}")
             name = f"{number:08d}{'-' + stem if stem else ''}{ending}"
-            below = folders[label] if self.writer.by_class and single else self.writer.below
             names.append(f"{below}/{name}" if below else name)
         return names
 
@@ -139,14 +136,6 @@ class ExportedPictures(Portable):
         if hashlib.sha256(data).hexdigest() != self._wanted(number):
             raise ChangedPicture("its content has changed")
         return data
-
-    def changed(self, number: int) -> str:
-        """What is no longer as the scan saw it; empty where nothing is."""
-        try:
-            self.read(number)
-        except ChangedPicture as problem:
-            return str(problem)
-        return ""
 
     def _wanted(self, number: int) -> str:
         return str(self._scanned[self._positions[number]])
@@ -183,10 +172,9 @@ class ExportedPictures(Portable):
         )
         self._by_engine(partial(_write_shard, write), shards)
 
-    def changed_pictures(self) -> Iterator[tuple[int, str]]:
-        """Numbers of the pictures that are not what the scan saw, and why."""
-        reasons = self._by_parts(_changed_in)
-        return ((number, why) for number, why in enumerate(chain.from_iterable(reasons)) if why)
+    def problems(self) -> list[str]:
+        """Why each picture is not what the scan saw; empty where it is."""
+        return [*chain.from_iterable(self._by_parts(_problems))]
 
     def part(self, rows: slice) -> ExportedPictures:
         """Some of the pictures, with what is known of them alone: small enough to be sent to a task."""
@@ -207,13 +195,13 @@ class ExportedPictures(Portable):
     def _parts(self, size: int) -> Iterator[slice]:
         yield from (slice(begin, begin + size) for begin in range(0, len(self.names), size))
 
-    def _by_parts(self, work: Callable[[ExportedPictures], list[R]]) -> list[list[R]]:
+    def _by_parts(self, work: Callable[[ExportedPictures], list[str]]) -> list[list[str]]:
         """What the work makes of each part; of the whole, where this process does it."""
         if not self.engine.remote:
             return [work(self)]
         return self._by_engine(work, map(self.part, self._parts(PART)))
 
-    def _by_engine(self, work: Callable[[T], list[R]], parts: Iterable[T]) -> list[list[R]]:
+    def _by_engine(self, work: Callable[[Any], list[str]], parts: Iterable[Any]) -> list[list[str]]:
         results = []
         for each in self.engine.map(work, parts):
             results.append(each)
@@ -263,5 +251,11 @@ def _write_shard(write: Callable[[OutputShard], None], shard: OutputShard) -> li
     return shard.pictures.names
 
 
-def _changed_in(pictures: ExportedPictures) -> list[str]:
-    return [pictures.changed(number) for number in range(len(pictures.names))]
+def _problems(pictures: ExportedPictures) -> list[str]:
+    problems = [""] * len(pictures.names)
+    for number in range(len(problems)):
+        try:
+            pictures.read(number)
+        except ChangedPicture as problem:
+            problems[number] = str(problem)
+    return problems
