@@ -118,13 +118,9 @@ class Decision:
         )
         if self.whole or before.answer != "labels":
             return merged
-        yes = [name for name in before.yes if name not in self.no] + [
-            name for name in self.yes if name not in before.yes
-        ]
-        no = [name for name in before.no if name not in self.yes] + [
-            name for name in self.no if name not in before.no
-        ]
-        return replace(merged, yes=tuple(yes), no=() if before.whole else tuple(no), whole=before.whole)
+        yes = tuple(name for name in dict.fromkeys(before.yes + self.yes) if name not in self.no)
+        no = tuple(name for name in dict.fromkeys(before.no + self.no) if name not in self.yes)
+        return replace(merged, yes=yes, no=() if before.whole else no, whole=before.whole)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from capro.models.classes import (
     load_classes,
     save_classes,
 )
-from capro.pipeline import files
+from capro.pipeline.artefacts import atomic_path
 from capro.pipeline.run import Run
 from capro.results.store import VERDICT_NAMES
 from capro.review.pictures import similarity
@@ -136,17 +136,25 @@ def class_scores(table: ReviewTable, row: int, classes: list[int]) -> list[dict[
     fused = np.asarray(table.scores[row])
     best = np.argsort(-fused, kind="stable")[:CLASSES_SHOWN].tolist()
     chosen = sorted(dict.fromkeys([*classes, *best]), key=lambda c: -float(fused[c]))
-    rows = [(plain(table.names[c], 60), float(fused[c]), c) for c in chosen]
-    if table.evidence_parts is None:
-        return [{"name": name, "all": score, "words": None, "picture": None} for name, score, _ in rows]
-    if not table.multi_label:
-        rows.append(("none of these", max(0.0, 1.0 - float(fused.sum())), -1))
-    probability = expit if table.multi_label else np.exp
-    words, picture = (probability(np.array(part[row], dtype=np.float64)) for part in table.evidence_parts)
-    return [
-        {"name": name, "all": score, "words": float(words[c]), "picture": float(picture[c])}
-        for name, score, c in rows
+    lines: list[dict[str, Any]] = [
+        {
+            "class": c,
+            "name": plain(table.names[c], 60),
+            "all": float(fused[c]),
+            "words": None,
+            "picture": None,
+        }
+        for c in chosen
     ]
+    if table.evidence_parts is not None:
+        if not table.multi_label:
+            lines.append({"class": -1, "name": "none of these", "all": max(0.0, 1.0 - float(fused.sum()))})
+        probability = expit if table.multi_label else np.exp
+        for name, part in zip(("words", "picture"), table.evidence_parts, strict=True):
+            values = probability(np.array(part[row], dtype=np.float64))
+            for line in lines:
+                line[name] = float(values[line["class"]])
+    return lines
 
 
 def history(session: ReviewSession, row: int) -> list[str]:
@@ -300,13 +308,9 @@ def change_class(session: ReviewSession, number: int, sense: str, definition: st
         specs = load_classes(own) if class_file(run) == own else classes_of(run)
         old = specs[number]
         specs[number] = ClassSpec(old.name, sense or None, definition or None, old.query, old.ambiguous)
-        trial = own.with_suffix(".new.yaml")
-        try:
+        with atomic_path(own) as trial:
             save_classes(trial, specs)
-            load_classes(trial)
-            files.rename(trial, own)
-        finally:
-            trial.unlink(missing_ok=True)
+            load_classes(trial)  # what was written can be read
         data = run.settings.data.model_copy(update={"classes": f"{IN_RUN}{OWN_CLASSES}"})
         session.run = run.with_settings(run.settings.model_copy(update={"data": data}))
         session.run.save_settings()

@@ -83,16 +83,12 @@ class Routes:
             "multi_label": multi_label,
             "commands": toolbar(multi_label=multi_label),
             "pictures": f"/picture/{session.scan}",
-            **self._state(),
+            **session.follow(),
             "decided": int(session.decided.sum()),
             "total": len(session.table),
             "here": request.url.path,
         }
         return HTMLResponse(_templates.get_template(template).render(common | values))
-
-    def _state(self) -> dict[str, Any]:
-        """How new a page is; taken before its rows are read: a page may be newer than it says, never older."""
-        return {"last": self.session.log.replay.last, "version": self.session.version}
 
     def open(self, request: Request) -> Response:
         """Exchange a token for a cookie."""
@@ -108,8 +104,7 @@ class Routes:
     def grid(self, request: Request) -> Response:
         """The pictures of a view."""
         session = self.session
-        session.follow()
-        state = self._state()
+        newest = session.follow()  # before rows are read: a page may be newer than it says, never older
         view = View.parse(request.query_params, session.table)
         begin = request.query_params.get("from")
         after = number_below(begin, "sample", len(session.table)) if begin else None
@@ -118,14 +113,13 @@ class Routes:
         return self._page(
             request, "grid.html.j2", view=view, page=page, tiles=_once(tiles), orders=ORDERS, sizes=SIZES,
             states=STATES, verdicts=VERDICT_NAMES, first=after is None, here="copies" if view.copies else "/",
-            next_class=view.of_next_class(session.table.names), group_of=session.table.group_of, **state,
+            next_class=view.of_next_class(session.table.names), group_of=session.table.group_of, **newest,
         )  # fmt: skip
 
     def sample(self, request: Request) -> Response:
         """One sample with its evidence; ``part=1`` gives the middle of the page alone."""
         session = self.session
-        session.follow()
-        state = self._state()
+        newest = session.follow()
         view = View.parse(request.query_params, session.table)
         row = self._row(request)
         item = pages.sheet(session, row, view)
@@ -134,7 +128,7 @@ class Routes:
         return self._page(
             request, "sheet.html.j2" if part else "sample.html.j2", view=view, item=item,
             following=[other for other in following if other not in item["members"]][:4],
-            next_class=view.of_next_class(session.table.names), **state,
+            next_class=view.of_next_class(session.table.names), **newest,
         )  # fmt: skip
 
     def similar(self, request: Request) -> Response:
@@ -150,9 +144,9 @@ class Routes:
 
     def class_page(self, request: Request) -> Response:
         """One class."""
-        state = self._state()
+        newest = self.session.follow()
         item = pages.class_page(self.session, self._class(request))
-        return self._page(request, "class.html.j2", view=View(), item=item, **state)
+        return self._page(request, "class.html.j2", view=View(), item=item, **newest)
 
     def progress(self, request: Request) -> Response:
         """How far the review is."""

@@ -84,18 +84,21 @@ class Apply:
         self.state = {"running": False, "line": "" if error else "done", "error": error}
 
 
+def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """A host as an address; None for a name that could be pointed elsewhere."""
+    with suppress(ValueError):
+        return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    return None
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server that binds to this name or address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
     """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = ip_address(host)
+    return address is not None and address.is_loopback
 
 
 class Review:

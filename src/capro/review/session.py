@@ -59,10 +59,11 @@ class ReviewSession:
             self.scan = fingerprint(run.identity("scan"))
             self.version = fingerprint([self.scan, run.identity("clean")])
 
-    def follow(self) -> None:
-        """Read what other processes appended to the log."""
+    def follow(self) -> dict[str, Any]:
+        """Read what other processes appended to the log; returns how new a page is that is made now."""
         with self._lock:
             self._changed_rows(self.log.refresh())
+            return {"last": self.log.replay.last, "version": self.version}
 
     def _changed_rows(self, actions: Sequence[Action]) -> list[int]:
         return self._update_decided(self.log.replay.samples_of(actions))
@@ -107,9 +108,8 @@ class ReviewSession:
     def state(self, row: int) -> dict[str, Any]:
         """What the page shows of a row's decision."""
         decision = self.decision(row)
-        if decision is None:
-            return {"row": row, "kind": "", "word": ""}
-        return {"row": row, "kind": decision.answer, "word": decision.words}
+        kind, word = (decision.answer, decision.words) if decision else ("", "")
+        return {"row": row, "kind": kind, "word": word}
 
     def decide(
         self, rows: Sequence[int], verb: str, label: str | None = None, *, person: str, view: View, reason: str = "",
@@ -176,12 +176,11 @@ class ReviewSession:
 
     def changes(self, since: int) -> dict[str, Any]:
         """Rows that changed after an action, with their present state."""
-        self.follow()
         with self._lock:
-            replay = self.log.replay
+            newest, replay = self.follow(), self.log.replay
             new = [replay.actions[n] for n in range(since + 1, replay.last + 1) if n in replay.actions]
             rows = self._rows_of(replay.samples_of(new)[:MOST])
-            return {"last": replay.last, "version": self.version, "rows": [self.state(row) for row in rows]}
+            return {**newest, "rows": [self.state(row) for row in rows]}
 
     # --- questions --------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ another browser, neither skip nor repeat a sample.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -91,12 +91,12 @@ class View:
 
     def _check(self, table: ReviewTable) -> None:
         names = table.names
-        allowed: list[tuple[str, Any, list[str]]] = [
-            ("order", self.order, [*ORDERS]), ("state", self.state, [*STATES]),
-            ("verdict", self.verdict, [*VERDICT_NAMES]), ("label", self.label, names),
-            ("given", self.given, names), ("after", self.after, [*names, "-"]),
-        ]  # fmt: skip
-        for name, value, known in allowed:
+        allowed: dict[str, Collection[str]] = {
+            "order": ORDERS, "state": STATES, "verdict": VERDICT_NAMES, "label": names, "given": names,
+            "after": [*names, "-"],
+        }  # fmt: skip
+        for name, known in allowed.items():
+            value = getattr(self, name)
             if value is not None and value not in known:
                 raise ConfigError(f"{name} is {plain(value, 80)!r}", hint=did_you_mean(value, known))
         if self.copies not in (None, "any"):
