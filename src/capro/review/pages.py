@@ -136,25 +136,17 @@ def class_scores(table: ReviewTable, row: int, classes: list[int]) -> list[dict[
     fused = np.asarray(table.scores[row])
     best = np.argsort(-fused, kind="stable")[:CLASSES_SHOWN].tolist()
     chosen = sorted(dict.fromkeys([*classes, *best]), key=lambda c: -float(fused[c]))
-    lines: list[dict[str, Any]] = [
-        {
-            "class": c,
-            "name": plain(table.names[c], 60),
-            "all": float(fused[c]),
-            "words": None,
-            "picture": None,
-        }
-        for c in chosen
+    rows = [(plain(table.names[c], 60), float(fused[c]), c) for c in chosen]
+    if table.evidence_parts is None:
+        return [{"name": name, "all": score, "words": None, "picture": None} for name, score, _ in rows]
+    if not table.multi_label:
+        rows.append(("none of these", max(0.0, 1.0 - float(fused.sum())), -1))
+    probability = expit if table.multi_label else np.exp
+    words, picture = (probability(np.array(part[row], dtype=np.float64)) for part in table.evidence_parts)
+    return [
+        {"name": name, "all": score, "words": float(words[c]), "picture": float(picture[c])}
+        for name, score, c in rows
     ]
-    if table.evidence_parts is not None:
-        if not table.multi_label:
-            lines.append({"class": -1, "name": "none of these", "all": max(0.0, 1.0 - float(fused.sum()))})
-        probability = expit if table.multi_label else np.exp
-        for name, part in zip(("words", "picture"), table.evidence_parts, strict=True):
-            values = probability(np.array(part[row], dtype=np.float64))
-            for line in lines:
-                line[name] = float(values[line["class"]])
-    return lines
 
 
 def history(session: ReviewSession, row: int) -> list[str]:
