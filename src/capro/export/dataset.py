@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ from capro.stores import AnyPath, is_address
 from capro.wording import many
 
 EXPORTED = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
-SAMPLE_COLUMNS = ("split", "title", "description", "tags", "path", "format", "source")  # of the manifest
+# of the manifest
+SAMPLE_COLUMNS = ("split", "title", "description", "tags", "path", "format", "source", "sha256")
 NAMED = 5  # changed pictures in a message
 
 
@@ -87,13 +89,10 @@ def export_data(
             "every training sample was dropped", hint="lower train.gamma and run again: --set train.gamma=..."
         )
     with new_place(out, last=EXPORT_NOTE) as folder:
-
-        def pictures_of(rows: pd.DataFrame) -> ExportedPictures:
-            return ExportedPictures(
-                manifest, rows, folder, writer, mode, formulas, progress=progress, engine=engine
-            )
-
-        changed = _changed(pictures_of(kept)) if skip_changed else kept[:0]
+        pictures = ExportedPictures(
+            manifest, kept, folder, writer, mode, formulas, progress=progress, engine=engine
+        )
+        changed = _changed(pictures) if skip_changed else kept[:0]
         if len(changed) == len(kept):
             raise DataError(
                 f"all {len(kept):,} pictures have changed since the scan: {changed['problem'].iloc[0]}",
@@ -102,7 +101,7 @@ def export_data(
         if len(changed):
             kept = kept.drop(changed.index)
             write_csv(folder / EXPORT_CHANGED, changed, formulas=formulas)
-        pictures = pictures_of(kept)
+            pictures = replace(pictures, table=kept, names=[])
         kept = kept.assign(file_name=pictures.names)
         note = {
             "capro": __version__,

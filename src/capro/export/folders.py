@@ -111,16 +111,6 @@ def _temporary_in(parent: Path) -> Iterator[Path]:
     """A locked temporary folder; it is removed at the end, unless it was renamed."""
     files.make_folder(parent)
     _remove_left(parent)
-    folder, lock = _begin(parent)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _begin(parent: Path) -> tuple[Path, int]:
-    """A new temporary folder, and its lock; another one if a process that tidies up was quicker than the lock."""
     while True:
         folder = parent / f"{TEMPORARY}{secrets.token_hex(8)}"
         folder.mkdir()
@@ -128,7 +118,12 @@ def _begin(parent: Path) -> tuple[Path, int]:
         with suppress(OSError):  # of a file system that has no locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
-            return folder, lock
+            break
+        os.close(lock)  # a process that tidies up was quicker than the lock
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 

@@ -71,10 +71,9 @@ class ExportedPictures(Portable):
 
     def __post_init__(self) -> None:
         self._store = ImageStore(self.manifest)
-        self._scanned = self.manifest.samples["sha256"].to_numpy()
         # columns as arrays: a row of a DataFrame takes longer than the whole check of a picture
-        self._positions, self._sources, self._paths = (
-            self.table[name].to_numpy() for name in ("position", "source", "path")
+        self._positions, self._sources, self._paths, self._sha256 = (
+            self.table[name].to_numpy() for name in ("position", "source", "path", "sha256")
         )
         self._is_inside = cache(is_inside)  # every folder of pictures is looked at once
         sources = enumerate(self.manifest.sources)
@@ -133,12 +132,9 @@ class ExportedPictures(Portable):
             data = self._store.read(int(self._positions[number]))
         except DataError as error:
             raise ChangedPicture("the file that holds it cannot be read") from error
-        if hashlib.sha256(data).hexdigest() != self._wanted(number):
+        if hashlib.sha256(data).hexdigest() != self._sha256[number]:
             raise ChangedPicture("its content has changed")
         return data
-
-    def _wanted(self, number: int) -> str:
-        return str(self._scanned[self._positions[number]])
 
     def _check_place(self, number: int) -> None:
         """Refuse what is no file of its source any more: the rules are those of the scan."""
@@ -193,7 +189,7 @@ class ExportedPictures(Portable):
         return self.manifest.table.filter(pc.equal(self.manifest.table["status"], "ok"))
 
     def _parts(self, size: int) -> Iterator[slice]:
-        yield from (slice(begin, begin + size) for begin in range(0, len(self.names), size))
+        return (slice(begin, begin + size) for begin in range(0, len(self.names), size))
 
     def _by_parts(self, work: Callable[[ExportedPictures], list[str]]) -> list[list[str]]:
         """What the work makes of each part; of the whole, where this process does it."""
@@ -234,7 +230,7 @@ class ExportedPictures(Portable):
         except OSError as error:
             raise DataError(f"{path}: cannot be linked: {error.strerror}", hint="use --images copy") from None
         # the link itself is looked at: whatever happens to the path now, this is what was exported
-        if not stat.S_ISREG(target.lstat().st_mode) or sha256_of(str(target)) != self._wanted(number):
+        if not stat.S_ISREG(target.lstat().st_mode) or sha256_of(str(target)) != self._sha256[number]:
             raise ChangedPicture("its content has changed")
 
 
