@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from capro.core.kept_scores import KeptScores
@@ -182,8 +181,7 @@ class ReviewTable(VerdictStore):
     @cached_property
     def images(self) -> Manifest:
         """The manifest's columns that name where pictures are."""
-        columns = [*PLACES, "status"]
-        return Manifest(self.run.read_with(MANIFEST, lambda file: pq.read_table(file, columns=columns)))
+        return Manifest(self._read(MANIFEST, [*PLACES, "status"]))
 
 
 def load_table(run: Run) -> ReviewTable:
