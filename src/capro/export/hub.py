@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -263,37 +263,21 @@ class Contents:
         folder: The folder.
         files: Bytes by name, relative to the folder.
         labels: Names of the classes.
-        pictures: How many are in it.
-        texts: Samples with a text of the web, by column; those that were dropped are counted too.
-        listed: Samples that are listed without their picture, since they were dropped or had changed.
+        about: Sentences about pictures and texts.
     """
 
     kind: Literal["model", "dataset"]
     folder: Path
     files: dict[str, int]
-    labels: list[str]
-    pictures: int = 0
-    texts: dict[str, int] = field(default_factory=dict)
-    listed: int = 0
+    labels: Sequence[Any]
+    about: list[str]
 
     def lines(self) -> Iterator[str]:
         """Sentences about what becomes public."""
-        names = [plain(name, clip=40) for name in self.labels]
+        names = [plain(str(name), clip=40) for name in self.labels]
         yield f"labels: {many(len(names), 'class', 'classes')}: {some(names, SHOWN_LABELS)}"
-        if self.kind == "model":
-            yield "pictures: none; texts: the class names, and the card with the settings of the run"
-            if self.listed:
-                yield f"{MODEL_VERDICTS}: ids, labels and evidence of {many(self.listed, 'training sample')}"
-        else:
-            yield f"pictures: {self.pictures:,}, unchanged, as in the source"
-            texts = ", ".join(
-                f"{name} of {many(count, 'sample')}" for name, count in self.texts.items() if count
-            )
-            yield f"texts of the web: {texts or 'none'}"
-            if self.listed:
-                yield f"listed without a picture, with ids and texts: {many(self.listed, 'sample')}"
-        total = byte_size(sum(self.files.values()))
-        yield f"files: {len(self.files):,}, {total}"
+        yield from self.about
+        yield f"files: {len(self.files):,}, {byte_size(sum(self.files.values()))}"
         largest = sorted(self.files, key=lambda name: (-self.files[name], name))
         foreign = [name for name in largest if not _is_ours(self.kind, name)]
         ours = [name for name in largest if name not in foreign]
@@ -320,11 +304,12 @@ def contents_of(folder: Path) -> Contents:
             own_file(folder, name)
         config = parse_model_config(read_model_config(folder), str(folder))
         files = _files(folder)
-        listed = 0
+        about = ["pictures: none; texts: the class names, and the card with the settings of the run"]
         if MODEL_VERDICTS in files:
             with open_parquet(folder / MODEL_VERDICTS) as table:
-                listed = table.metadata.num_rows
-        return Contents("model", folder, files, config.classes, listed=listed)
+                samples = many(table.metadata.num_rows, "training sample")
+            about.append(f"{MODEL_VERDICTS}: ids, labels and evidence of {samples}")
+        return Contents("model", folder, files, config.classes, about)
     if (folder / EXPORT_NOTE).exists():
         return _dataset_contents(folder)
     raise ConfigError(
@@ -351,7 +336,7 @@ def _dataset_contents(folder: Path) -> Contents:
     if not shards or CARD not in files:
         missing = CARD if shards else SHARDS
         raise DataError(f"{folder}: {missing} is missing", hint="export the dataset again")
-    pictures, labels, texts = 0, list[str](), dict.fromkeys(FIELDS, 0)
+    pictures, labels, texts = 0, list[Any](), dict.fromkeys(FIELDS, 0)  # texts: how many samples have each
     for shard in shards:
         with open_parquet(shard) as file:
             pictures += file.metadata.num_rows
@@ -360,13 +345,20 @@ def _dataset_contents(folder: Path) -> Contents:
             for name in texts.keys() & file.schema_arrow.names:
                 cells = file.read(columns=[name])[name].to_pylist()
                 texts[name] += sum(bool(cell) for cell in cells)
-    listed = 0
+    listed = 0  # without a picture, since they were dropped or had changed
     for name in (EXPORT_DROPPED, EXPORT_CHANGED):
         for row in whole_records(folder / name) if name in files else []:
             listed += 1
             for column in FIELDS:
                 texts[column] += bool(row.cells.get(column))
-    return Contents("dataset", folder, files, [*map(str, labels)], pictures, texts, listed)
+    counts = [f"{name} of {many(count, 'sample')}" for name, count in texts.items() if count]
+    about = [
+        f"pictures: {pictures:,}, unchanged, as in the source",
+        f"texts of the web: {', '.join(counts) or 'none'}",
+    ]
+    if listed:
+        about.append(f"listed without a picture, with ids and texts: {many(listed, 'sample')}")
+    return Contents("dataset", folder, files, labels, about)
 
 
 def _files(folder: Path) -> dict[str, int]:
