@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from capro import __version__
-from capro.data.manifest import manifest_of
+from capro.data.manifest import Manifest
+from capro.data.pixels import PLACES
 from capro.data.readers import load_writer
 from capro.data.readers.base import FORMULA_MODES, IMAGE_MODES, Writer, write_csv
 from capro.errors import ConfigError, DataError, did_you_mean
@@ -79,8 +79,8 @@ def export_data(
     if license is not None and not writer.card:
         raise ConfigError(f"--license: --to {to} has no card", hint="leave it out, or use --to hf")
     mode = _mode(to, writer, images)
-    manifest, store = manifest_of(run), VerdictStore(run)
-    table = cleaned_table(store)
+    store = VerdictStore(run)
+    table, places = cleaned_table(store), store.manifest_columns(*PLACES, "status")
     decisions = {str(k): int(v) for k, v in table["decision"].value_counts().items()}
     kept, dropped = table[table["decision"] != "drop"], table[table["decision"] == "drop"]
     del table  # of a million samples half a gigabyte
@@ -89,10 +89,14 @@ def export_data(
             "every training sample was dropped", hint="lower train.gamma and run again: --set train.gamma=..."
         )
     with new_place(out, last=EXPORT_NOTE) as folder:
-        pictures = ExportedPictures(
-            manifest, kept, folder, writer, mode, formulas, progress=progress, engine=engine
-        )
-        changed = _changed(pictures) if skip_changed else kept[:0]
+
+        def pictures_of(rows: pd.DataFrame) -> ExportedPictures:
+            manifest = Manifest(places.take(rows.index.to_numpy()))
+            return ExportedPictures(
+                manifest, rows, folder, writer, mode, formulas, progress=progress, engine=engine
+            )
+
+        changed = _changed(pictures_of(kept)) if skip_changed else kept[:0]
         if len(changed) == len(kept):
             raise DataError(
                 f"all {len(kept):,} pictures have changed since the scan: {changed['problem'].iloc[0]}",
@@ -101,13 +105,13 @@ def export_data(
         if len(changed):
             kept = kept.drop(changed.index)
             write_csv(folder / EXPORT_CHANGED, changed, formulas=formulas)
-            pictures = replace(pictures, table=kept, names=[])
+        pictures = pictures_of(kept)
         kept = kept.assign(file_name=pictures.names)
         note = {
             "capro": __version__,
             "table": VERDICT_FORMAT.now,
             "format": to,
-            "task": manifest.task,
+            "task": store.kind.task,
             "run": run.path.resolve().name,
             "data": run.identity("scan"),
             "images": mode,
@@ -181,7 +185,7 @@ def _mode(to: str, writer: Writer, images: str | None) -> str:
 
 
 def cleaned_table(store: VerdictStore) -> pd.DataFrame:
-    """All training samples with verdicts and texts; ``position`` is theirs in the manifest.
+    """All training samples with verdicts and texts, in the order of the store.
 
     Only the columns that an export has: all of them would take gigabytes of a million samples.
     """

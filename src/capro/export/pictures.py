@@ -11,14 +11,13 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from capro.data.manifest import Manifest
 from capro.data.pixels import ImageStore
@@ -47,7 +46,7 @@ class ExportedPictures(Portable):
     """Names of the exported pictures, and a way to write or read each: what a ``Writer`` gets.
 
     Attributes:
-        manifest: Where the pictures are.
+        manifest: Where the pictures are, in the order of the table.
         table: The rows of the export.
         folder: Of the export.
         writer: Of the format.
@@ -72,8 +71,8 @@ class ExportedPictures(Portable):
     def __post_init__(self) -> None:
         self._store = ImageStore(self.manifest)
         # columns as arrays: a row of a DataFrame takes longer than the whole check of a picture
-        self._positions, self._sources, self._paths, self._sha256 = (
-            self.table[name].to_numpy() for name in ("position", "source", "path", "sha256")
+        self._sources, self._paths, self._sha256 = (
+            self.table[name].to_numpy() for name in ("source", "path", "sha256")
         )
         self._is_inside = cache(is_inside)  # every folder of pictures is looked at once
         sources = enumerate(self.manifest.sources)
@@ -106,7 +105,7 @@ class ExportedPictures(Portable):
 
     def _new_names(self) -> list[str]:
         folders: Iterable[str] = repeat(self.writer.below, len(self.table))
-        if self.writer.by_class and self.manifest.task == "single":
+        if self.writer.by_class and "label" in self.table:
             folders = self.table["label"].map(safe_names(sorted(set(self.table["label"]))))
         names = []
         rows = zip(*(self.table[name] for name in ("path", "source", "format")), folders, strict=True)
@@ -129,7 +128,7 @@ class ExportedPictures(Portable):
         self.progress(1)
         self._check_place(number)
         try:
-            data = self._store.read(int(self._positions[number]))
+            data = self._store.read(number)
         except DataError as error:
             raise ChangedPicture("the file that holds it cannot be read") from error
         if hashlib.sha256(data).hexdigest() != self._sha256[number]:
@@ -174,19 +173,10 @@ class ExportedPictures(Portable):
 
     def part(self, rows: slice) -> ExportedPictures:
         """Some of the pictures, with what is known of them alone: small enough to be sent to a task."""
-        table = self.table[rows]
-        manifest = Manifest(self._samples.take(table["position"].to_numpy()))
-        return replace(
-            self,
-            manifest=manifest,
-            table=table.assign(position=range(len(table))),
-            names=self.names[rows],
-            engine=THIS_PROCESS,
-        )
-
-    @cached_property
-    def _samples(self) -> pa.Table:
-        return self.manifest.table.filter(pc.equal(self.manifest.table["status"], "ok"))
+        numbers = np.arange(len(self.names))[rows]
+        manifest = Manifest(self.manifest.table.take(numbers))  # a slice is sent with the whole of its table
+        names = self.names[rows]
+        return replace(self, manifest=manifest, table=self.table[rows], names=names, engine=THIS_PROCESS)
 
     def _parts(self, size: int) -> Iterator[slice]:
         return (slice(begin, begin + size) for begin in range(0, len(self.names), size))
