@@ -143,14 +143,13 @@ def _interleaved(best: Rows, drawn: Rows) -> tuple[Rows, NDArray[np.bool_]]:
 
 
 def groups_of(group: NDArray[np.int64], *keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Groups of near duplicates, split where the labels differ; -1 is a group of one.
+    """Groups of near duplicates, split where the labels differ; each -1 becomes a group of its own.
 
     >>> groups_of(np.array([0, 0, 0, -1, -1]), np.array([1, 1, 2, 1, 1])).tolist()
     [2, 2, 3, 0, 1]
     """
-    alone = group < 0
-    own = np.where(alone, np.arange(len(group)), -1)
-    table = np.column_stack([np.where(alone, -1, group), own, *keys])
+    alone = np.where(group < 0, np.arange(len(group)), -1)
+    table = np.column_stack([group, alone, *keys])
     return np.asarray(np.unique(table, axis=0, return_inverse=True)[1]).reshape(-1)
 
 

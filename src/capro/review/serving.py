@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -155,9 +154,7 @@ class Review:
     def start(self) -> Review:
         """Serve in the background."""
         self._thread = threading.Thread(target=self.serve, daemon=True)
-        self._thread.start()
-        while not self._server.started and self._thread.is_alive():
-            time.sleep(0.01)
+        self._thread.start()  # the socket listens already: whoever follows the link waits
         return self
 
     def stop(self) -> None:
