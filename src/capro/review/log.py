@@ -243,10 +243,8 @@ class Log:
         with writing(self._file):
             try:
                 yield
-            except (
-                sqlite3.Error,
-                UnicodeDecodeError,
-            ) as error:  # the latter: a message that quotes damaged text
+            # the latter: a message that quotes damaged text
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # the rest names the operation
                 if code in _DISK_ERRORS:
                     raise OSError(_DISK_ERRORS[code], str(error), str(self._file)) from error
