@@ -59,7 +59,6 @@ def tile(session: ReviewSession, row: int, view: View = BESIDE) -> dict[str, Any
     return {
         "row": row,
         "id": plain(table.sample_id(row), 120),
-        "given": [plain(name, 80) for name in given],
         "after": [plain(name, 80) for name in after],
         "verdict": VERDICT_NAMES[int(table.decision[row])],
         "move": label_change(given, after),
