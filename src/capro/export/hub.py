@@ -225,24 +225,18 @@ def _hub_errors(repo: str) -> Iterator[None]:
 def _refusal(repo: str, status: int, reason: str) -> StoreError:
     """What an answer of the hub means."""
     if status == 401:
-        return StoreError(f"{repo}: the hub does not accept the token", hint=LOGIN)
-    if status == 403:
-        return StoreError(
-            f"{repo}: the token may not write there", hint=f"give a repository of your own, or {LOGIN}"
-        )
-    if status in (409, 412):
-        return StoreError(
-            f"{repo}: the repository was changed by somebody else in the meantime, so nothing was uploaded",
-            hint="give the same command again: it shows what is there now",
-        )
-    if status == 429 or status >= 500:
-        return StoreError(
-            f"{repo}: the hub answers {status}",
-            hint="give the same command again later; files are published all together or not at all",
-        )
-    return StoreError(
-        f"{repo}: the hub answers {status}: {reason}", hint="check the name, and the rights of the token"
-    )
+        text, hint = "the hub does not accept the token", LOGIN
+    elif status == 403:
+        text, hint = "the token may not write there", f"give a repository of your own, or {LOGIN}"
+    elif status in (409, 412):
+        text = "the repository was changed by somebody else in the meantime, so nothing was uploaded"
+        hint = "give the same command again: it shows what is there now"
+    elif status == 429 or status >= 500:
+        text = f"the hub answers {status}"
+        hint = "give the same command again later; files are published all together or not at all"
+    else:
+        text, hint = f"the hub answers {status}: {reason}", "check the name, and the rights of the token"
+    return StoreError(f"{repo}: {text}", hint=hint)
 
 
 SHARDS = "train-*.parquet"

@@ -126,10 +126,7 @@ def parse_model_config(values: dict[str, Any], place: str) -> ModelConfig:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])[:120]
-        problem = (
-            "unknown key"
-            if first["type"] == "extra_forbidden"
-            else first["msg"].removeprefix("Value error, ")
-        )
-        where = f"{MODEL_CONFIG}: {key}: " if key else f"{MODEL_CONFIG}: "
-        raise ConfigError(f"{place}: {where}{problem}", hint="export the model again") from None
+        unknown = first["type"] == "extra_forbidden"
+        problem = "unknown key" if unknown else first["msg"].removeprefix("Value error, ")
+        where = ": ".join(filter(None, [place, MODEL_CONFIG, key]))
+        raise ConfigError(f"{where}: {problem}", hint="export the model again") from None
