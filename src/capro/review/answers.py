@@ -177,7 +177,6 @@ class Command:
         help: What it does, for the list of keys.
         asks: The question for a class; empty: it needs none.
         multi_label: Whether it is for multi-label datasets alone.
-        style: CSS class of the button.
     """
 
     decide: Callable[[Question], Decision]
@@ -186,12 +185,11 @@ class Command:
     help: str = ""
     asks: str = ""
     multi_label: bool = False
-    style: str = ""
 
 
 # by the name that requests and the log use
 COMMANDS = {
-    "accept": Command(_accept, "Accept", "a", help="accept what the method says", style="good"),
+    "accept": Command(_accept, "Accept", "a", help="accept what the method says"),
     "label": Command(
         lambda question: question.answered("labels", yes=(question.label,)),
         "Relabel",
@@ -200,11 +198,7 @@ COMMANDS = {
         asks="Which label is right?",
     ),
     "out": Command(
-        lambda question: question.answered("out"),
-        "Drop",
-        "d",
-        help="drop: it shows none of the classes",
-        style="bad",
+        lambda question: question.answered("out"), "Drop", "d", help="drop: it shows none of the classes"
     ),
     "unsure": Command(
         lambda question: question.answered("unsure"),
