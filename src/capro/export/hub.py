@@ -49,14 +49,12 @@ class Target:
 
     Attributes:
         repo: OWNER/NAME.
-        exists: Whether there is one already.
         private: Whether it is, or will be, seen by its owner alone.
-        head: The commit that was looked at; None where there is none.
+        head: The commit that was looked at; None: there is no repository yet.
         changes: Names of files by what happens to them, a key of `CHANGES`.
     """
 
     repo: str
-    exists: bool
     private: bool
     head: str | None
     changes: dict[str, list[str]]
@@ -64,10 +62,10 @@ class Target:
     def lines(self) -> Iterator[str]:
         """Sentences about where it goes, who sees it and what changes."""
         seen = "private: you alone, or your organisation" if self.private else "PUBLIC: everybody"
-        yield f"repository: {self.repo}, {'exists already' if self.exists else 'new'}"
+        yield f"repository: {self.repo}, {'exists already' if self.head else 'new'}"
         yield f"visible to: {seen}"
         for change, names in self.changes.items():
-            if self.exists and names:
+            if self.head and names:
                 yield f"  {CHANGES[change]}: {some([plain(name) for name in names], SHOWN_FILES)}"
 
 
@@ -94,9 +92,7 @@ def push(
     done = {change: target.changes[change] for change in ("added", "replaced", "removed")}
     if any(done.values()):
         with _hub_errors(target.repo):
-            if not target.exists:
-                head = _create(api, contents, target)
-            head = _commit(api, contents, target, parent=head)
+            head = _commit(api, contents, target, parent=head or _create(api, contents, target))
     return {
         "repository": target.repo,
         "kind": contents.kind,
@@ -126,7 +122,7 @@ def _target(api: Any, contents: Contents, repo: str, private: bool) -> Target:
     try:
         info = api.repo_info(name, repo_type=contents.kind, files_metadata=True)
     except RepositoryNotFoundError:
-        return Target(name, False, private, None, changes | {"added": [*contents.files]})
+        return Target(name, private, None, changes | {"added": [*contents.files]})
     if private and not info.private:
         raise ConfigError(
             f"{name}: the repository is public already, --private is for a new one",
@@ -141,7 +137,7 @@ def _target(api: Any, contents: Contents, repo: str, private: bool) -> Target:
             changes["unchanged" if _same(contents, file, there[file]) else "replaced"].append(file)
     for file in sorted(there.keys() - contents.files.keys()):
         changes["removed" if _is_ours(contents.kind, file) else "unchanged"].append(file)
-    return Target(name, True, bool(info.private), info.sha, changes)
+    return Target(name, bool(info.private), info.sha, changes)
 
 
 def _create(api: Any, contents: Contents, target: Target) -> Any:
