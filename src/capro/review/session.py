@@ -47,17 +47,14 @@ class ReviewSession:
     def reload(self) -> None:
         """Read the run again, after its stages were done again."""
         run = Run.open(self.run.path)
-        table = load_table(run)
-        pictures = Pictures(
-            table.images, run.settings.scan, run.path / REVIEW / "pictures" / run.identity("scan")
-        )
+        table, scan = load_table(run), run.identity("scan")
+        pictures = Pictures(table.images, run.settings.scan, run.path / REVIEW / "pictures" / scan)
         with self._lock:
             self.run, self.table, self.views, self.pictures = run, table, Views(table), pictures
             self.decided = np.zeros(len(table), dtype=bool)
             self._row_of: dict[str, int] = {}
             self._update_decided([*self.log.replay.by_sample])
-            self.scan = fingerprint(run.identity("scan"))
-            self.version = fingerprint([self.scan, run.identity("clean")])
+            self.scan, self.version = scan, fingerprint([scan, run.identity("clean")])
 
     def follow(self) -> dict[str, Any]:
         """Read what other processes appended to the log; returns how new a page is that is made now."""
