@@ -129,12 +129,11 @@ class ReviewSession:
                 rows = [other for row in leaders for other in self.best_duplicate(row)[1]]
                 if len(rows) > MOST:
                     raise ConfigError(f"{len(rows)} near duplicates", hint=f"at most {MOST:,} at once")
-            decisions = [command.decide(self._question(row, label, view)) for row in dict.fromkeys(rows)]
+            rows = [*dict.fromkeys(rows)]
+            decisions = [command.decide(self._question(row, label, view)) for row in rows]
             if not decisions:
                 return []
-            self._row_of |= {
-                each.sample: row for each, row in zip(decisions, dict.fromkeys(rows), strict=True)
-            }
+            self._row_of |= {each.sample: row for each, row in zip(decisions, rows, strict=True)}
             context = {
                 "view": view.query(),
                 "verb": verb,
