@@ -51,7 +51,7 @@ def test_a_new_answer_is_declared_once(
     arrays = decision_arrays(run, ids, names, multi_label=False)
     assert arrays is not None
     assert arrays.dropped.nonzero()[0].tolist() == [3]
-    assert not arrays.none.any()
+    assert not arrays.about_content.any()
 
 
 def test_a_decision_in_words() -> None:

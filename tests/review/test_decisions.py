@@ -24,7 +24,7 @@ def test_one_label() -> None:
         "gone": Decision("gone", "out"),
     }
     arrays = resolve(said, IDS, CLASSES, multi_label=False)
-    states = arrays.states()
+    states = arrays.known()
     assert states[0].tolist() == [0, 1, 0, 0]
     assert states[1].tolist() == [0, 0, 0, 1]
     assert np.isnan(states[2:]).all()  # a copy shows what it shows, not sure settles nothing

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -32,13 +33,7 @@ METRICS = {
     "F1": "f1",
     "mAP": "mean_average_precision",
 }
-SIZES = {
-    1_000: "n<1K",
-    10_000: "1K<n<10K",
-    100_000: "10K<n<100K",
-    1_000_000: "100K<n<1M",
-    10_000_000: "1M<n<10M",
-}
+SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M")
 
 
 def check_license(name: str | None) -> None:
@@ -60,7 +55,7 @@ def size_category(count: int) -> str:
     >>> size_category(999), size_category(1000), size_category(10**7)
     ('n<1K', '1K<n<10K', '10M<n<100M')
     """
-    return next((name for most, name in SIZES.items() if count < most), "10M<n<100M")
+    return SIZES[bisect([10**3, 10**4, 10**5, 10**6, 10**7], count)]
 
 
 def _hub_name(source: str | None) -> str | None:
@@ -73,11 +68,10 @@ def _hub_name(source: str | None) -> str | None:
     return name.partition("@")[0] or None if scheme == "hub" else None
 
 
-def _results(run: Run) -> list[Any]:
-    """The figures of the exported model on the test split, in the hub's form; none where nothing was measured."""
+def _results(run: Run, figures: Mapping[str, float]) -> list[Any]:
+    """The figures of the exported model on the test split, in the hub's form."""
     from huggingface_hub import EvalResult
 
-    figures = (run.result("evaluate") if run.finished("evaluate") else {}).get("capro", {})
     source = run.settings.data.test or run.settings.data.source or ""
     name = _plain(without_folders(source)) or "data"
     return [
@@ -101,7 +95,8 @@ def model_card(run: Run, config: dict[str, Any], *, license: str | None = None) 
 
     run.refuse_damaged("evaluate")
     settings, manifest = run.settings, manifest_of(run)
-    hub_data, results = _hub_name(settings.data.source), _results(run)
+    measured = run.result("evaluate") if run.finished("evaluate") else None
+    hub_data, results = _hub_name(settings.data.source), _results(run, (measured or {}).get("capro", {}))
     began_with = settings.net.weights or settings.net.backbone  # the former replace the backbone's own
     data = ModelCardData(
         license=license,
@@ -129,7 +124,7 @@ def model_card(run: Run, config: dict[str, Any], *, license: str | None = None) 
         counts=counts,
         source=_plain(without_folders(settings.data.source or "")),
         fingerprint=run.identity("scan"),
-        measured=run.result("evaluate") if run.finished("evaluate") else None,
+        measured=measured,
         open_set=config["open_set"],
         percent=lambda share: "-" if share is None else f"{share:.1%}",
         settings=yaml.safe_dump(values, sort_keys=False, width=math.inf).rstrip(),

@@ -16,7 +16,8 @@ from typing import Any
 import pandas as pd
 
 from capro import __version__
-from capro.data.manifest import manifest_of
+from capro.data.manifest import Manifest
+from capro.data.pixels import PLACES
 from capro.data.readers import load_writer
 from capro.data.readers.base import FORMULA_MODES, IMAGE_MODES, Writer, write_csv
 from capro.errors import ConfigError, DataError, did_you_mean
@@ -38,7 +39,8 @@ from capro.stores import AnyPath, is_address
 from capro.wording import many
 
 EXPORTED = ("capro_id", "split", "title", "description", "tags", "decision", "label_score", "evidence")
-SAMPLE_COLUMNS = ("split", "title", "description", "tags", "path", "format", "source")  # of the manifest
+# of the manifest
+SAMPLE_COLUMNS = ("split", "title", "description", "tags", "path", "format", "source", "sha256")
 NAMED = 5  # changed pictures in a message
 
 
@@ -77,8 +79,8 @@ def export_data(
     if license is not None and not writer.card:
         raise ConfigError(f"--license: --to {to} has no card", hint="leave it out, or use --to hf")
     mode = _mode(to, writer, images)
-    manifest, store = manifest_of(run), VerdictStore(run)
-    table = cleaned_table(store)
+    store = VerdictStore(run)
+    table, places = cleaned_table(store), store.manifest_columns(*PLACES, "status")
     decisions = {str(k): int(v) for k, v in table["decision"].value_counts().items()}
     kept, dropped = table[table["decision"] != "drop"], table[table["decision"] == "drop"]
     del table  # of a million samples half a gigabyte
@@ -89,21 +91,27 @@ def export_data(
     with new_place(out, last=EXPORT_NOTE) as folder:
 
         def pictures_of(rows: pd.DataFrame) -> ExportedPictures:
+            manifest = Manifest(places.take(rows.index.to_numpy()))
             return ExportedPictures(
                 manifest, rows, folder, writer, mode, formulas, progress=progress, engine=engine
             )
 
-        changed = _changed(pictures_of(kept)) if skip_changed else []
-        if changed:
-            kept = _without(kept, changed)
-            write_csv(folder / EXPORT_CHANGED, pd.DataFrame(changed), formulas=formulas)
+        changed = _changed(pictures_of(kept)) if skip_changed else kept[:0]
+        if len(changed) == len(kept):
+            raise DataError(
+                f"all {len(kept):,} pictures have changed since the scan: {changed['problem'].iloc[0]}",
+                hint="put the data back, or read them again with `capro scan --force`",
+            )
+        if len(changed):
+            kept = kept.drop(changed.index)
+            write_csv(folder / EXPORT_CHANGED, changed, formulas=formulas)
         pictures = pictures_of(kept)
         kept = kept.assign(file_name=pictures.names)
         note = {
             "capro": __version__,
             "table": VERDICT_FORMAT.now,
             "format": to,
-            "task": manifest.task,
+            "task": store.kind.task,
             "run": run.path.resolve().name,
             "data": run.identity("scan"),
             "images": mode,
@@ -145,28 +153,16 @@ def scan_command(note: dict[str, Any], *, entry: str, out: AnyPath | None = None
     return shlex.join(["capro", "scan", str((out or Path()) / entry), *option])
 
 
-def _changed(pictures: ExportedPictures) -> list[dict[str, str]]:
+def _changed(pictures: ExportedPictures) -> pd.DataFrame:
     """The pictures that are not what the scan saw, and why."""
-    names = pictures.table[["capro_id", "path"]]
-    return [
-        {**{str(k): str(v) for k, v in names.iloc[number].items()}, "problem": why}
-        for number, why in pictures.changed_pictures()
-    ]
+    table = pictures.table[["capro_id", "path"]].assign(problem=pictures.problems())
+    return table[table["problem"] != ""]
 
 
-def _without(kept: pd.DataFrame, changed: list[dict[str, str]]) -> pd.DataFrame:
-    left = kept[~kept["capro_id"].isin([each["capro_id"] for each in changed])]
-    if not len(left):
-        raise DataError(
-            f"all {len(kept):,} pictures have changed since the scan: {changed[0]['problem']}",
-            hint="put the data back, or read them again with `capro scan --force`",
-        )
-    return left
-
-
-def _refusal(run: Run, changed: list[dict[str, str]], count: int) -> DataError:
+def _refusal(run: Run, changed: pd.DataFrame, count: int) -> DataError:
     """The message that names what has changed."""
-    shown = [f"{each['path']}: {each['problem']}" for each in changed[:NAMED]]
+    first = changed[:NAMED]
+    shown = [f"{path}: {problem}" for path, problem in zip(first["path"], first["problem"], strict=True)]
     more = f"; and {len(changed) - NAMED:,} more" if len(changed) > NAMED else ""
     path = shlex.quote(run.place)
     return DataError(
@@ -189,7 +185,7 @@ def _mode(to: str, writer: Writer, images: str | None) -> str:
 
 
 def cleaned_table(store: VerdictStore) -> pd.DataFrame:
-    """All training samples with verdicts and texts; ``position`` is theirs in the manifest.
+    """All training samples with verdicts and texts, in the order of the store.
 
     Only the columns that an export has: all of them would take gigabytes of a million samples.
     """

@@ -12,7 +12,6 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 
 from capro.errors import RunError
 from capro.pipeline import files
@@ -112,22 +111,19 @@ def _temporary_in(parent: Path) -> Iterator[Path]:
     """A locked temporary folder; it is removed at the end, unless it was renamed."""
     files.make_folder(parent)
     _remove_left(parent)
-    folder, lock = _begin(parent)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _begin(parent: Path) -> tuple[Path, int]:
-    """A new temporary folder, and its lock; another one if a process that tidies up was quicker than the lock."""
     while True:
         folder = parent / f"{TEMPORARY}{secrets.token_hex(8)}"
         folder.mkdir()
         lock = os.open(folder, os.O_RDONLY)
-        if _lock(lock) != "taken" and folder.exists():
-            return folder, lock
+        with suppress(OSError):  # of a file system that has no locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            break
+        os.close(lock)  # a process that tidies up was quicker than the lock
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
@@ -136,20 +132,11 @@ def _remove_left(parent: Path) -> None:
     for left in parent.glob(f"{TEMPORARY}*"):
         with suppress(OSError):
             lock = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
-            if _lock(lock) == "held":
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where its process lives
                 shutil.rmtree(left, ignore_errors=True)
-            os.close(lock)
-
-
-def _lock(descriptor: int) -> Literal["held", "taken", "unknown"]:
-    """Take a lock that ends with the process; unknown on file systems that have none."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "taken"
-    except OSError:
-        return "unknown"
-    return "held"
+            finally:
+                os.close(lock)
 
 
 def safe_name(text: str) -> str:

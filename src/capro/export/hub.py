@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +35,13 @@ LOGIN = "`hf auth login`, or a token with the right to write in HF_TOKEN (huggin
 NETWORK = (ConnectionError, json.JSONDecodeError)  # errors of the network, and
 FOREIGN = ("httpx", "httpcore", "requests", "urllib3", "huggingface_hub", "hf_xet")  # those of these packages
 
+CHANGES = {  # what becomes of a file in the repository, in words
+    "added": "added",
+    "replaced": "REPLACED",
+    "removed": "REMOVED",  # of an earlier export, not in this one
+    "unchanged": "left as they are",  # with the same content, or not written by capro
+}
+
 
 @dataclass(frozen=True)
 class Target:
@@ -42,38 +49,24 @@ class Target:
 
     Attributes:
         repo: OWNER/NAME.
-        exists: Whether there is one already.
         private: Whether it is, or will be, seen by its owner alone.
-        head: The commit that was looked at; None where there is none.
-        added: Files that are not there yet.
-        replaced: Files that are there with another content.
-        removed: Files of an earlier export that are not in this one.
-        unchanged: Files that are there with this content, or that capro has not written: they stay.
+        head: The commit that was looked at; None: there is no repository yet.
+        changes: Names of files by what happens to them, a key of `CHANGES`.
     """
 
     repo: str
-    exists: bool
     private: bool
     head: str | None
-    added: list[str]
-    replaced: list[str]
-    removed: list[str]
-    unchanged: list[str]
+    changes: dict[str, list[str]]
 
     def lines(self) -> Iterator[str]:
         """Sentences about where it goes, who sees it and what changes."""
         seen = "private: you alone, or your organisation" if self.private else "PUBLIC: everybody"
-        yield f"repository: {self.repo}, {'exists already' if self.exists else 'new'}"
+        yield f"repository: {self.repo}, {'exists already' if self.head else 'new'}"
         yield f"visible to: {seen}"
-        changes = {
-            "added": self.added,
-            "REPLACED": self.replaced,
-            "REMOVED": self.removed,
-            "left as they are": self.unchanged,
-        }
-        for verb, names in changes.items():
-            if self.exists and names:
-                yield f"  {verb}: {some([plain(name) for name in names], SHOWN_FILES)}"
+        for change, names in self.changes.items():
+            if self.head and names:
+                yield f"  {CHANGES[change]}: {some([plain(name) for name in names], SHOWN_FILES)}"
 
 
 def push(
@@ -96,18 +89,15 @@ def push(
         target = _target(api, contents, repo, private)
     agree([*target.lines(), *contents.lines()])
     head = target.head
-    if target.added or target.replaced or target.removed:
+    done = {change: target.changes[change] for change in ("added", "replaced", "removed")}
+    if any(done.values()):
         with _hub_errors(target.repo):
-            if not target.exists:
-                head = _create(api, contents, target)
-            head = _commit(api, contents, target, parent=head)
+            head = _commit(api, contents, target, parent=head or _create(api, contents, target))
     return {
         "repository": target.repo,
         "kind": contents.kind,
         "private": target.private,
-        "added": target.added,
-        "replaced": target.replaced,
-        "removed": target.removed,
+        **done,
         "url": f"{api.endpoint}/{'datasets/' if contents.kind == 'dataset' else ''}{target.repo}",
         "commit": head,
     }
@@ -128,10 +118,11 @@ def _target(api: Any, contents: Contents, repo: str, private: bool) -> Target:
 
     user = api.whoami()["name"]
     name = repo if "/" in repo else f"{user}/{repo}"
+    changes: dict[str, list[str]] = {change: [] for change in CHANGES}
     try:
         info = api.repo_info(name, repo_type=contents.kind, files_metadata=True)
     except RepositoryNotFoundError:
-        return Target(name, False, private, None, [*contents.files], [], [], [])
+        return Target(name, private, None, changes | {"added": [*contents.files]})
     if private and not info.private:
         raise ConfigError(
             f"{name}: the repository is public already, --private is for a new one",
@@ -139,20 +130,14 @@ def _target(api: Any, contents: Contents, repo: str, private: bool) -> Target:
         )
     there = {each.rfilename: each for each in info.siblings or []}
     there.pop(".gitattributes", None)  # the hub's own
-    gone = sorted(there.keys() - contents.files.keys())
-    removed = [each for each in gone if _is_ours(contents.kind, each)]
-    common = [each for each in contents.files if each in there]
-    replaced = [each for each in common if not _same(contents, each, there[each])]
-    return Target(
-        name,
-        True,
-        bool(info.private),
-        info.sha,
-        added=[each for each in contents.files if each not in there],
-        replaced=replaced,
-        removed=removed,
-        unchanged=[each for each in (*common, *gone) if each not in (*replaced, *removed)],
-    )
+    for file in contents.files:
+        if file not in there:
+            changes["added"].append(file)
+        else:
+            changes["unchanged" if _same(contents, file, there[file]) else "replaced"].append(file)
+    for file in sorted(there.keys() - contents.files.keys()):
+        changes["removed" if _is_ours(contents.kind, file) else "unchanged"].append(file)
+    return Target(name, bool(info.private), info.sha, changes)
 
 
 def _create(api: Any, contents: Contents, target: Target) -> Any:
@@ -186,8 +171,9 @@ def _commit(api: Any, contents: Contents, target: Target, *, parent: str | None)
     """Exactly the changes that were shown, in one commit on the one that was looked at."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    add = [CommitOperationAdd(name, contents.folder / name) for name in (*target.added, *target.replaced)]
-    delete = [CommitOperationDelete(name) for name in target.removed]
+    new = target.changes["added"] + target.changes["replaced"]
+    add = [CommitOperationAdd(name, contents.folder / name) for name in new]
+    delete = [CommitOperationDelete(name) for name in target.changes["removed"]]
     try:
         commit = api.create_commit(
             target.repo,
@@ -217,7 +203,9 @@ def _hub_errors(repo: str) -> Iterator[None]:
     except HFValidationError as error:
         raise ConfigError(f"{repo}: {first_line(error)}", hint="give OWNER/NAME") from None
     except Exception as error:
-        chain = [*_chain(error)]
+        chain: list[Any] = [error]  # and those that it was raised for
+        while cause := chain[-1].__cause__ or chain[-1].__context__:
+            chain.append(cause)
         answers = [each.response for each in chain if getattr(each, "response", None) is not None]
         if answers:
             raise _refusal(repo, answers[0].status_code, first_line(chain[-1])) from error
@@ -230,35 +218,21 @@ def _hub_errors(repo: str) -> Iterator[None]:
         raise
 
 
-def _chain(error: BaseException) -> Iterator[Any]:
-    """The error, and those that it was raised for."""
-    link: BaseException | None = error
-    while link is not None:
-        yield link
-        link = link.__cause__ or link.__context__
-
-
 def _refusal(repo: str, status: int, reason: str) -> StoreError:
     """What an answer of the hub means."""
     if status == 401:
-        return StoreError(f"{repo}: the hub does not accept the token", hint=LOGIN)
-    if status == 403:
-        return StoreError(
-            f"{repo}: the token may not write there", hint=f"give a repository of your own, or {LOGIN}"
-        )
-    if status in (409, 412):
-        return StoreError(
-            f"{repo}: the repository was changed by somebody else in the meantime, so nothing was uploaded",
-            hint="give the same command again: it shows what is there now",
-        )
-    if status == 429 or status >= 500:
-        return StoreError(
-            f"{repo}: the hub answers {status}",
-            hint="give the same command again later; files are published all together or not at all",
-        )
-    return StoreError(
-        f"{repo}: the hub answers {status}: {reason}", hint="check the name, and the rights of the token"
-    )
+        text, hint = "the hub does not accept the token", LOGIN
+    elif status == 403:
+        text, hint = "the token may not write there", f"give a repository of your own, or {LOGIN}"
+    elif status in (409, 412):
+        text = "the repository was changed by somebody else in the meantime, so nothing was uploaded"
+        hint = "give the same command again: it shows what is there now"
+    elif status == 429 or status >= 500:
+        text = f"the hub answers {status}"
+        hint = "give the same command again later; files are published all together or not at all"
+    else:
+        text, hint = f"the hub answers {status}: {reason}", "check the name, and the rights of the token"
+    return StoreError(f"{repo}: {text}", hint=hint)
 
 
 SHARDS = "train-*.parquet"
@@ -279,37 +253,21 @@ class Contents:
         folder: The folder.
         files: Bytes by name, relative to the folder.
         labels: Names of the classes.
-        pictures: How many are in it.
-        texts: Samples with a text of the web, by column; those that were dropped are counted too.
-        listed: Samples that are listed without their picture, since they were dropped or had changed.
+        about: Sentences about pictures and texts.
     """
 
     kind: Literal["model", "dataset"]
     folder: Path
     files: dict[str, int]
-    labels: list[str]
-    pictures: int = 0
-    texts: dict[str, int] = field(default_factory=dict)
-    listed: int = 0
+    labels: Sequence[Any]
+    about: list[str]
 
     def lines(self) -> Iterator[str]:
         """Sentences about what becomes public."""
-        names = [plain(name, clip=40) for name in self.labels]
+        names = [plain(str(name), clip=40) for name in self.labels]
         yield f"labels: {many(len(names), 'class', 'classes')}: {some(names, SHOWN_LABELS)}"
-        if self.kind == "model":
-            yield "pictures: none; texts: the class names, and the card with the settings of the run"
-            if self.listed:
-                yield f"{MODEL_VERDICTS}: ids, labels and evidence of {many(self.listed, 'training sample')}"
-        else:
-            yield f"pictures: {self.pictures:,}, unchanged, as in the source"
-            texts = ", ".join(
-                f"{name} of {many(count, 'sample')}" for name, count in self.texts.items() if count
-            )
-            yield f"texts of the web: {texts or 'none'}"
-            if self.listed:
-                yield f"listed without a picture, with ids and texts: {many(self.listed, 'sample')}"
-        total = byte_size(sum(self.files.values()))
-        yield f"files: {len(self.files):,}, {total}"
+        yield from self.about
+        yield f"files: {len(self.files):,}, {byte_size(sum(self.files.values()))}"
         largest = sorted(self.files, key=lambda name: (-self.files[name], name))
         foreign = [name for name in largest if not _is_ours(self.kind, name)]
         ours = [name for name in largest if name not in foreign]
@@ -336,11 +294,12 @@ def contents_of(folder: Path) -> Contents:
             own_file(folder, name)
         config = parse_model_config(read_model_config(folder), str(folder))
         files = _files(folder)
-        listed = 0
+        about = ["pictures: none; texts: the class names, and the card with the settings of the run"]
         if MODEL_VERDICTS in files:
             with open_parquet(folder / MODEL_VERDICTS) as table:
-                listed = table.metadata.num_rows
-        return Contents("model", folder, files, config.classes, listed=listed)
+                samples = many(table.metadata.num_rows, "training sample")
+            about.append(f"{MODEL_VERDICTS}: ids, labels and evidence of {samples}")
+        return Contents("model", folder, files, config.classes, about)
     if (folder / EXPORT_NOTE).exists():
         return _dataset_contents(folder)
     raise ConfigError(
@@ -367,7 +326,7 @@ def _dataset_contents(folder: Path) -> Contents:
     if not shards or CARD not in files:
         missing = CARD if shards else SHARDS
         raise DataError(f"{folder}: {missing} is missing", hint="export the dataset again")
-    pictures, labels, texts = 0, list[str](), dict.fromkeys(FIELDS, 0)
+    pictures, labels, texts = 0, list[Any](), dict.fromkeys(FIELDS, 0)  # texts: how many samples have each
     for shard in shards:
         with open_parquet(shard) as file:
             pictures += file.metadata.num_rows
@@ -376,13 +335,20 @@ def _dataset_contents(folder: Path) -> Contents:
             for name in texts.keys() & file.schema_arrow.names:
                 cells = file.read(columns=[name])[name].to_pylist()
                 texts[name] += sum(bool(cell) for cell in cells)
-    listed = 0
+    listed = 0  # without a picture, since they were dropped or had changed
     for name in (EXPORT_DROPPED, EXPORT_CHANGED):
         for row in whole_records(folder / name) if name in files else []:
             listed += 1
             for column in FIELDS:
                 texts[column] += bool(row.cells.get(column))
-    return Contents("dataset", folder, files, [*map(str, labels)], pictures, texts, listed)
+    counts = [f"{name} of {many(count, 'sample')}" for name, count in texts.items() if count]
+    about = [
+        f"pictures: {pictures:,}, unchanged, as in the source",
+        f"texts of the web: {', '.join(counts) or 'none'}",
+    ]
+    if listed:
+        about.append(f"listed without a picture, with ids and texts: {many(listed, 'sample')}")
+    return Contents("dataset", folder, files, labels, about)
 
 
 def _files(folder: Path) -> dict[str, int]:

@@ -22,10 +22,10 @@ from capro.export.folders import new_place
 from capro.export.predictor import Predictor
 from capro.models.deployed import Deployed, describe
 from capro.models.folders import quiet_logger
-from capro.pipeline import artefacts
 from capro.pipeline.artefacts import (
     CARD,
     MODEL_CONFIG,
+    MODEL_FORMAT,
     MODEL_ONNX,
     MODEL_WEIGHTS,
     MODELS,
@@ -99,7 +99,7 @@ def _config(run: Run, net: Deployed, training: TrainingSet, open_set: dict[str, 
     settings, names = run.settings, training.classes
     kind = "multi" if training.multi_label else "single"
     return {
-        "capro_format": artefacts.MODEL_FORMAT.now,
+        "capro_format": MODEL_FORMAT.now,
         "capro_version": __version__,
         "problem_type": f"{kind}_label_classification",
         "num_labels": len(names),

@@ -14,8 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from capro.config import ScanSettings, Section
 from capro.errors import ConfigError, RunError
-from capro.pipeline import artefacts
-from capro.pipeline.artefacts import MODEL_CONFIG
+from capro.pipeline.artefacts import MODEL_CONFIG, MODEL_FORMAT
 
 MOST_BYTES = 100_000_000  # of config.json; ten thousand classes take a megabyte
 
@@ -116,7 +115,7 @@ def read_model_config(folder: Path) -> dict[str, Any]:
 
 def parse_model_config(values: dict[str, Any], place: str) -> ModelConfig:
     """The checked config.json; the first thing that is wrong is named."""
-    artefacts.MODEL_FORMAT.check(
+    MODEL_FORMAT.check(
         values.get("capro_format"),
         place=place,
         made_by=values.get("capro_version"),
@@ -127,10 +126,7 @@ def parse_model_config(values: dict[str, Any], place: str) -> ModelConfig:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])[:120]
-        problem = (
-            "unknown key"
-            if first["type"] == "extra_forbidden"
-            else first["msg"].removeprefix("Value error, ")
-        )
-        where = f"{MODEL_CONFIG}: {key}: " if key else f"{MODEL_CONFIG}: "
-        raise ConfigError(f"{place}: {where}{problem}", hint="export the model again") from None
+        unknown = first["type"] == "extra_forbidden"
+        problem = "unknown key" if unknown else first["msg"].removeprefix("Value error, ")
+        where = ": ".join(filter(None, [place, MODEL_CONFIG, key]))
+        raise ConfigError(f"{where}: {problem}", hint="export the model again") from None

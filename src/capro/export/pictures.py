@@ -11,14 +11,13 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
+import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from capro.data.manifest import Manifest
 from capro.data.pixels import ImageStore
@@ -34,8 +33,6 @@ from capro.stores import is_address
 
 ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif"}  # MPO: a JPEG with further pictures in it
 
-T = TypeVar("T")
-R = TypeVar("R")
 Progress = Callable[[int], None]
 PART = 1000  # pictures of a task of a remote engine
 
@@ -49,7 +46,7 @@ class ExportedPictures(Portable):
     """Names of the exported pictures, and a way to write or read each: what a ``Writer`` gets.
 
     Attributes:
-        manifest: Where the pictures are.
+        manifest: Where the pictures are, in the order of the table.
         table: The rows of the export.
         folder: Of the export.
         writer: Of the format.
@@ -73,10 +70,9 @@ class ExportedPictures(Portable):
 
     def __post_init__(self) -> None:
         self._store = ImageStore(self.manifest)
-        self._scanned = self.manifest.samples["sha256"].to_numpy()
         # columns as arrays: a row of a DataFrame takes longer than the whole check of a picture
-        self._positions, self._sources, self._paths = (
-            self.table[name].to_numpy() for name in ("position", "source", "path")
+        self._sources, self._paths, self._sha256 = (
+            self.table[name].to_numpy() for name in ("source", "path", "sha256")
         )
         self._is_inside = cache(is_inside)  # every folder of pictures is looked at once
         sources = enumerate(self.manifest.sources)
@@ -108,16 +104,15 @@ class ExportedPictures(Portable):
         return root, [os.path.relpath(Path(self._files[number], path), root) for number, path in rows]
 
     def _new_names(self) -> list[str]:
-        single = self.manifest.task == "single"
-        labels = self.table["label"] if single else repeat("", len(self.table))
-        folders = safe_names(sorted(set(labels))) if single else {}
+        folders: Iterable[str] = repeat(self.writer.below, len(self.table))
+        if self.writer.by_class and "label" in self.table:
+            folders = self.table["label"].map(safe_names(sorted(set(self.table["label"]))))
         names = []
-        rows = zip(*(self.table[name] for name in ("path", "source", "format")), labels, strict=True)
-        for number, (path, source, kind, label) in enumerate(rows):
+        rows = zip(*(self.table[name] for name in ("path", "source", "format")), folders, strict=True)
+        for number, (path, source, kind, below) in enumerate(rows):
             stem = safe_name(Path(str(path)).stem) if source in self._files else ""
             ending = ENDINGS.get(kind, f".{kind.lower()}")
             name = f"{number:08d}{'-' + stem if stem else ''}{ending}"
-            below = folders[label] if self.writer.by_class and single else self.writer.below
             names.append(f"{below}/{name}" if below else name)
         return names
 
@@ -133,23 +128,12 @@ class ExportedPictures(Portable):
         self.progress(1)
         self._check_place(number)
         try:
-            data = self._store.read(int(self._positions[number]))
+            data = self._store.read(number)
         except DataError as error:
             raise ChangedPicture("the file that holds it cannot be read") from error
-        if hashlib.sha256(data).hexdigest() != self._wanted(number):
+        if hashlib.sha256(data).hexdigest() != self._sha256[number]:
             raise ChangedPicture("its content has changed")
         return data
-
-    def changed(self, number: int) -> str:
-        """What is no longer as the scan saw it; empty where nothing is."""
-        try:
-            self.read(number)
-        except ChangedPicture as problem:
-            return str(problem)
-        return ""
-
-    def _wanted(self, number: int) -> str:
-        return str(self._scanned[self._positions[number]])
 
     def _check_place(self, number: int) -> None:
         """Refuse what is no file of its source any more: the rules are those of the scan."""
@@ -183,37 +167,27 @@ class ExportedPictures(Portable):
         )
         self._by_engine(partial(_write_shard, write), shards)
 
-    def changed_pictures(self) -> Iterator[tuple[int, str]]:
-        """Numbers of the pictures that are not what the scan saw, and why."""
-        reasons = self._by_parts(_changed_in)
-        return ((number, why) for number, why in enumerate(chain.from_iterable(reasons)) if why)
+    def problems(self) -> list[str]:
+        """Why each picture is not what the scan saw; empty where it is."""
+        return [*chain.from_iterable(self._by_parts(_problems))]
 
     def part(self, rows: slice) -> ExportedPictures:
         """Some of the pictures, with what is known of them alone: small enough to be sent to a task."""
-        table = self.table[rows]
-        manifest = Manifest(self._samples.take(table["position"].to_numpy()))
-        return replace(
-            self,
-            manifest=manifest,
-            table=table.assign(position=range(len(table))),
-            names=self.names[rows],
-            engine=THIS_PROCESS,
-        )
-
-    @cached_property
-    def _samples(self) -> pa.Table:
-        return self.manifest.table.filter(pc.equal(self.manifest.table["status"], "ok"))
+        numbers = np.arange(len(self.names))[rows]
+        manifest = Manifest(self.manifest.table.take(numbers))  # a slice is sent with the whole of its table
+        names = self.names[rows]
+        return replace(self, manifest=manifest, table=self.table[rows], names=names, engine=THIS_PROCESS)
 
     def _parts(self, size: int) -> Iterator[slice]:
-        yield from (slice(begin, begin + size) for begin in range(0, len(self.names), size))
+        return (slice(begin, begin + size) for begin in range(0, len(self.names), size))
 
-    def _by_parts(self, work: Callable[[ExportedPictures], list[R]]) -> list[list[R]]:
+    def _by_parts(self, work: Callable[[ExportedPictures], list[str]]) -> list[list[str]]:
         """What the work makes of each part; of the whole, where this process does it."""
         if not self.engine.remote:
             return [work(self)]
         return self._by_engine(work, map(self.part, self._parts(PART)))
 
-    def _by_engine(self, work: Callable[[T], list[R]], parts: Iterable[T]) -> list[list[R]]:
+    def _by_engine(self, work: Callable[[Any], list[str]], parts: Iterable[Any]) -> list[list[str]]:
         results = []
         for each in self.engine.map(work, parts):
             results.append(each)
@@ -246,7 +220,7 @@ class ExportedPictures(Portable):
         except OSError as error:
             raise DataError(f"{path}: cannot be linked: {error.strerror}", hint="use --images copy") from None
         # the link itself is looked at: whatever happens to the path now, this is what was exported
-        if not stat.S_ISREG(target.lstat().st_mode) or sha256_of(str(target)) != self._wanted(number):
+        if not stat.S_ISREG(target.lstat().st_mode) or sha256_of(str(target)) != self._sha256[number]:
             raise ChangedPicture("its content has changed")
 
 
@@ -263,5 +237,11 @@ def _write_shard(write: Callable[[OutputShard], None], shard: OutputShard) -> li
     return shard.pictures.names
 
 
-def _changed_in(pictures: ExportedPictures) -> list[str]:
-    return [pictures.changed(number) for number in range(len(pictures.names))]
+def _problems(pictures: ExportedPictures) -> list[str]:
+    problems = [""] * len(pictures.names)
+    for number in range(len(problems)):
+        try:
+            pictures.read(number)
+        except ChangedPicture as problem:
+            problems[number] = str(problem)
+    return problems

@@ -6,7 +6,6 @@ row, in order; one that cannot be read gets a row with its error.
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +25,7 @@ from capro.config import DataSettings, ScanSettings
 from capro.core.kept_scores import numbers_only
 from capro.data import readers
 from capro.data.images import REASONS, ImageProblem, decode
-from capro.data.manifest import ROW_REASONS
+from capro.data.manifest import ROW_REASONS, blocks
 from capro.data.pixels import file_bytes, row_bytes
 from capro.data.readers.base import csv_writer, is_formula
 from capro.data.views import center
@@ -133,10 +132,8 @@ class Predictor:
         if open_set and self.threshold is None:
             raise ConfigError("this model has no open-set threshold", hint="leave --open-set out")
         with ThreadPoolExecutor(4) as pool:
-            rest = iter(items)
-            while batch := list(itertools.islice(rest, BATCH)):
-                decoded = list(pool.map(self._decode, batch))
-                pairs = [*zip(batch, decoded, strict=True)]
+            for batch in blocks(items, BATCH):
+                pairs = [*zip(batch, pool.map(self._decode, batch), strict=True)]
                 good = [(item.name, image) for item, image in pairs if isinstance(image, Image.Image)]
                 names = [name for name, _ in good]
                 scores = iter(self.probabilities([image for _, image in good], names.__getitem__))

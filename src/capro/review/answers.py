@@ -118,13 +118,9 @@ class Decision:
         )
         if self.whole or before.answer != "labels":
             return merged
-        yes = [name for name in before.yes if name not in self.no] + [
-            name for name in self.yes if name not in before.yes
-        ]
-        no = [name for name in before.no if name not in self.yes] + [
-            name for name in self.no if name not in before.no
-        ]
-        return replace(merged, yes=tuple(yes), no=() if before.whole else tuple(no), whole=before.whole)
+        yes = tuple(name for name in dict.fromkeys(before.yes + self.yes) if name not in self.no)
+        no = tuple(name for name in dict.fromkeys(before.no + self.no) if name not in self.yes)
+        return replace(merged, yes=yes, no=() if before.whole else no, whole=before.whole)
 
 
 @dataclass(frozen=True)
@@ -181,7 +177,6 @@ class Command:
         help: What it does, for the list of keys.
         asks: The question for a class; empty: it needs none.
         multi_label: Whether it is for multi-label datasets alone.
-        style: CSS class of the button.
     """
 
     decide: Callable[[Question], Decision]
@@ -190,12 +185,11 @@ class Command:
     help: str = ""
     asks: str = ""
     multi_label: bool = False
-    style: str = ""
 
 
 # by the name that requests and the log use
 COMMANDS = {
-    "accept": Command(_accept, "Accept", "a", help="accept what the method says", style="good"),
+    "accept": Command(_accept, "Accept", "a", help="accept what the method says"),
     "label": Command(
         lambda question: question.answered("labels", yes=(question.label,)),
         "Relabel",
@@ -204,11 +198,7 @@ COMMANDS = {
         asks="Which label is right?",
     ),
     "out": Command(
-        lambda question: question.answered("out"),
-        "Drop",
-        "d",
-        help="drop: it shows none of the classes",
-        style="bad",
+        lambda question: question.answered("out"), "Drop", "d", help="drop: it shows none of the classes"
     ),
     "unsure": Command(
         lambda question: question.answered("unsure"),

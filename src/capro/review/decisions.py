@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.data.labels import NO_CLASS, kind_of
+from capro.data.labels import MULTI_LABEL, NO_CLASS, SINGLE_LABEL, kind_of
 from capro.errors import DataError, RunError, did_you_mean
 from capro.pipeline.artefacts import ANCHORS, CLEANED_LABELS
 from capro.pipeline.checksums import fingerprint
@@ -26,20 +26,19 @@ class DecisionArrays:
 
     Attributes:
         rows: Samples with a decision, ascending, (m,).
-        membership: Their classes, (m, C): 1 the sample has it, 0 it does not, nan where that is not decided.
+        membership: Their classes, (m, K): 1 the sample has it, 0 it does not, nan where that is not decided.
+            Single-label: the last column is "none of these", K = C + 1.
         dropped: Samples that leave the dataset, (n,): they show none of the classes, or are near duplicates.
-        none: Those of them that show none of the classes, (n,).
         anchors: Samples picked as anchors of their class, (n,).
     """
 
     rows: NDArray[np.int64]
     membership: NDArray[np.float32]
     dropped: NDArray[np.bool_]
-    none: NDArray[np.bool_]
     anchors: NDArray[np.bool_]
 
     def known(self, rows: Rows = slice(None)) -> NDArray[np.float32]:
-        """Membership of any samples, (b, C), nan where it is not decided."""
+        """Membership of any samples, (b, K), nan where it is not decided."""
         asked = np.arange(len(self.dropped))[rows]
         known = np.full((len(asked), self.membership.shape[1]), np.nan, dtype=np.float32)
         here = np.flatnonzero(np.isin(asked, self.rows))
@@ -49,8 +48,8 @@ class DecisionArrays:
     @property
     def about_content(self) -> NDArray[np.bool_]:
         """Samples of which it is decided what they show, be it none of the classes, (n,)."""
-        mask = self.none.copy()
-        mask[self.rows] |= ~np.isnan(self.membership).all(axis=1)
+        mask = np.zeros(len(self.dropped), dtype=bool)
+        mask[self.rows] = ~np.isnan(self.membership).all(axis=1)
         return mask
 
     @property
@@ -60,16 +59,8 @@ class DecisionArrays:
 
     @property
     def decided_pairs(self) -> NDArray[np.bool_]:
-        """Pairs of sample and class that are decided, (n, C)."""
+        """Multi-label: pairs of sample and class that are decided, (n, C)."""
         return self.dropped[:, None] | ~np.isnan(self.known())
-
-    def states(self, rows: Rows = slice(None)) -> NDArray[np.float32]:
-        """Single-label: `known` with none of these as the last state, (b, C + 1)."""
-        known = self.known(rows)
-        none = np.where(np.isnan(known).any(axis=1), np.nan, 0.0)
-        states = np.column_stack([known, none]).astype(np.float32)
-        states[self.none[rows]] = [*[0.0] * known.shape[1], 1.0]
-        return states
 
     def labels(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         """Labels with the decisions in their place, in the same shape; -1 is dropped."""
@@ -94,12 +85,13 @@ def resolve(
     >>> decisions = {"a": Decision("a", "labels", yes=("cat",)), "b": Decision("b", "out")}
     >>> arrays = resolve(decisions, ["a", "b", "c"], ["cat", "dog"], multi_label=False)
     >>> arrays.known()[0].tolist(), arrays.dropped.tolist(), arrays.labels(np.array([1, 0, 1])).tolist()
-    ([1.0, 0.0], [False, True, False], [0, -1, 1])
+    ([1.0, 0.0, 0.0], [False, True, False], [0, -1, 1])
     """
     number_of = {name: number for number, name in enumerate(classes)}
     rows = [row for row, sample in enumerate(ids) if sample in decisions and decisions[sample].kind.decides]
-    membership = np.full((len(rows), len(classes)), np.nan, dtype=np.float32)
-    dropped, none, anchors = (np.zeros(len(ids), dtype=bool) for _ in range(3))
+    states = (MULTI_LABEL if multi_label else SINGLE_LABEL).states(len(classes))
+    membership = np.full((len(rows), states), np.nan, dtype=np.float32)
+    dropped, anchors = (np.zeros(len(ids), dtype=bool) for _ in range(2))
     for index, row in enumerate(rows):
         decision = decisions[ids[row]]
         for name in (*decision.yes, *decision.no):
@@ -110,32 +102,29 @@ def resolve(
                     + did_you_mean(name, classes),
                 )
         if decision.kind.drops:
-            dropped[row], none[row] = True, decision.kind.about_content
-            if none[row] and multi_label:
+            dropped[row] = True
+            if decision.kind.about_content:
                 membership[index] = 0.0
+                membership[index, len(classes) :] = 1.0  # none of these
             continue
         if decision.whole and (multi_label or decision.yes):
             membership[index] = 0.0
         membership[index, [number_of[name] for name in decision.no]] = 0.0
         membership[index, [number_of[name] for name in decision.yes]] = 1.0
         anchors[row] = decision.anchor
-    return DecisionArrays(np.array(rows, dtype=np.int64), membership, dropped, none, anchors)
+    return DecisionArrays(np.array(rows, dtype=np.int64), membership, dropped, anchors)
 
 
 def _deciding(run: Run) -> dict[str, Decision]:
     """The decisions that the method has to follow, by sample."""
     replay = replayed(run)
-    if not replay.last and log_file(run).exists() and _results_follow_decisions(run):
+    results = [run.finished(stage) or {} for stage in (ANCHORS.stage, CLEANED_LABELS.stage)]
+    if not replay.last and log_file(run).exists() and any(result.get("decisions") for result in results):
         raise RunError(
             f"{log_file(run)}: the log of decisions is empty, and there are results that took decisions in",
             hint="put a copy of the file back; to go on without decisions, remove it",
         )
     return {sample: decision for sample, decision in replay.decided().items() if decision.kind.decides}
-
-
-def _results_follow_decisions(run: Run) -> bool:
-    stages = {ANCHORS.stage, CLEANED_LABELS.stage}
-    return any((run.finished(stage) or {}).get("decisions") for stage in stages)
 
 
 def decision_arrays(

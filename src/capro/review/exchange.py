@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
@@ -22,7 +21,7 @@ from capro.models.classes import classes_of
 from capro.pipeline.artefacts import atomic_path, write_json, write_table
 from capro.pipeline.run import Run
 from capro.review.answers import ANSWERS, Decision
-from capro.review.log import Action, current_user, open_log, replayed
+from capro.review.log import current_user, open_log, replayed
 from capro.wording import many
 
 SEPARATOR = "|"  # of the names in a cell of a CSV
@@ -48,12 +47,20 @@ def export_decisions(run: Run, path: Path, *, warn: Callable[[str], None] = lamb
     rows = []
     for sample, decision in replay.decided().items():
         last = next(action for action, _, undone in reversed(replay.history(sample)) if not undone)
-        rows.append(_row(decision, last))
+        rows.append(
+            {
+                "id": sample,
+                "answer": decision.answer,
+                **{column: [*getattr(decision, field)] for column, field in LISTS.items()},
+                **{column: getattr(decision, field) for column, field in FLAGS.items()},
+                "who": last.person,
+                "when": datetime.fromtimestamp(last.time, UTC).isoformat(timespec="seconds"),
+            }
+        )
+    frame = pd.DataFrame(rows, columns=[*COLUMNS])
     if ending == ".json":
         write_json(path, [_task(row, run) for row in rows])
-        return len(rows)
-    frame = pd.DataFrame(rows, columns=[*COLUMNS])
-    if ending == ".csv":
+    elif ending == ".csv":
         for name in LISTS:
             frame[name] = [SEPARATOR.join(names) for names in frame[name]]
         with atomic_path(path) as temporary:
@@ -69,11 +76,10 @@ def import_decisions(run: Run, path: Path) -> int:
     if not path.exists():
         raise DataError(f"{path}: no such file", hint="give a file that `capro review RUN --export` wrote")
     manifest = manifest_of(run)
-    train = manifest.samples["id"][manifest.samples["split"] == "train"]
+    known = set(manifest.samples["id"][manifest.samples["split"] == "train"])
     classes = [spec.name for spec in classes_of(run)]
     rows = _from_tasks(path) if ending == ".json" else _from_table(path)
     decisions = [_decision(row, where, classes, multi_label=manifest.multi_label) for where, row in rows]
-    known = set(train)
     missing = [decision.sample for decision in decisions if decision.sample not in known]
     if missing:
         raise DataError(
@@ -95,17 +101,6 @@ def _ending(path: Path) -> str:
             hint=f"use {', '.join(FORMATS)} (.json is Label Studio's)",
         )
     return path.suffix.lower()
-
-
-def _row(decision: Decision, action: Action) -> dict[str, Any]:
-    return {
-        "id": decision.sample,
-        "answer": decision.answer,
-        **{column: [*getattr(decision, field)] for column, field in LISTS.items()},
-        **{column: getattr(decision, field) for column, field in FLAGS.items()},
-        "who": action.person,
-        "when": datetime.fromtimestamp(action.time, UTC).isoformat(timespec="seconds"),
-    }
 
 
 def _decision(row: Mapping[str, Any], where: str, classes: list[str], *, multi_label: bool) -> Decision:
@@ -134,8 +129,6 @@ def _empty(cell: Any) -> bool:
 
 def _names(cell: Any, where: str) -> tuple[str, ...]:
     """Names in a cell: a list, or a text with separators."""
-    if isinstance(cell, np.ndarray):
-        cell = cell.tolist()
     if _empty(cell):
         return ()
     if isinstance(cell, str):

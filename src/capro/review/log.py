@@ -20,7 +20,7 @@ from typing import Any
 from capro.errors import RunError
 from capro.pipeline import files
 from capro.pipeline.artefacts import DECISIONS, REVIEW
-from capro.pipeline.files import explained, writing
+from capro.pipeline.files import writing
 from capro.pipeline.run import Run
 from capro.pipeline.working_copy import shown as shown_place
 from capro.review.answers import Decision
@@ -77,7 +77,7 @@ class Replay:
         self.actions: dict[int, Action] = {}
         self.undone: set[int] = set()
         self.by_sample: dict[str, list[tuple[int, Decision]]] = {}
-        self._by_request: dict[str, Action] = {}
+        self.by_request: dict[str, Action] = {}  # by the name that the sender gave to the request
         self._done: dict[str, list[int]] = {}  # by person: what an undo takes back next
         self._redo: dict[str, list[int]] = {}
 
@@ -86,7 +86,7 @@ class Replay:
         self.last = action.number
         self.actions[action.number] = action
         if action.context.get("sent"):
-            self._by_request[action.context["sent"]] = action
+            self.by_request[action.context["sent"]] = action
         done, redo = self._done.setdefault(action.person, []), self._redo.setdefault(action.person, [])
         if action.kind == "decide":
             done.append(action.number)
@@ -101,10 +101,6 @@ class Replay:
             redo.remove(action.target)
             done.append(action.target)
             self.undone.discard(action.target)
-
-    def by_request(self, request: str) -> Action | None:
-        """The action of a request that has come before."""
-        return self._by_request.get(request)
 
     def next_target(self, kind: str, person: str) -> Action | None:
         """The action that the next undo or redo of this person is about."""
@@ -146,12 +142,11 @@ class Log:
     """
 
     def __init__(self, file: Path, *, leave_out: bool = False) -> None:
-        with writing(file):
-            files.make_folder(file.parent)  # SQLite itself syncs the file and its folder
         self._lock = threading.RLock()
         self.replay = Replay()
         self._file, self._leave_out = file, leave_out
         with self._errors_explained():
+            files.make_folder(file.parent)  # SQLite itself syncs the file and its folder
             self._base = sqlite3.connect(file, timeout=WAIT, isolation_level=None, check_same_thread=False)
             self._base.execute("pragma journal_mode=wal")
             self._base.execute(f"pragma synchronous={'full' if files.wanted() else 'off'}")
@@ -166,7 +161,26 @@ class Log:
     def refresh(self) -> list[Action]:
         """Read what was appended since, also by other processes; returns it."""
         with self._lock, self._errors_explained():
-            return self._read_new()
+            since = self.replay.last
+            rows = self._base.execute(
+                "select * from actions where number > ? order by number", (since,)
+            ).fetchall()
+            last = max(since, self._last_number(), rows[-1][0] if rows else 0)
+            if last - since != len(rows):
+                present = {row[0] for row in rows}
+                missing = next(number for number in itertools.count(since + 1) if number not in present)
+                self._report_damage(missing, "it is gone")
+            new = []
+            for *row, written in rows:
+                if digest(row) != written:
+                    self._report_damage(row[0], "it is not what was written")
+                    continue
+                number, at, person, kind, target, context, decisions = row
+                decided = tuple(_decision(values) for values in json.loads(decisions))
+                new.append(Action(number, at, person, kind, target, json.loads(context), decided))
+            for action in new:
+                self.replay.add(action)
+            return new
 
     def decide(
         self, decisions: Sequence[Decision], *, person: str, context: Mapping[str, Any] | None = None
@@ -184,9 +198,10 @@ class Log:
         again, and the action that is in the log already is returned, not appended once more.
         """
         with self._lock, self._errors_explained():
-            with self._transaction():
-                new = self._read_new()
-                if repeated := self.replay.by_request(context.get("sent", "")):
+            with self._base:
+                self._base.execute("begin immediate")  # at once, so that two writers wait for each other
+                new = self.refresh()
+                if repeated := self.replay.by_request.get(context.get("sent", "")):
                     return [*new, repeated]
                 target = None
                 if kind in ("undo", "redo"):
@@ -203,29 +218,7 @@ class Log:
                     json.dumps([vars(decision) for decision in decisions], ensure_ascii=False),
                 ]
                 self._base.execute("insert into actions values (?, ?, ?, ?, ?, ?, ?, ?)", (*row, digest(row)))
-            return new + self._read_new()
-
-    def _read_new(self) -> list[Action]:
-        since = self.replay.last
-        rows = self._base.execute(
-            "select * from actions where number > ? order by number", (since,)
-        ).fetchall()
-        last = max(since, self._last_number(), rows[-1][0] if rows else 0)
-        if last - since != len(rows):
-            present = {row[0] for row in rows}
-            missing = next(number for number in itertools.count(since + 1) if number not in present)
-            self._report_damage(missing, "it is gone")
-        new = []
-        for *row, written in rows:
-            if _same_digest(row, written):
-                number, at, person, kind, target, context, decisions = row
-                decided = tuple(_decision(values) for values in json.loads(decisions))
-                new.append(Action(number, at, person, kind, target, json.loads(context), decided))
-            else:
-                self._report_damage(row[0], "it is not what was written")
-        for action in new:
-            self.replay.add(action)
-        return new
+            return new + self.refresh()
 
     def _last_number(self) -> int:
         """The number of the last action that was ever written."""
@@ -245,32 +238,21 @@ class Log:
         )
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """A write transaction that begins at once, so that two writers wait for each other."""
-        self._base.execute("begin immediate")
-        try:
-            yield
-            self._base.execute("commit")
-        finally:
-            if self._base.in_transaction:  # a full disk has ended it already
-                self._base.execute("rollback")
-
-    @contextmanager
     def _errors_explained(self) -> Iterator[None]:
         """SQLite's errors become messages with a way out."""
-        try:
-            yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a message that quotes damaged text
-            code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # the rest names the operation
-            if code in _DISK_ERRORS:
-                cause = OSError(_DISK_ERRORS[code], str(error), str(self._file))
-                if (message := explained(cause, self._file)) is not None:
-                    raise message from error
-            raise RunError(
-                f"{self._file}: the log of decisions cannot be used: {error}",
-                hint=f"`sqlite3 {shlex.quote(str(self._file))} .recover` prints what can be saved; to start again "
-                "without it, move the file away",
-            ) from error
+        with writing(self._file):
+            try:
+                yield
+            # the latter: a message that quotes damaged text
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # the rest names the operation
+                if code in _DISK_ERRORS:
+                    raise OSError(_DISK_ERRORS[code], str(error), str(self._file)) from error
+                raise RunError(
+                    f"{self._file}: the log of decisions cannot be used: {error}",
+                    hint=f"`sqlite3 {shlex.quote(str(self._file))} .recover` prints what can be saved; to start "
+                    "again without it, move the file away",
+                ) from error
 
 
 def digest(row: Sequence[Any]) -> str:
@@ -279,14 +261,8 @@ def digest(row: Sequence[Any]) -> str:
     >>> digest([1, 0.5, "me"]) == digest((1, 0.5, "me")), digest([1]) == digest([2])
     (True, False)
     """
-    return hashlib.sha256(json.dumps(row).encode()).hexdigest()
-
-
-def _same_digest(row: Sequence[Any], written: str) -> bool:
-    try:
-        return digest(row) == written
-    except TypeError:  # bytes in the place of a text
-        return False
+    text = json.dumps(row, default=repr)  # repr: damage may leave bytes in the place of a text
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _decision(values: dict[str, Any]) -> Decision:

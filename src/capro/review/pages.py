@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from capro.errors import ConfigError
 from capro.models import wordnet
@@ -22,10 +25,10 @@ from capro.models.classes import (
     load_classes,
     save_classes,
 )
-from capro.pipeline import files
+from capro.pipeline.artefacts import atomic_path
 from capro.pipeline.run import Run
 from capro.results.store import VERDICT_NAMES
-from capro.review.pictures import nearest, similarity
+from capro.review.pictures import similarity
 from capro.review.queue import ReviewTable
 from capro.review.session import ReviewSession
 from capro.review.views import View
@@ -56,7 +59,6 @@ def tile(session: ReviewSession, row: int, view: View = BESIDE) -> dict[str, Any
     return {
         "row": row,
         "id": plain(table.sample_id(row), 120),
-        "given": [plain(name, 80) for name in given],
         "after": [plain(name, 80) for name in after],
         "verdict": VERDICT_NAMES[int(table.decision[row])],
         "move": label_change(given, after),
@@ -138,11 +140,8 @@ def class_scores(table: ReviewTable, row: int, classes: list[int]) -> list[dict[
         return [{"name": name, "all": score, "words": None, "picture": None} for name, score, _ in rows]
     if not table.multi_label:
         rows.append(("none of these", max(0.0, 1.0 - float(fused.sum())), -1))
-    words, picture = (np.array(part[row], dtype=np.float64) for part in table.evidence_parts)
-    if table.multi_label:
-        words, picture = (1 / (1 + np.exp(-logit)) for logit in (words, picture))
-    else:
-        words, picture = np.exp(words), np.exp(picture)
+    probability = expit if table.multi_label else np.exp
+    words, picture = (probability(np.array(part[row], dtype=np.float64)) for part in table.evidence_parts)
     return [
         {"name": name, "all": score, "words": float(words[c]), "picture": float(picture[c])}
         for name, score, c in rows
@@ -165,17 +164,23 @@ def similar(session: ReviewSession, row: int) -> dict[str, Any]:
     table = session.table
     if table.visual is None:
         return {"near": [], "anchors": []}
-    order = np.argsort(-similarity(table.visual, row), kind="stable")
-    near = [int(other) for other in order[: SIMILAR_SHOWN + 1] if other != row][:SIMILAR_SHOWN]
-    anchors = []
-    for c in _classes_of(table, row)[:2]:
-        rows = nearest(table.visual, row, table.anchors_of(c), ANCHORS_SHOWN).tolist()
-        anchors.append((plain(table.names[c], 80), [tile(session, other) for other in rows]))
-    return {"near": [tile(session, other) for other in near], "anchors": anchors}
+    cosines = similarity(table.visual, row)
+
+    def nearest(among: NDArray[np.int64], count: int) -> list[dict[str, Any]]:
+        order = among[np.argsort(-cosines[among], kind="stable")]
+        return [tile(session, int(other)) for other in order[order != row][:count]]
+
+    classes = _classes_of(table, row)[:2]
+    return {
+        "near": nearest(np.arange(len(table)), SIMILAR_SHOWN),
+        "anchors": [
+            (plain(table.names[c], 80), nearest(table.anchors_of(c), ANCHORS_SHOWN)) for c in classes
+        ],
+    }
 
 
 LONGEST = 2000  # characters of a text in the page
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"(\w+)")
 _COMMON = frozenset(
     "a an and any are as at be by can for from has have in into is it its not of on one or other some such "
     "that the their these they this to used usually very was which who with you your".split()
@@ -210,16 +215,9 @@ def marked(text: str, words: set[str]) -> list[tuple[str, bool]]:
     >>> marked("two Snakes here", {"snake"})
     [('two ', False), ('Snakes', True), (' here', False)]
     """
-    text = plain(text, LONGEST)
-    pieces: list[tuple[str, bool]] = []
-    at = 0
-    for match in _WORD.finditer(text):
-        if stem(match[0]) in words:
-            if match.start() > at:
-                pieces.append((text[at : match.start()], False))
-            pieces.append((match[0], True))
-            at = match.end()
-    return [*pieces, *([(text[at:], False)] if at < len(text) else [])]
+    pieces = filter(None, _WORD.split(plain(text, LONGEST)))
+    grouped = groupby(pieces, key=lambda piece: stem(piece) in words)
+    return [("".join(group), matches) for matches, group in grouped]
 
 
 # --- classes --------------------------------------------------------------------------------------
@@ -284,12 +282,8 @@ def flows(table: ReviewTable, c: int) -> tuple[list[tuple[str, int]], list[tuple
 
 
 def _most_frequent(table: ReviewTable, labels: NDArray[np.int64], none: str) -> list[tuple[str, int]]:
-    numbers, counts = np.unique(labels, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:FLOWS_SHOWN]
-    return [
-        (table.names[c] if c >= 0 else none, int(count))
-        for c, count in zip(numbers[order], counts[order], strict=True)
-    ]
+    counts = Counter(np.sort(labels).tolist()).most_common(FLOWS_SHOWN)
+    return [(table.names[c] if c >= 0 else none, count) for c, count in counts]
 
 
 def change_class(session: ReviewSession, number: int, sense: str, definition: str, *, person: str) -> None:
@@ -305,13 +299,9 @@ def change_class(session: ReviewSession, number: int, sense: str, definition: st
         specs = load_classes(own) if class_file(run) == own else classes_of(run)
         old = specs[number]
         specs[number] = ClassSpec(old.name, sense or None, definition or None, old.query, old.ambiguous)
-        trial = own.with_suffix(".new.yaml")
-        try:
+        with atomic_path(own) as trial:
             save_classes(trial, specs)
-            load_classes(trial)
-            files.rename(trial, own)
-        finally:
-            trial.unlink(missing_ok=True)
+            load_classes(trial)  # what was written can be read
         data = run.settings.data.model_copy(update={"classes": f"{IN_RUN}{OWN_CLASSES}"})
         session.run = run.with_settings(run.settings.model_copy(update={"data": data}))
         session.run.save_settings()

@@ -84,12 +84,3 @@ def similarity(v: NDArray[np.floating[Any]], row: int) -> NDArray[np.float32]:
         cosines[begin : begin + BLOCK] = block @ query / norms
         release(v)
     return cosines
-
-
-def nearest(v: NDArray[np.floating[Any]], row: int, among: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """The k rows among some that are most similar to a row, without itself, the nearest first."""
-    among = among[among != row]
-    block = np.asarray(v[among], dtype=np.float32)
-    norms = np.maximum(np.linalg.norm(block, axis=1), 1e-12)
-    cosines = block @ np.asarray(v[row], dtype=np.float32) / norms
-    return among[np.argsort(-cosines, kind="stable")[:k]]

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.data.manifest import manifest_of
 from capro.pipeline.run import Run
 from capro.results.metrics import wilson
+from capro.results.store import VerdictStore
 from capro.review.answers import Decision
 from capro.review.log import replayed
 from capro.review.queue import random_order, review_seed
@@ -120,7 +120,6 @@ def reviewed(run: Run) -> dict[str, Any] | None:
     decisions = replayed(run).decided()
     if not decisions:
         return None
-    manifest = manifest_of(run)
-    ids = manifest.samples["id"].to_numpy()[manifest.split("train")]
+    ids = VerdictStore(run).ids.to_pylist()
     by_row = {row: decisions[sample] for row, sample in enumerate(ids) if sample in decisions}
     return summary(by_row, random_order(len(ids), review_seed(run)))

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import pandas as pd
 from numpy.typing import NDArray
 
 from capro.core.kept_scores import KeptScores
@@ -100,7 +100,8 @@ def make_queue(
     gain = np.zeros(n)
     np.add.at(gain, leader, error * weight)
     heads = np.flatnonzero(leader == np.arange(n))
-    value = gain[heads] * SPREAD ** _rank_within(gain[heads], concern[heads])
+    earlier = pd.Series(-gain[heads]).groupby(concern[heads]).rank(method="first") - 1  # of the same class
+    value = gain[heads] * SPREAD ** earlier.to_numpy()
     best = heads[np.lexsort((heads, -value))]
     drawn = random_order(n, seed)
     return Queue(*_interleaved(best, drawn), gain, leader, drawn)
@@ -122,20 +123,7 @@ def leaders(error: Floats, group: NDArray[np.int64]) -> Rows:
     >>> leaders(np.array([0.1, 0.5, 0.2]), np.array([7, 7, 8])).tolist()
     [1, 1, 2]
     """
-    order = np.lexsort((np.arange(len(error)), -error, group))
-    first = np.r_[True, group[order][1:] != group[order][:-1]] if len(order) else np.zeros(0, bool)
-    leader = np.empty(len(error), dtype=np.int64)
-    leader[order] = order[np.flatnonzero(first)][np.cumsum(first) - 1]
-    return leader
-
-
-def _rank_within(gain: Floats, concern: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Place of each question among those of its class, the most valuable first."""
-    order = np.lexsort((-gain, concern))
-    start = np.searchsorted(concern[order], concern[order])
-    rank = np.empty(len(gain), dtype=np.int64)
-    rank[order] = np.arange(len(gain)) - start
-    return rank
+    return pd.Series(error).groupby(group).transform("idxmax").to_numpy(np.int64)
 
 
 def _interleaved(best: Rows, drawn: Rows) -> tuple[Rows, NDArray[np.bool_]]:
@@ -155,14 +143,13 @@ def _interleaved(best: Rows, drawn: Rows) -> tuple[Rows, NDArray[np.bool_]]:
 
 
 def groups_of(group: NDArray[np.int64], *keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Groups of near duplicates, split where the labels differ; -1 is a group of one.
+    """Groups of near duplicates, split where the labels differ; each -1 becomes a group of its own.
 
     >>> groups_of(np.array([0, 0, 0, -1, -1]), np.array([1, 1, 2, 1, 1])).tolist()
     [2, 2, 3, 0, 1]
     """
-    alone = group < 0
-    own = np.where(alone, np.arange(len(group)), -1)
-    table = np.column_stack([np.where(alone, -1, group), own, *keys])
+    alone = np.where(group < 0, np.arange(len(group)), -1)
+    table = np.column_stack([group, alone, *keys])
     return np.asarray(np.unique(table, axis=0, return_inverse=True)[1]).reshape(-1)
 
 
@@ -178,27 +165,22 @@ class ReviewTable(VerdictStore):
     @cached_property
     def queue(self) -> Queue:
         """The questions in order."""
-        concern, labels = self._concern
-        group = groups_of(self.duplicate_group, *labels)
-        return make_queue(self.error, concern, group, self.outlier_score, seed=review_seed(self.run))
-
-    @property
-    def _concern(self) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-        """The class that each question is about, and the labels that near-duplicate questions have in common."""
         given, corrected = self.given, self.corrected
         if self.multi_label:
-            doubt = np.abs(self.scores[:] - 0.5).argmin(axis=1).astype(np.int64)
-            return doubt, [
-                np.unique(each, axis=0, return_inverse=True)[1].reshape(-1) for each in (given, corrected)
-            ]
-        best = self.scores.argmax(axis=1)
-        return np.where(corrected >= 0, corrected, np.where(given >= 0, given, best)), [given, corrected]
+            concern = np.abs(self.scores[:] - 0.5).argmin(axis=1).astype(np.int64)
+            given, corrected = (
+                np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1) for labels in (given, corrected)
+            )
+        else:
+            best = self.scores.argmax(axis=1)
+            concern = np.where(corrected >= 0, corrected, np.where(given >= 0, given, best))
+        group = groups_of(self.duplicate_group, given, corrected)
+        return make_queue(self.error, concern, group, self.outlier_score, seed=review_seed(self.run))
 
     @cached_property
     def images(self) -> Manifest:
         """The manifest's columns that name where pictures are."""
-        columns = [*PLACES, "status"]
-        return Manifest(self.run.read_with(MANIFEST, lambda file: pq.read_table(file, columns=columns)))
+        return Manifest(self._read(MANIFEST, [*PLACES, "status"]))
 
 
 def load_table(run: Run) -> ReviewTable:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 import socket
 from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import PlainTextResponse, Response
 
 from capro.errors import ConfigError, first_problem
 from capro.review.log import current_user
-from capro.review.serving import is_loopback
+from capro.review.serving import ip_address, is_loopback
 from capro.review.views import whole_number
 from capro.wording import plain
 
@@ -76,6 +74,18 @@ class AccessControl:
         """The key that this browser needs for writes; None without its cookie."""
         return self._keys.get(request.cookies.get(self.cookie, ""))
 
+    async def guard(self, request: Request, pass_on: RequestResponseEndpoint) -> Response:
+        """Pass a request on, or refuse it; every response gets the headers."""
+        refusal = self.refusal(request)
+        if refusal is None:
+            response = await pass_on(request)
+        else:
+            status, text = refusal
+            response = PlainTextResponse(text, status_code=status)
+        response.headers.update(HEADERS)
+        response.headers.setdefault("cache-control", "no-store")
+        return response
+
     def refusal(self, request: Request) -> tuple[int, str] | None:
         """Status and sentence for a request that is refused; None where it may pass."""
         headers = request.headers
@@ -112,50 +122,14 @@ class AccessControl:
         if port != str(self.port):
             return False
         name = name.strip("[]").lower()
-        if is_loopback(name):
-            return True
-        if is_loopback(self.host):
-            return False
-        if name in (self.host.lower(), socket.gethostname().lower()):
-            return True
-        try:  # nobody can point an address elsewhere, as a name could be
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        if is_loopback(name) or is_loopback(self.host):
+            return is_loopback(name)
+        return name in (self.host.lower(), socket.gethostname().lower()) or ip_address(name) is not None
 
 
 def _same(secret: str, text: str) -> bool:
     """Whether a text is the secret; takes the same time for every text."""
     return hmac.compare_digest(secret.encode(), text.encode("utf-8", "replace"))
-
-
-class Guard:
-    """Checks every request, and adds the headers to every response."""
-
-    def __init__(self, app: ASGIApp, access: AccessControl) -> None:
-        self.app, self.access = app, access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self.app(scope, receive, send)
-            return  # no websockets
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("cache-control", "no-store")
-            await send(message)
-
-        app, refusal = self.app, self.access.refusal(Request(scope))
-        if refusal is not None:
-            status, text = refusal
-            app = PlainTextResponse(text, status_code=status)
-        await app(scope, receive, send_with_headers)
 
 
 class RequestBody(BaseModel):

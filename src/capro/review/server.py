@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
@@ -21,7 +22,7 @@ from capro.results.store import VERDICT_NAMES
 from capro.review import pages
 from capro.review.answers import toolbar
 from capro.review.pictures import KIND, SIDES
-from capro.review.security import AccessControl, Guard, RequestBody, number_below, read_body
+from capro.review.security import AccessControl, RequestBody, number_below, read_body
 from capro.review.serving import Apply, Work, run_stages
 from capro.review.session import OutOfDate, ReviewSession
 from capro.review.views import ORDERS, SIZES, STATES, View, whole_number
@@ -58,8 +59,8 @@ class Routes:
             "/class/{number}/meaning": self.change_class, "/link": self.link,
         }  # fmt: skip
         return [
-            *(Route(path, _in_thread(work), methods=["GET"]) for path, work in reads.items()),
-            *(Route(path, _in_thread(work, body=True), methods=["POST"]) for path, work in writes.items()),
+            *(Route(path, answer) for path, answer in reads.items()),
+            *(Route(path, _with_body(answer), methods=["POST"]) for path, answer in writes.items()),
             Mount("/static", StaticFiles(directory=FOLDER / "static")),
         ]
 
@@ -82,16 +83,12 @@ class Routes:
             "multi_label": multi_label,
             "commands": toolbar(multi_label=multi_label),
             "pictures": f"/picture/{session.scan}",
-            **self._state(),
+            **session.follow(),
             "decided": int(session.decided.sum()),
             "total": len(session.table),
             "here": request.url.path,
         }
         return HTMLResponse(_templates.get_template(template).render(common | values))
-
-    def _state(self) -> dict[str, Any]:
-        """How new a page is; taken before its rows are read: a page may be newer than it says, never older."""
-        return {"last": self.session.log.replay.last, "version": self.session.version}
 
     def open(self, request: Request) -> Response:
         """Exchange a token for a cookie."""
@@ -107,8 +104,7 @@ class Routes:
     def grid(self, request: Request) -> Response:
         """The pictures of a view."""
         session = self.session
-        session.follow()
-        state = self._state()
+        newest = session.follow()  # before rows are read: a page may be newer than it says, never older
         view = View.parse(request.query_params, session.table)
         begin = request.query_params.get("from")
         after = number_below(begin, "sample", len(session.table)) if begin else None
@@ -117,14 +113,13 @@ class Routes:
         return self._page(
             request, "grid.html.j2", view=view, page=page, tiles=_once(tiles), orders=ORDERS, sizes=SIZES,
             states=STATES, verdicts=VERDICT_NAMES, first=after is None, here="copies" if view.copies else "/",
-            next_class=view.of_next_class(session.table.names), group_of=session.table.group_of, **state,
+            next_class=view.of_next_class(session.table.names), group_of=session.table.group_of, **newest,
         )  # fmt: skip
 
     def sample(self, request: Request) -> Response:
         """One sample with its evidence; ``part=1`` gives the middle of the page alone."""
         session = self.session
-        session.follow()
-        state = self._state()
+        newest = session.follow()
         view = View.parse(request.query_params, session.table)
         row = self._row(request)
         item = pages.sheet(session, row, view)
@@ -133,7 +128,7 @@ class Routes:
         return self._page(
             request, "sheet.html.j2" if part else "sample.html.j2", view=view, item=item,
             following=[other for other in following if other not in item["members"]][:4],
-            next_class=view.of_next_class(session.table.names), **state,
+            next_class=view.of_next_class(session.table.names), **newest,
         )  # fmt: skip
 
     def similar(self, request: Request) -> Response:
@@ -149,9 +144,9 @@ class Routes:
 
     def class_page(self, request: Request) -> Response:
         """One class."""
-        state = self._state()
+        newest = self.session.follow()
         item = pages.class_page(self.session, self._class(request))
-        return self._page(request, "class.html.j2", view=View(), item=item, **state)
+        return self._page(request, "class.html.j2", view=View(), item=item, **newest)
 
     def progress(self, request: Request) -> Response:
         """How far the review is."""
@@ -183,11 +178,11 @@ class Routes:
     def duplicates(self, request: Request) -> Response:
         """What "keep the best" would do with a group of near duplicates."""
         self.session.follow()
-        group = self.session.duplicates(self._row(request))
-        decided = int(self.session.decided[group.dropped].sum())
-        return JSONResponse(
-            {"size": len(group.rows), "kept": group.kept, "dropped": group.dropped, "decided": decided}
-        )
+        row = self._row(request)
+        size = len(self.session.table.group_of(row))
+        kept, dropped = self.session.best_duplicate(row)
+        decided = int(self.session.decided[dropped].sum())
+        return JSONResponse({"size": size, "kept": kept, "dropped": dropped, "decided": decided})
 
     def decide(self, _request: Request, body: RequestBody) -> Response:
         """Append a decision for some rows."""
@@ -243,19 +238,18 @@ def make_app(session: ReviewSession, access: AccessControl, work: Work = run_sta
     """The app of a session; ``work`` is what Apply does."""
     return Starlette(
         routes=Routes(session, access, work).all(),
-        middleware=[Middleware(Guard, access=access)],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=access.guard)],
         exception_handlers={CaproError: _mistake},
     )
 
 
-def _in_thread(
-    work: Callable[..., Response], *, body: bool = False
+def _with_body(
+    answer: Callable[[Request, RequestBody], Response],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """A handler in a thread of its own: reading pictures and writing the log wait for the disk."""
+    """A handler that reads the body of a request, then answers in a thread, as Starlette does for reads."""
 
     async def handle(request: Request) -> Response:
-        arguments = [await read_body(request)] if body else []
-        return await run_in_threadpool(work, request, *arguments)
+        return await run_in_threadpool(answer, request, await read_body(request))
 
     return handle
 

@@ -9,9 +9,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +83,21 @@ class Apply:
         self.state = {"running": False, "line": "" if error else "done", "error": error}
 
 
+def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """A host as an address; None for a name that could be pointed elsewhere."""
+    with suppress(ValueError):
+        return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    return None
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server that binds to this name or address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
     """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = ip_address(host)
+    return address is not None and address.is_loopback
 
 
 class Review:
@@ -152,9 +154,7 @@ class Review:
     def start(self) -> Review:
         """Serve in the background."""
         self._thread = threading.Thread(target=self.serve, daemon=True)
-        self._thread.start()
-        while not self._server.started and self._thread.is_alive():
-            time.sleep(0.01)
+        self._thread.start()  # the socket listens already: whoever follows the link waits
         return self
 
     def stop(self) -> None:
@@ -203,30 +203,25 @@ def log_in_store(run: Run) -> Iterator[None]:
         return
     folder = run.path / REVIEW
     files.make_folder(folder)
-    with alone_in(folder, "capro review of this run is open"):
+    with alone_in(folder, "capro review of this run is open"), ExitStack() as at_end:
         lock = copy.store_lock(f"{REVIEW}/{STORE_LOCK}", "capro review of this run is open")
         lock.take()
+        at_end.callback(lock.release)
+        copy.refresh()
+        upload_log(copy, lock)  # what a review that was killed has left
+        at_end.callback(upload_log, copy, lock)
         end = threading.Event()
-        uploader = threading.Thread(target=_upload_regularly, args=(copy, lock, end), daemon=True)
-        try:
-            copy.refresh()
-            upload_log(copy, lock)  # what a review that was killed has left
-            uploader.start()
-            yield
-        finally:
-            end.set()
-            if uploader.ident is not None:
-                uploader.join()
-            try:
-                upload_log(copy, lock)
-            finally:
-                lock.release()
 
+        def upload_regularly() -> None:
+            while not end.wait(UPLOAD_EVERY):
+                with suppress(CaproError, OSError, sqlite3.Error):  # the last upload says what is wrong
+                    upload_log(copy, lock)
 
-def _upload_regularly(copy: WorkingCopy, lock: StoreLock, end: threading.Event) -> None:
-    while not end.wait(UPLOAD_EVERY):
-        with suppress(CaproError, OSError, sqlite3.Error):  # the last upload says what is wrong
-            upload_log(copy, lock)
+        uploader = threading.Thread(target=upload_regularly, daemon=True)
+        uploader.start()
+        at_end.callback(uploader.join)
+        at_end.callback(end.set)
+        yield
 
 
 def upload_log(copy: WorkingCopy, lock: StoreLock) -> None:

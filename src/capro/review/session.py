@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,21 +28,6 @@ class OutOfDate(ConfigError):
     """A page shows what is no longer so."""
 
 
-@dataclass(frozen=True)
-class DuplicateGroup:
-    """What "keep the best" does with a group of near duplicates.
-
-    Attributes:
-        rows: The whole group, also what is on other pages or decided.
-        kept: The row that stays; None where a person has dropped all of them.
-        dropped: Rows that it drops; those that are dropped already are not among them.
-    """
-
-    rows: list[int]
-    kept: int | None
-    dropped: list[int]
-
-
 class ReviewSession:
     """Everything that the pages of one run are made from; safe to use from threads.
 
@@ -63,27 +47,25 @@ class ReviewSession:
     def reload(self) -> None:
         """Read the run again, after its stages were done again."""
         run = Run.open(self.run.path)
-        table = load_table(run)
-        pictures = Pictures(
-            table.images, run.settings.scan, run.path / REVIEW / "pictures" / run.identity("scan")
-        )
+        table, scan = load_table(run), run.identity("scan")
+        pictures = Pictures(table.images, run.settings.scan, run.path / REVIEW / "pictures" / scan)
         with self._lock:
             self.run, self.table, self.views, self.pictures = run, table, Views(table), pictures
             self.decided = np.zeros(len(table), dtype=bool)
             self._row_of: dict[str, int] = {}
-            self._mark_decided([*self.log.replay.by_sample])
-            self.scan = fingerprint(run.identity("scan"))
-            self.version = fingerprint([self.scan, run.identity("clean")])
+            self._update_decided([*self.log.replay.by_sample])
+            self.scan, self.version = scan, fingerprint([scan, run.identity("clean")])
 
-    def follow(self) -> None:
-        """Read what other processes appended to the log."""
+    def follow(self) -> dict[str, Any]:
+        """Read what other processes appended to the log; returns how new a page is that is made now."""
         with self._lock:
             self._changed_rows(self.log.refresh())
+            return {"last": self.log.replay.last, "version": self.version}
 
     def _changed_rows(self, actions: Sequence[Action]) -> list[int]:
-        return self._mark_decided(self.log.replay.samples_of(actions))
+        return self._update_decided(self.log.replay.samples_of(actions))
 
-    def _mark_decided(self, samples: Sequence[str]) -> list[int]:
+    def _update_decided(self, samples: Sequence[str]) -> list[int]:
         """Update `decided` for some samples; returns their rows."""
         rows = self._rows_of(samples)
         self.decided[rows] = [self.decision(row) is not None for row in rows]
@@ -105,7 +87,7 @@ class ReviewSession:
         with self._lock:
             if version != self.version:
                 self.follow()
-                if self.log.replay.by_request(sent) is None:
+                if sent not in self.log.replay.by_request:
                     raise OutOfDate("the queue is new", hint="reload the page")
             yield
 
@@ -123,9 +105,8 @@ class ReviewSession:
     def state(self, row: int) -> dict[str, Any]:
         """What the page shows of a row's decision."""
         decision = self.decision(row)
-        if decision is None:
-            return {"row": row, "kind": "", "word": ""}
-        return {"row": row, "kind": decision.answer, "word": decision.words}
+        kind, word = (decision.answer, decision.words) if decision else ("", "")
+        return {"row": row, "kind": kind, "word": word}
 
     def decide(
         self, rows: Sequence[int], verb: str, label: str | None = None, *, person: str, view: View, reason: str = "",
@@ -143,15 +124,16 @@ class ReviewSession:
             raise ConfigError("samples have one label here", hint="choose another one instead")
         with self._lock:
             if verb == "best":
-                rows = [other for group in self._groups(rows) for other in group.dropped]
+                row_of = {int(self.table.duplicate_group[row]): row for row in rows}
+                leaders = [row for group, row in row_of.items() if group >= 0]
+                rows = [other for row in leaders for other in self.best_duplicate(row)[1]]
                 if len(rows) > MOST:
                     raise ConfigError(f"{len(rows)} near duplicates", hint=f"at most {MOST:,} at once")
-            decisions = [command.decide(self._question(row, label, view)) for row in dict.fromkeys(rows)]
+            rows = [*dict.fromkeys(rows)]
+            decisions = [command.decide(self._question(row, label, view)) for row in rows]
             if not decisions:
                 return []
-            self._row_of |= {
-                each.sample: row for each, row in zip(decisions, dict.fromkeys(rows), strict=True)
-            }
+            self._row_of |= {each.sample: row for each, row in zip(decisions, rows, strict=True)}
             context = {
                 "view": view.query(),
                 "verb": verb,
@@ -190,12 +172,11 @@ class ReviewSession:
 
     def changes(self, since: int) -> dict[str, Any]:
         """Rows that changed after an action, with their present state."""
-        self.follow()
         with self._lock:
-            replay = self.log.replay
+            newest, replay = self.follow(), self.log.replay
             new = [replay.actions[n] for n in range(since + 1, replay.last + 1) if n in replay.actions]
             rows = self._rows_of(replay.samples_of(new)[:MOST])
-            return {"last": replay.last, "version": self.version, "rows": [self.state(row) for row in rows]}
+            return {**newest, "rows": [self.state(row) for row in rows]}
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -212,8 +193,15 @@ class ReviewSession:
         same = group[(table.queue.leader[group] == table.queue.leader[row]) & ~self.decided[group]]
         return [row, *(int(other) for other in same if other != row)]
 
-    def duplicates(self, row: int) -> DuplicateGroup:
-        """A row's group of near duplicates: what a person has labelled is best, then most pixels, then the surest."""
+    def best_duplicate(self, row: int) -> tuple[int | None, list[int]]:
+        """What "keep the best" does with the whole group of near duplicates of a row, whatever a page shows of it.
+
+        What a person has labelled is best, then most pixels, then the surest.
+
+        Returns:
+            The row that stays, None where a person has dropped all of them; and the rows that are dropped,
+            without those that are dropped already.
+        """
         table, rows = self.table, self.table.group_of(row).tolist()
         kinds = {other: decision.kind for other in rows if (decision := self.decision(other)) is not None}
 
@@ -223,12 +211,7 @@ class ReviewSession:
 
         left = [other for other in rows if other not in kinds or not kinds[other].drops]
         kept = max(left, key=quality, default=None)
-        return DuplicateGroup(rows, kept, [other for other in left if other != kept])
-
-    def _groups(self, rows: Sequence[int]) -> list[DuplicateGroup]:
-        """The groups of near duplicates of some rows, each once."""
-        row_of = {int(self.table.duplicate_group[row]): row for row in rows}
-        return [self.duplicates(row) for group, row in row_of.items() if group >= 0]
+        return kept, [other for other in left if other != kept]
 
     def picture(self, scan: str, row: int, size: str) -> bytes | None:
         """The thumbnail of a row; None where it is of another scan, or cannot be read any more."""

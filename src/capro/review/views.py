@@ -6,7 +6,7 @@ another browser, neither skip nor repeat a sample.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import numpy as np
 from numpy.typing import NDArray
 
+from capro.data.labels import Labels
 from capro.errors import ConfigError, did_you_mean
 from capro.results.store import VERDICT_NAMES
 from capro.review.pictures import similarity
@@ -91,12 +92,12 @@ class View:
 
     def _check(self, table: ReviewTable) -> None:
         names = table.names
-        allowed: list[tuple[str, Any, list[str]]] = [
-            ("order", self.order, [*ORDERS]), ("state", self.state, [*STATES]),
-            ("verdict", self.verdict, [*VERDICT_NAMES]), ("label", self.label, names),
-            ("given", self.given, names), ("after", self.after, [*names, "-"]),
-        ]  # fmt: skip
-        for name, value, known in allowed:
+        allowed: dict[str, Collection[str]] = {
+            "order": ORDERS, "state": STATES, "verdict": VERDICT_NAMES, "label": names, "given": names,
+            "after": [*names, "-"],
+        }  # fmt: skip
+        for name, known in allowed.items():
+            value = getattr(self, name)
             if value is not None and value not in known:
                 raise ConfigError(f"{name} is {plain(value, 80)!r}", hint=did_you_mean(value, known))
         if self.copies not in (None, "any"):
@@ -199,28 +200,25 @@ def _order(table: ReviewTable, view: View) -> Rows:
 
 def _mask(table: ReviewTable, view: View) -> NDArray[np.bool_]:
     """Rows that pass the filters, (n,)."""
-    kind, number = table.kind, table.names.index
+    given, after, group = table.given, table.corrected, table.duplicate_group
+
+    def has(labels: Labels, name: str) -> Any:
+        return table.kind.has_class(labels, table.names.index(name))
+
+    filters: dict[str, Callable[[Any], Any]] = {
+        "label": lambda name: has(given, name) | has(after, name),
+        "given": lambda name: has(given, name),
+        "after": lambda name: table.kind.dropped(after) if name == "-" else has(after, name),
+        "verdict": lambda name: table.decision == VERDICT_NAMES.index(name),
+        "low": lambda score: table.label_score >= score,
+        "high": lambda score: table.label_score <= score,
+        "copies": lambda which: group >= 0 if which == "any" else group == int(which),
+        "text": table.containing,
+    }
     keep = np.ones(len(table), dtype=bool)
-    if view.label is not None:
-        label = number(view.label)
-        keep &= kind.has_class(table.given, label) | kind.has_class(table.corrected, label)
-    if view.given is not None:
-        keep &= kind.has_class(table.given, number(view.given))
-    if view.after == "-":
-        keep &= kind.dropped(table.corrected)
-    elif view.after is not None:
-        keep &= kind.has_class(table.corrected, number(view.after))
-    if view.verdict is not None:
-        keep &= table.decision == VERDICT_NAMES.index(view.verdict)
-    if view.low is not None:
-        keep &= table.label_score >= view.low
-    if view.high is not None:
-        keep &= table.label_score <= view.high
-    if view.copies is not None:
-        group = table.duplicate_group
-        keep &= group >= 0 if view.copies == "any" else group == int(view.copies)
-    if view.text is not None:
-        keep &= table.containing(view.text)
+    for name, passing in filters.items():
+        if (value := getattr(view, name)) is not None:
+            keep &= passing(value)
     return keep
 
 

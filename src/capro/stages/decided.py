@@ -32,8 +32,7 @@ def settled_by_people(run: Run, training: TrainingSet) -> Settled | None:
     if decisions is None:
         return None
     rows = np.flatnonzero(decisions.about_content)
-    q = decisions.known(rows) if training.multi_label else decisions.states(rows)
-    return Settled(torch.from_numpy(rows), torch.from_numpy(q))
+    return Settled(torch.from_numpy(rows), torch.from_numpy(decisions.known(rows)))
 
 
 class DecidedSet(NamedTuple):
