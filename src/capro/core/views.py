@@ -148,7 +148,7 @@ def unknown_to_head(mass: Tensor, rival: Tensor, y: Tensor) -> Tensor:
     out = has & (other > RIVAL_MASS) & (other > own)
     if right.sum() <= (sees & has).sum() / 2:
         return out
-    for c in y[has].unique().tolist():
+    for c in torch.bincount(y[has]).nonzero()[:, 0].tolist():
         mine = y == c
         if right[mine].float().mean() >= HEAD_RECALL:
             out |= mine & ~sees & (own < OWN_MASS) & (own <= own[mine].median())

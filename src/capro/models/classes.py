@@ -281,9 +281,10 @@ def _text(node: yaml.ScalarNode) -> str | None:
 def _texts(node: yaml.Node, place: str) -> tuple[str, ...]:
     """One text, or a list of them."""
     nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
-    if not all(isinstance(each, yaml.ScalarNode) for each in nodes):
+    scalars = [each for each in nodes if isinstance(each, yaml.ScalarNode)]
+    if len(scalars) < len(nodes):
         raise ConfigError(f"{place}: '{NOT}' is neither a text nor a list", hint="write 'not: [hot dog]'")
-    return tuple(text for each in nodes if (text := _text(each)))
+    return tuple(text for each in scalars if (text := _text(each)))
 
 
 def _boolean(node: yaml.ScalarNode, place: str) -> bool | None:
