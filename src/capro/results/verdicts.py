@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from capro.core.kept_scores import Entries, KeptScores
 from capro.core.label_rule import LabelDecision, PairDecision
 from capro.data.labels import MULTI_LABEL, SINGLE_LABEL, kind_of
+from capro.models.dictionary import Naming
 from capro.results.neighbourhood import Neighbourhood
 from capro.wording import many
 
@@ -70,6 +71,7 @@ class VerdictRows:
     none: Floats | None = None  # method plus, single-label: posterior of none of the classes, (n,)
     ask: NDArray[np.bool_] | None = None  # method plus: where a person should be asked
     person: NDArray[np.bool_] | None = None  # what a person has decided
+    named: list[str] | None = None  # method plus, single-label: what the nouns of each row's texts name
 
     def _scores(self, name: str) -> Floats | None:
         """A score of every class, (n, C); None where the method does not have it."""
@@ -343,7 +345,26 @@ def _posterior_sentence(e: VerdictRows, row: int) -> str:
         kind = "Anchor of" if decision is LabelDecision.ANCHOR else "Kept as"
         text = f"{kind} '{e.classes[best]}' with a probability of {probability(best)}."
     asked = e.ask is not None and bool(e.ask[row])
-    return text + (" No class is probable enough: a person should decide." if asked else "")
+    doubt = " No class is probable enough: a person should decide." if asked else ""
+    return text + ("" if e.named is None else e.named[row]) + doubt
+
+
+def naming_sentence(field: str, naming: Naming, classes: Sequence[str]) -> str:
+    """What the nouns of a text name; empty without nouns.
+
+    >>> naming_sentence("title", Naming(0, "king charles spaniel"), ["dog"])
+    " The title names 'king charles spaniel', a kind of 'dog'."
+    >>> naming_sentence("tags", Naming(0, "dogs"), ["dog"]), naming_sentence("title", Naming(1, ""), ["dog"])
+    (" The tags name 'dogs'.", ' The title names no class.')
+    """
+    if naming.answer < 0:
+        return ""
+    verb = "name" if field == "tags" else "names"
+    if naming.answer == len(classes):
+        return f" The {field} {verb} no class."
+    name = classes[naming.answer]
+    kind = "" if name.lower().replace("_", " ") in naming.noun else f", a kind of '{name}'"
+    return f" The {field} {verb} '{naming.noun}'{kind}."
 
 
 def _multi_label_sentence(e: VerdictRows, row: int) -> str:

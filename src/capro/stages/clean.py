@@ -18,7 +18,9 @@ from capro.core.anchors import anchor_choice
 from capro.core.kept_scores import CLASS, Entries, KeptScores, keep
 from capro.core.label_rule import decide, decide_multi_label
 from capro.data.labels import kind_of
+from capro.data.manifest import manifest_of
 from capro.graph.neighbors import nearest
+from capro.models.classes import classes_of
 from capro.pipeline.artefacts import (
     ADJACENCY,
     ANCHORS,
@@ -26,6 +28,7 @@ from capro.pipeline.artefacts import (
     CLEANED_WORDS,
     DISTANCES,
     FUSED_SCORES,
+    NAMED,
     POSTERIOR,
     SAMPLE_VERDICTS,
     STEP2,
@@ -44,6 +47,7 @@ from capro.results.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
 from capro.results.verdicts import VerdictRows
 from capro.review.decisions import DecisionArrays
 from capro.stages.decided import decided_of, with_decisions
+from capro.stages.embed import dictionary_of
 from capro.stages.graph import SharedSearch, search_options
 from capro.stages.posterior import fit_posterior, row_blocks
 from capro.stages.training import Parts, judge_of, parts_of
@@ -229,6 +233,8 @@ def _verdict_rows(
     if decisions is not None:
         person = decisions.decided_pairs if training.multi_label else decisions.decided
 
+    naming = _namings(job, training)
+
     def agreeing(row: int) -> int:
         return int((judged.labels[lenders[row]] == judged.labels[row]).sum())
 
@@ -253,9 +259,28 @@ def _verdict_rows(
             none=None if judged.none is None else judged.none[rows],
             ask=None if judged.ask is None else judged.ask[rows],
             person=None if person is None else person[rows],
+            named=None if naming is None else [naming(row) for row in numbers],
         )
 
     return block
+
+
+def _namings(job: Job, training: TrainingSet) -> Callable[[int], str] | None:
+    """From a training row to a sentence about what its texts name; None where that is no evidence."""
+    if training.multi_label or not job.settings.by_posterior:
+        return None
+    dictionary = dictionary_of(classes_of(job.run))
+    answers, fields = job.read(NAMED), job.run.result("embed")["fields"]
+    texts = manifest_of(job.run).samples[fields].iloc[training.positions]
+
+    def naming(row: int) -> str:
+        return "".join(
+            verdicts.naming_sentence(field, dictionary.read(texts[field].iat[row]), training.classes)
+            for field, answer in zip(fields, answers[row], strict=True)
+            if answer >= 0
+        )
+
+    return naming
 
 
 def _text_distances(
