@@ -6,8 +6,9 @@ import errno
 import math
 import mmap
 import os
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +35,6 @@ class Budget:
 
     bytes: int
     folder: Path
-    _names: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.bytes < LEAST_BYTES:
@@ -62,11 +62,9 @@ class Budget:
     def file(self, name: str) -> Path:
         """A path for a scratch file; the name is made unique."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        unique = name
-        while unique in self._names:
-            unique = f"{len(self._names)}-{name}"
-        self._names.add(unique)
-        return self.folder / unique
+        descriptor, path = tempfile.mkstemp(f"-{name}", dir=self.folder)
+        os.close(descriptor)
+        return Path(path)
 
     def rows(self, row_bytes: int, *, most: int) -> int:
         """Rows of a block that takes a 16th of the budget at most; at least one."""
@@ -255,8 +253,8 @@ def index_search(
     sample = np.sort(rng.choice(n, min(SAMPLE, n), replace=False))
     queries = np.ascontiguousarray(base[sample])
     truth = exact_search(base, budget)(queries, width)[1]
-    index, lists = _open(files)
-    search = _searching(index, lists, chosen, base, budget)
+    index = _open(files)
+    search = index.search if chosen == "ivf" else _refined(index, base, budget)
     reached, probe = 0.0, FIRST_PROBE
     while True:
         index.nprobe = min(probe, index.nlist)
@@ -270,27 +268,18 @@ def index_search(
 
 def lists_search(lists: Lists, base: RowReader, budget: Budget | None) -> Search:
     """The search of an index that another process has built."""
-    index, owners = _open(lists.files)
+    index = _open(lists.files)
     index.nprobe = lists.nprobe
-    return _searching(index, owners, lists.kind, base, budget)
+    return index.search if lists.kind == "ivf" or budget is None else _refined(index, base, budget)
 
 
-def _searching(index: Any, owners: Any, kind: str, base: RowReader, budget: Budget | None) -> Search:
-    search: Search = index.search if kind == "ivf" or budget is None else _refined(index, base, budget)
-
-    def with_owners(block: Floats, width: int, _owners: Any = owners) -> tuple[Floats, NDArray[np.int64]]:
-        return search(block, width)  # the owners of the lists live as long as the search
-
-    return with_owners
-
-
-def _open(files: tuple[str, ...]) -> tuple[Any, Any]:
-    """Map an index; several files are searched as one. Returns the index, and the owners of its lists."""
+def _open(files: tuple[str, ...]) -> Any:
+    """Map an index; several files are searched as one."""
     import faiss
 
     index: Any = faiss.read_index(files[0], faiss.IO_FLAG_MMAP)
     if len(files) == 1:
-        return index, ()
+        return index
     maps: list[Any] = [faiss.read_index(file, faiss.IO_FLAG_MMAP) for file in files]
     lists = getattr(faiss, "InvertedListsPtrVector")()  # noqa: B009 - its stubs lack it
     for one in maps:
@@ -298,7 +287,8 @@ def _open(files: tuple[str, ...]) -> tuple[Any, Any]:
     stacked = faiss.HStackInvertedLists(lists.size(), lists.data())
     index.replace_invlists(stacked)
     index.ntotal = sum(one.ntotal for one in maps)
-    return index, (maps, stacked)
+    index.referenced_objects = (maps, stacked)  # they own the lists, and must live as long as the index
+    return index
 
 
 def _build(
