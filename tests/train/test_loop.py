@@ -251,8 +251,8 @@ def test_the_device_is_asked_for_numbers_every_few_steps_only(monkeypatch):
     real = loop._Training.check
 
     def check(training):
-        asked.append((training.at.epoch, training.at.step))
-        assert all(isinstance(total, torch.Tensor) for total in training.at.sums.values())
+        asked.append((training.epoch, training.step))
+        assert all(isinstance(total, torch.Tensor) for total in training.sums.values())
         return real(training)
 
     monkeypatch.setattr(loop._Training, "check", check)

@@ -143,12 +143,6 @@ def temporaries(folder: Path, name: str = "") -> list[Path]:
     )  # the latter: safetensors'
 
 
-def remove_temporaries(file: Path) -> None:
-    """Remove what killed processes have left of a file; needs the lock of its folder."""
-    for left in temporaries(file.parent, file.name):
-        left.unlink()
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
     with atomic_path(path) as temporary:

@@ -36,9 +36,9 @@ from capro.pipeline import artefacts, checksums
 from capro.pipeline.artefacts import (
     EVENTS,
     FINISHED,
+    NOT_FINITE,
     SETTINGS,
     Artefact,
-    remove_temporaries,
     temporaries,
     write_json,
     write_text,
@@ -163,7 +163,8 @@ class Run:
     def updating_file(self, file: Path) -> Iterator[None]:
         """Write one file alone in the directory; what killed attempts left of it goes, an object store gets it."""
         with self.alone():
-            remove_temporaries(file)
+            for left in temporaries(file.parent, file.name):
+                left.unlink()
             yield
             if self.copy is not None:
                 self.copy.push_file(file.relative_to(self.path).as_posix())
@@ -415,6 +416,13 @@ class Run:
             self.event("finished", stage=stage, fingerprint=key, seconds=seconds)
             if self.copy is not None:
                 self.copy.push_finished()
+
+    def remove_work(self, stage: str) -> None:
+        """Remove what a finished stage needed to go on after a kill, and the samples that stopped an attempt."""
+        for folder in self.folder(stage).iterdir():
+            if folder.is_dir():
+                shutil.rmtree(folder, ignore_errors=True)
+        (self.folder(stage) / NOT_FINITE).unlink(missing_ok=True)
 
     def next_number(self, stage: str) -> Path:
         """Where a stage's result goes when another one replaces it: the first free number."""

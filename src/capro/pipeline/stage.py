@@ -12,19 +12,16 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from capro.config import Settings
 from capro.pipeline.artefacts import Artefact
 from capro.pipeline.checksums import fingerprint
 from capro.pipeline.engine import THIS_PROCESS, Engine, lead
 from capro.pipeline.progress import SILENT, Step, Watch
-from capro.pipeline.ranks import process_count
+from capro.pipeline.ranks import Ranks, process_count, ranks_of
 from capro.pipeline.run import Run
 from capro.pipeline.shards import wait_until
-
-if TYPE_CHECKING:
-    from capro.pipeline.ranks import Ranks
 
 T = TypeVar("T")
 Result = Mapping[str, Any] | None
@@ -87,7 +84,6 @@ class Stage:
             gives its engine; or all of them exchange tensors (``train``).
         when: Whether a run with these settings goes through it.
         keep: A result that is replaced is kept beside, under a number.
-        after: Called on the main rank once the result is there: what is no longer needed goes.
         check: Called after the stage, done or fresh: returns warnings, may refuse.
     """
 
@@ -103,7 +99,6 @@ class Stage:
     ranks: Literal["main", "train"] = "main"
     when: Callable[[Settings], bool] = lambda _: True
     keep: bool = False
-    after: Callable[[Job], None] = lambda _: None
     check: Callable[[Run], Sequence[str]] = lambda _: ()
 
     def inputs(self, settings: Settings) -> list[str]:
@@ -179,8 +174,6 @@ class Job:
     @cached_property
     def ranks(self) -> Ranks:
         """This process among those that were launched together."""
-        from capro.pipeline.ranks import ranks_of
-
         training = self.stage.ranks == "train"
         return ranks_of(self.settings, self.run.folder("log") if training else None)
 
@@ -260,7 +253,7 @@ def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
         keep = stage.keep and not damaged
         with run.working(stage.name, job.key, made_of, keep=keep) as (folder, result):
             result.update(work(replace(job, folder=folder)) or {})
-    stage.after(job)
+    run.remove_work(stage.name)
     return not fresh
 
 

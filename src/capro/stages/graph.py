@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -141,5 +140,4 @@ def work(job: Job) -> dict[str, Any]:
     job.remove(ADJACENCY)
     if enhanced.adjacency is not None:
         job.write(ADJACENCY, enhanced.adjacency)
-    shutil.rmtree(search, ignore_errors=True)
     return {"recall": enhanced.recall}

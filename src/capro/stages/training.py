@@ -25,7 +25,6 @@ from capro.pipeline.artefacts import (
     ENHANCED_TEXTS,
     FUSED_SCORES,
     HISTORIES,
-    NOT_FINITE,
     POSTERIOR,
     STEP1,
     STEP2,
@@ -115,21 +114,11 @@ def fit_step(
             seed=seed,
             ranks=job.ranks,
             ids=ids,
-            checkpoints=None if within is None else _checkpoints(job, within),
+            checkpoints=None if within is None else Checkpoints(job.folder / "checkpoints" / within, job.key),
             bar=job.bar,
             checkpoint_minutes=settings.log.checkpoint_minutes,
             log=log,
         )
-
-
-def _checkpoints(job: Job, within: str = "") -> Checkpoints:
-    return Checkpoints(job.folder.joinpath("checkpoints", within), job.key)
-
-
-def clear(job: Job) -> None:
-    """Remove what a training needed to go on, once its result is there."""
-    _checkpoints(job).clear()
-    (job.folder / NOT_FINITE).unlink(missing_ok=True)  # of an attempt that failed
 
 
 def pretrain(job: Job) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
@@ -28,16 +28,6 @@ from capro.train.objectives import Objective
 
 CHECK_EVERY = 10  # steps after which losses and gradients are looked at
 SHOWN_IDS = 5
-
-
-@dataclass
-class Position:
-    """Where a training is: the next step to do, sums of the running epoch, and past epochs."""
-
-    epoch: int = 0
-    step: int = 0  # within the epoch
-    sums: dict[str, Tensor | float] = field(default_factory=dict)
-    history: list[dict[str, float]] = field(default_factory=list)
 
 
 def fit(
@@ -74,31 +64,33 @@ def fit(
     if not len(positions):
         return []
     training = _Training(objective, inputs, positions, schedule, name, seed, ranks, ids, checkpoints)
-    at, steps = training.at, training.plan.steps
+    steps = training.plan.steps
     resumed, saved_at = training.restore(), time.monotonic()
     with bar(name, schedule.epochs * steps) as advance:
-        advance(at.epoch * steps + at.step)
-        while at.epoch < schedule.epochs:
+        advance(training.epoch * steps + training.step)
+        while training.epoch < schedule.epochs:
             ranks.align(objective.net.buffers())
-            objective.begin_epoch(at.epoch, resumed=resumed and at.step > 0)
+            objective.begin_epoch(training.epoch, resumed=resumed and training.step > 0)
             resumed = False
-            for batch in training.batches(at.step, rank=ranks.index, ranks=ranks.count):
-                rate = training.step(batch)
-                figures, last = None, at.step == steps
+            for batch in training.batches(training.step, rank=ranks.index, ranks=ranks.count):
+                rate = training.learn(batch)
+                figures, last = None, training.step == steps
                 due = time.monotonic() - saved_at > 60 * checkpoint_minutes and not last
-                if due or last or at.step % CHECK_EVERY == 1:
-                    figures = Figures(at.epoch, schedule.epochs, rate, training.check(), at.history)
+                if due or last or training.step % CHECK_EVERY == 1:
+                    figures = Figures(
+                        training.epoch, schedule.epochs, rate, training.check(), training.history
+                    )
                 advance(1, figures=figures)
                 if due:
                     training.save()
                     saved_at = time.monotonic()
-            row = {"epoch": float(at.epoch), "lr": rate, **training.means(), **objective.statistics()}
-            at.history.append(row)
-            at.epoch, at.step, at.sums = at.epoch + 1, 0, {}
-            log(row, at.epoch * steps)
+            row = {"epoch": float(training.epoch), "lr": rate, **training.means(), **objective.statistics()}
+            training.history.append(row)
+            training.epoch, training.step, training.sums = training.epoch + 1, 0, {}
+            log(row, training.epoch * steps)
             training.save()
             saved_at = time.monotonic()
-    return at.history
+    return training.history
 
 
 @dataclass
@@ -114,7 +106,10 @@ class _Training:
     ranks: Ranks
     ids: list[str]
     checkpoints: Checkpoints | None
-    at: Position = field(default_factory=Position)
+    epoch: int = 0
+    step: int = 0  # the next one, within the epoch
+    sums: dict[str, Tensor | float] = field(default_factory=dict)  # of the running epoch
+    history: list[dict[str, float]] = field(default_factory=list)  # of past epochs
     unchecked: list[dict[str, Tensor]] = field(default_factory=list)  # figures by step, on the device
 
     def __post_init__(self) -> None:
@@ -135,14 +130,14 @@ class _Training:
     def batches(self, first: int, *, rank: int, ranks: int) -> Iterator[Batch]:
         """The batches of the running epoch from a step on."""
         return load_batches(
-            self.inputs, self.plan, self.positions, epoch=self.at.epoch, first=first,
+            self.inputs, self.plan, self.positions, epoch=self.epoch, first=first,
             keys=self.objective.keys, rank=rank, ranks=ranks, device=self.ranks.accelerator.device,
         )  # fmt: skip
 
-    def step(self, batch: Batch) -> float:
+    def learn(self, batch: Batch) -> float:
         """Learn from a batch; returns the learning rate. Asks the device for nothing."""
-        objective, at, accelerator = self.objective, self.at, self.ranks.accelerator
-        done = at.epoch * self.plan.steps + at.step
+        objective, accelerator = self.objective, self.ranks.accelerator
+        done = self.epoch * self.plan.steps + self.step
         torch.manual_seed(seed_for(self.seed, "layers", done, self.ranks.index))  # dropout and such
         rate = learning_rate(done, steps_per_epoch=self.plan.steps, schedule=self.schedule)
         for group in self.optimizer.param_groups:
@@ -161,9 +156,9 @@ class _Training:
             self.unchecked[-1] = figures | {"gradient": torch.stack([*norms]).norm()}
         self.optimizer.step()
         objective.after(batch)
-        at.step += 1
+        self.step += 1
         for key, value in figures.items():
-            at.sums[key] = at.sums.get(key, 0.0) + value
+            self.sums[key] = self.sums.get(key, 0.0) + value
         return rate
 
     def _of_all_ranks(self, terms: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -175,14 +170,14 @@ class _Training:
 
     def means(self) -> dict[str, float]:
         """Loss terms of the epoch that has ended, as means over its steps."""
-        return {key: float(total) / self.plan.steps for key, total in self.at.sums.items()}
+        return {key: float(total) / self.plan.steps for key, total in self.sums.items()}
 
     def check(self) -> dict[str, float]:
         """Loss terms of the last step; stops where a figure of a step since the last check is not finite."""
         rows = torch.stack([torch.stack([*row.values()]) for row in self.unchecked]).tolist()
         names = [*self.unchecked[-1]]
         self.unchecked.clear()
-        for step, row in enumerate(rows, self.at.step - len(rows)):
+        for step, row in enumerate(rows, self.step - len(rows)):
             bad = [name for name, value in zip(names, row, strict=True) if not math.isfinite(value)]
             if bad:
                 self._stop(step, bad)
@@ -199,11 +194,11 @@ class _Training:
             file = self.checkpoints.folder.parent / NOT_FINITE
             where = f" (all in {file})"
             if self.ranks.main:
-                place = {"epoch": self.at.epoch, "step": step, "figures": bad}
+                place = {"epoch": self.epoch, "step": step, "figures": bad}
                 write_json(file, {**place, "samples": everyone, "broken_inputs": int(broken.sum())})
         more = f" and {len(blamed) - SHOWN_IDS} more" if blamed[SHOWN_IDS:] else ""
         raise RunError(
-            f"{self.name}: {', '.join(bad)} is not finite in epoch {self.at.epoch}, step {step}; "
+            f"{self.name}: {', '.join(bad)} is not finite in epoch {self.epoch}, step {step}; "
             f"samples {', '.join(blamed[:SHOWN_IDS])}{more}{where}",
             hint="lower the learning rate (--set train.lr=... or --set pretrain.lr=...), or check these samples",
         )
@@ -214,7 +209,7 @@ class _Training:
         """The main rank writes; nobody waits for it, so that ranks may disagree about the time."""
         if self.checkpoints is None or not self.ranks.main:
             return
-        at, objective, scaler = self.at, self.objective, self.ranks.accelerator.scaler
+        objective, scaler = self.objective, self.ranks.accelerator.scaler
         tensors = {f"net.{name}": tensor for name, tensor in objective.net.state_dict().items()}
         tensors |= {f"objective.{name}": tensor for name, tensor in objective.state().items()}
         for number, parameter in enumerate(self.parameters):
@@ -226,14 +221,14 @@ class _Training:
             tensors["random.cuda"] = torch.cuda.get_rng_state()
         kind, words, *rest = np.random.get_state(legacy=True)
         values = {
-            "epoch": at.epoch,
-            "step": at.step,
-            "sums": {key: float(total) for key, total in at.sums.items()},
-            "history": at.history,
+            "epoch": self.epoch,
+            "step": self.step,
+            "sums": {key: float(total) for key, total in self.sums.items()},
+            "history": self.history,
             "random": {"python": random.getstate(), "numpy": [kind, np.asarray(words).tolist(), *rest]},
             "scaler": None if scaler is None else scaler.state_dict(),
         }
-        self.checkpoints.save(at.epoch * self.plan.steps + at.step, tensors, values)
+        self.checkpoints.save(self.epoch * self.plan.steps + self.step, tensors, values)
 
     def restore(self) -> bool:
         """Fill everything from the newest checkpoint; False if there is none."""
@@ -267,8 +262,8 @@ class _Training:
         np.random.set_state(tuple(values["random"]["numpy"]))
         if values["scaler"] is not None and ranks.accelerator.scaler is not None:
             ranks.accelerator.scaler.load_state_dict(values["scaler"])
-        at = self.at
-        at.epoch, at.step, at.sums, at.history = (values[f.name] for f in fields(at))
+        self.epoch, self.step = values["epoch"], values["step"]
+        self.sums, self.history = values["sums"], values["history"]
         return True
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -82,12 +81,14 @@ def training_set(run: Run, device: torch.device | str = "cpu") -> TrainingSet:
     return TrainingSet(positions, manifest.samples["id"].tolist(), names, labels.to(device))
 
 
-def anchored_of(run: Run, training: TrainingSet) -> Tensor:
-    """Who is an anchor (of which class), in the shape of the labels."""
-    return _marked(run.read(ANCHORS), training)
+def anchored_of(run: Run, training: TrainingSet, *, by_text: bool = False) -> Tensor:
+    """Who is an anchor (of which class), in the shape of the labels.
 
-
-def _marked(frame: pd.DataFrame, training: TrainingSet) -> Tensor:
+    ``by_text`` leaves out anchors that were not chosen by their text: these say nothing about the class's meaning.
+    """
+    frame = run.read(ANCHORS)
+    if by_text:
+        frame = frame[anchor_choice(frame) == "text"]
     anchored = torch.zeros_like(training.labels, dtype=torch.bool)
     rows, columns = (
         torch.from_numpy(frame[name].to_numpy(dtype=np.int64)).to(anchored.device)
@@ -95,12 +96,6 @@ def _marked(frame: pd.DataFrame, training: TrainingSet) -> Tensor:
     )
     anchored[(rows, columns) if training.multi_label else (rows,)] = True
     return anchored
-
-
-def text_anchors(run: Run, training: TrainingSet) -> Tensor:
-    """Who is an anchor by its text, in the shape of the labels: only these say something about the class's meaning."""
-    frame = run.read(ANCHORS)
-    return _marked(frame[anchor_choice(frame) == "text"], training)
 
 
 # --- inputs ---------------------------------------------------------------------------------------
