@@ -29,7 +29,7 @@ from capro.models.backbones import FeatureBackbone, load_backbone
 from capro.models.heads import Heads
 from capro.models.siamese import Siamese
 from capro.pipeline.ranks import ranks_of
-from capro.train.batches import Batch
+from capro.train.batches import Batch, Inputs
 from capro.train.judgement import Judge
 from capro.train.objectives import WebLabels
 from capro.train.prototype_learning import PrototypeLearning
@@ -38,7 +38,7 @@ from capro.train.tasks import MultiLabelTask, SingleLabelTask
 TAU = 0.1
 
 
-class Noise:
+class Noise(Inputs):
     """Inputs of random numbers with the shape of images or features."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -47,10 +47,6 @@ class Noise:
     def raw(self, positions: Any, *, epoch: int, view: int) -> Any:
         del epoch, view
         return np.random.default_rng(0).normal(size=(len(positions), *self._shape)).astype(np.float32)
-
-    def ready(self, raw: Any, positions: Any, *, epoch: int, view: int, device: Any) -> torch.Tensor:
-        del positions, epoch, view
-        return torch.from_numpy(raw).to(device)
 
 
 def profile(step: Callable[[], None], rounds: int) -> None:

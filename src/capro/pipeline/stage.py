@@ -259,7 +259,7 @@ def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
 
 def _with_others(job: Job, *, force: bool) -> bool:
     """With several ranks the main one leads: it checks freshness, and its result counts."""
-    stage, ranks = job.stage, job.ranks
+    run, stage, ranks = job.run, job.stage, job.ranks
 
     def work(job: Job) -> Result:
         if stage.ranks == "main":
@@ -275,27 +275,22 @@ def _with_others(job: Job, *, force: bool) -> bool:
         ranks.exchange(str(job.folder))  # under the lock: now the others may begin
         return work(job)
 
-    with ranks.together(), job.run.alone():
+    def finished() -> str | None:
+        return (run.finished(stage.name) or {}).get("fingerprint")
+
+    with ranks.together(), run.alone():
         if ranks.main:
             done = _alone(job, begin, force=force)
             if not done:
                 ranks.exchange("")
-            ranks.exchange((job.run.finished(stage.name) or {}).get("fingerprint"))
+            ranks.exchange(finished())
         else:
             folder = str(ranks.exchange()[0])
             done = bool(folder)
             if done:
                 work(replace(job, folder=Path(folder)))
-            _see(job, fingerprint=ranks.exchange()[0])
+            fingerprint = ranks.exchange()[0]
+            late = f"{run.folder(stage.name)}: rank 0 has finished it, but this rank does not see it"
+            wait_until(lambda: finished() == fingerprint, late)
         ranks.exchange()
     return done
-
-
-def _see(job: Job, *, fingerprint: str | None) -> None:
-    """Wait until this rank sees that the main one has finished the stage."""
-    run, name = job.run, job.stage.name
-
-    def seen() -> bool:
-        return (run.finished(name) or {}).get("fingerprint") == fingerprint
-
-    wait_until(seen, f"{run.folder(name)}: rank 0 has finished it, but this rank does not see it")

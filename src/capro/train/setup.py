@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from capro.config import Settings
 from capro.core.anchors import anchor_choice
@@ -168,23 +168,20 @@ def new_net(run: Run, training: TrainingSet, name: str = "step1") -> Siamese:
 
 def net_state(net: Siamese, extra: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Encoder and heads of the query branch, and extra tensors, by name: what a model file holds."""
-    parts = {"encoder": net.encoder, "heads": net.heads}
-    tensors = {
-        f"{part}.{name}": tensor
-        for part, module in parts.items()
-        for name, tensor in module.state_dict().items()
-    }
-    return tensors | (extra or {})
+    return _kept_parts(net).state_dict() | (extra or {})
 
 
 def load_net(run: Run, model: Weights, net: Siamese) -> dict[str, Tensor]:
     """Fill encoder and heads from a stage's model; the key branch follows. Returns the extra tensors."""
     tensors = run.read(model)
-    for part, module in (("encoder", net.encoder), ("heads", net.heads)):
-        names = [name for name in tensors if name.startswith(f"{part}.")]
-        module.load_state_dict({name.removeprefix(f"{part}."): tensors.pop(name) for name in names})
+    own = [name for name in tensors if name.startswith(("encoder.", "heads."))]
+    _kept_parts(net).load_state_dict({name: tensors.pop(name) for name in own})
     net.reset_key()
     return tensors
+
+
+def _kept_parts(net: Siamese) -> nn.Module:
+    return nn.ModuleDict({"encoder": net.encoder, "heads": net.heads})
 
 
 # --- cost -----------------------------------------------------------------------------------------
