@@ -119,7 +119,7 @@ class Work:
 
     def _step(self, objective: Any, inputs: Noise) -> Callable[[], None]:
         rows = np.arange(self.batch)
-        x = inputs.ready(inputs.raw(rows, epoch=1, view=0), rows, epoch=1, view=0, device="cpu")
+        x = inputs.ready(inputs.raw(rows, epoch=1, view=0), rows, epoch=1, view=0, device=torch.device("cpu"))
         data = Batch(1, 0, rows, slice(0, len(rows)), x, x.clone(), rows)
         optimizer = torch.optim.SGD(objective.parameters(), lr=1e-3, momentum=0.9)
         objective.begin_epoch(1, resumed=False)

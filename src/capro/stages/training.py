@@ -41,7 +41,7 @@ from capro.stages.posterior import fit_posterior
 from capro.train.batches import FeatureInputs, Inputs, forward_plain
 from capro.train.checkpoints import Checkpoints
 from capro.train.judgement import Judge, PosteriorJudge
-from capro.train.loop import fit
+from capro.train.loop import Training
 from capro.train.objectives import ClassifierOnly, Objective, WebLabels
 from capro.train.prototype_learning import PrototypeLearning
 from capro.train.setup import (
@@ -89,7 +89,7 @@ def fit_step(
     ids: list[str],
     within: str | None = "",
 ) -> list[dict[str, float]]:
-    """Train an objective in a stage, see `fit`; returns the history.
+    """Train an objective in a stage, see `Training`; returns the history.
 
     Args:
         job: The stage at work.
@@ -105,7 +105,7 @@ def fit_step(
     """
     settings = job.settings
     with tracked(job.ranks, job.stage.name, settings, wanted=within == "") as log:
-        return fit(
+        return Training(
             objective,
             inputs,
             positions,
@@ -118,7 +118,7 @@ def fit_step(
             bar=job.bar,
             checkpoint_minutes=settings.log.checkpoint_minutes,
             log=log,
-        )
+        ).fit()
 
 
 def pretrain(job: Job) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The one loop. Every training of capro runs through ``fit``, top to bottom."""
+"""The one loop. Every training of capro runs through ``Training.fit``, top to bottom."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -30,22 +30,9 @@ CHECK_EVERY = 10  # steps after which losses and gradients are looked at
 SHOWN_IDS = 5
 
 
-def fit(
-    objective: Objective,
-    inputs: Inputs,
-    positions: NDArray[np.int64],
-    schedule: Schedule,
-    *,
-    name: str,
-    seed: int,
-    ranks: Ranks,
-    ids: list[str],
-    checkpoints: Checkpoints | None = None,
-    checkpoint_minutes: float = 10.0,
-    bar: progress.Bar = progress.silent,
-    log: Callable[[dict[str, float], int], None] = lambda _values, _step: None,
-) -> list[dict[str, float]]:
-    """Train an objective; returns one row of figures per epoch.
+@dataclass
+class Training:
+    """A training: what it trains, how far it is, and its checkpoints.
 
     Args:
         objective: What to train.
@@ -61,71 +48,69 @@ def fit(
         bar: Progress.
         log: Called with the figures of each epoch, and the step.
     """
-    if not len(positions):
-        return []
-    training = _Training(objective, inputs, positions, schedule, name, seed, ranks, ids, checkpoints)
-    steps = training.plan.steps
-    resumed, saved_at = training.restore(), time.monotonic()
-    with bar(name, schedule.epochs * steps) as advance:
-        advance(training.epoch * steps + training.step)
-        while training.epoch < schedule.epochs:
-            ranks.align(objective.net.buffers())
-            objective.begin_epoch(training.epoch, resumed=resumed and training.step > 0)
-            resumed = False
-            for batch in training.batches(training.step, rank=ranks.index, ranks=ranks.count):
-                rate = training.learn(batch)
-                figures, last = None, training.step == steps
-                due = time.monotonic() - saved_at > 60 * checkpoint_minutes and not last
-                if due or last or training.step % CHECK_EVERY == 1:
-                    figures = Figures(
-                        training.epoch, schedule.epochs, rate, training.check(), training.history
-                    )
-                advance(1, figures=figures)
-                if due:
-                    training.save()
-                    saved_at = time.monotonic()
-            row = {"epoch": float(training.epoch), "lr": rate, **training.means(), **objective.statistics()}
-            training.history.append(row)
-            training.epoch, training.step, training.sums = training.epoch + 1, 0, {}
-            log(row, training.epoch * steps)
-            training.save()
-            saved_at = time.monotonic()
-    return training.history
-
-
-@dataclass
-class _Training:
-    """A training in progress: one step, the check of past steps, and its checkpoints."""
 
     objective: Objective
     inputs: Inputs
     positions: NDArray[np.int64]
     schedule: Schedule
+    _: KW_ONLY
     name: str
     seed: int
     ranks: Ranks
     ids: list[str]
-    checkpoints: Checkpoints | None
-    epoch: int = 0
-    step: int = 0  # the next one, within the epoch
-    sums: dict[str, Tensor | float] = field(default_factory=dict)  # of the running epoch
-    history: list[dict[str, float]] = field(default_factory=list)  # of past epochs
-    unchecked: list[dict[str, Tensor]] = field(default_factory=list)  # figures by step, on the device
+    checkpoints: Checkpoints | None = None
+    checkpoint_minutes: float = 10.0
+    bar: progress.Bar = progress.silent
+    log: Callable[[dict[str, float], int], None] = lambda _values, _step: None
 
     def __post_init__(self) -> None:
         schedule = self.schedule
         self.plan = BatchPlan(len(self.positions), schedule.batch_size, self.seed)
-        smallest = self.plan.rows // self.plan.steps
-        if smallest < self.ranks.count:
-            raise ConfigError(
-                f"{self.name}: a batch of {smallest} samples cannot be shared by {self.ranks.count} ranks",
-                hint="launch fewer processes, or raise the batch size",
-            )
         self.parameters = self.objective.parameters()
         optimizer = torch.optim.SGD(
             self.parameters, lr=schedule.lr, momentum=schedule.momentum, weight_decay=schedule.weight_decay
         )
         self.optimizer = self.ranks.accelerator.prepare_optimizer(optimizer)
+        self.epoch = self.step = 0  # the next step, within the epoch
+        self.sums: dict[str, Tensor | float] = {}  # of the running epoch
+        self.history: list[dict[str, float]] = []  # of past epochs
+        self.unchecked: list[dict[str, Tensor]] = []  # figures by step, on the device
+
+    def fit(self) -> list[dict[str, float]]:
+        """Train the objective; returns one row of figures per epoch."""
+        objective, ranks, steps, epochs = self.objective, self.ranks, self.plan.steps, self.schedule.epochs
+        smallest = self.plan.rows // steps
+        if not self.plan.rows:
+            return []
+        if smallest < ranks.count:
+            raise ConfigError(
+                f"{self.name}: a batch of {smallest} samples cannot be shared by {ranks.count} ranks",
+                hint="launch fewer processes, or raise the batch size",
+            )
+        resumed, saved_at = self.restore(), time.monotonic()
+        with self.bar(self.name, epochs * steps) as advance:
+            advance(self.epoch * steps + self.step)
+            while self.epoch < epochs:
+                ranks.align(objective.net.buffers())
+                objective.begin_epoch(self.epoch, resumed=resumed and self.step > 0)
+                resumed = False
+                for batch in self.batches(self.step, rank=ranks.index, ranks=ranks.count):
+                    rate = self.learn(batch)
+                    figures, last = None, self.step == steps
+                    due = time.monotonic() - saved_at > 60 * self.checkpoint_minutes and not last
+                    if due or last or self.step % CHECK_EVERY == 1:
+                        figures = Figures(self.epoch, epochs, rate, self.check(), self.history)
+                    advance(1, figures=figures)
+                    if due:
+                        self.save()
+                        saved_at = time.monotonic()
+                row = {"epoch": float(self.epoch), "lr": rate, **self.means(), **objective.statistics()}
+                self.history.append(row)
+                self.epoch, self.step, self.sums = self.epoch + 1, 0, {}
+                self.log(row, self.epoch * steps)
+                self.save()
+                saved_at = time.monotonic()
+        return self.history
 
     def batches(self, first: int, *, rank: int, ranks: int) -> Iterator[Batch]:
         """The batches of the running epoch from a step on."""
