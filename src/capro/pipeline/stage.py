@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from capro.config import Settings
 from capro.pipeline.artefacts import Artefact
@@ -25,14 +25,9 @@ from capro.pipeline.shards import wait_until
 
 T = TypeVar("T")
 Result = Mapping[str, Any] | None
-
-
-class Sources(Protocol):
-    """What a stage reads outside of the run directory."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the state of its files."""
+Sources = (
+    Any  # what a stage reads outside of the run directory; its `fingerprint` is a hash of the files' state
+)
 
 
 @dataclass(frozen=True)
@@ -131,14 +126,10 @@ class Stage:
             source = sources.fingerprint
         return Causes(self.name, self.settings(run), reads, source, self.decisions(run), sources)
 
-    def is_fresh(self, run: Run) -> bool:
-        """Whether it has finished with these settings and these inputs, and its files are whole."""
-        done = run.finished(self.name)
-        return (
-            done is not None
-            and done["fingerprint"] == self.causes(run).fingerprint
-            and not run.damaged(self.name)
-        )
+    def is_fresh(self, run: Run, causes: Causes | None = None) -> bool:
+        """Whether it has finished with these causes, or as things are now, and its files are whole."""
+        done, causes = run.finished(self.name), causes or self.causes(run)
+        return done is not None and done["fingerprint"] == causes.fingerprint and not run.damaged(self.name)
 
 
 @dataclass(frozen=True)
@@ -239,18 +230,15 @@ def perform(
 
 
 def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
-    run, stage = job.run, job.stage
+    run, stage, causes = job.run, job.stage, job.causes
     run.prepare_folder(stage.name, job.key)
-    done = run.finished(stage.name)
-    damaged = run.damaged(stage.name)
-    fresh = done is not None and done["fingerprint"] == job.key and not damaged and not force
+    fresh = stage.is_fresh(run, causes) and not force
     if fresh:
         run.event("skipped", stage=stage.name)
     else:
-        causes = job.causes
         run.pull(*causes.reads, *stage.uses)
         made_of = {"reads": causes.reads, "source": causes.source, "decisions": causes.decisions}
-        keep = stage.keep and not damaged
+        keep = stage.keep and not run.damaged(stage.name)
         with run.working(stage.name, job.key, made_of, keep=keep) as (folder, result):
             result.update(work(replace(job, folder=folder)) or {})
     run.remove_work(stage.name)

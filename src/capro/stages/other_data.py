@@ -24,7 +24,7 @@ from capro.pipeline.shards import sharded
 from capro.pipeline.stage import Job, Stage, perform
 from capro.results.comparison import Evaluated
 from capro.stages.features import ImageEncoder, ImageFeatures, image_shards
-from capro.stages.scan import Sources, limit_settings, reading_settings, scan_into, sources_of
+from capro.stages.scan import Sources, limit_settings, reading_settings, scan_into
 from capro.train.batches import FeatureInputs, ImageInputs, Inputs
 from capro.train.setup import pretrained, scores_of, training_set
 
@@ -61,7 +61,7 @@ def _scan(source: str) -> Stage:
         }
 
     def work(job: Job) -> None:
-        scan_into(job, sources_of(job), classes=_class_names(job.run))
+        scan_into(job, classes=_class_names(job.run))
 
     def sources(run: Run) -> Sources:
         return Sources(readers_to_evaluate(run, source))
