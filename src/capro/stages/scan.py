@@ -59,7 +59,7 @@ class Sources:
 
 
 def scan_into(job: Job, *, classes: Collection[str] = ()) -> list[Reader]:
-    """Read the sources of a scan into its folder; returns their readers. Joined labels are called as the classes are."""
+    """Read the sources of a scan into its folder, returns their readers; joined labels are named as the classes are."""
     sources: list[Reader] = job.causes.sources.readers
     counts = [reader.count() for reader in sources]
     total = None if None in counts else sum(count or 0 for count in counts)
