@@ -48,7 +48,7 @@ class Causes:
     reads: Mapping[str, str | None]
     source: str = ""
     decisions: str = ""
-    sources: Sources | None = field(default=None, compare=False)
+    sources: Sources = field(default=None, compare=False)
 
     @property
     def fingerprint(self) -> str | None:
@@ -105,7 +105,7 @@ class Stage:
         run: Run,
         reads: Mapping[str, str | None] | None = None,
         *,
-        sources: Sources | None = None,
+        sources: Sources = None,
         outside: bool = True,
     ) -> Causes:
         """What decides its result in a run, as things are now.
@@ -206,7 +206,7 @@ def perform(
     watch: Watch = SILENT,
     force: bool = False,
     engine: Engine = THIS_PROCESS,
-    sources: Sources | None = None,
+    sources: Sources = None,
     outside: bool = True,
 ) -> bool:
     """Do a stage unless it is fresh; True if it was done.
