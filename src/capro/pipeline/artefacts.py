@@ -82,7 +82,6 @@ def check_table(metadata: Mapping[bytes, bytes] | None, *, place: str, again: st
 
 
 T = TypeVar("T")
-AGAIN = "`capro run --run DIR` does the stage again that writes it"
 SETTINGS, FINISHED, EVENTS = "run.yaml", "stage.json", "events.jsonl"  # FINISHED: in the folder of each stage
 REVIEW, DECISIONS = "review", "decisions.sqlite"  # the folder of a review, and its log
 
@@ -167,8 +166,6 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
 
 def read_array(path: Path) -> NDArray[Any]:
     """Open an ``.npy`` file as a read-only memory map."""
-    if not path.exists():
-        raise RunError(f"{path}: no such file", hint=AGAIN)
     return cast(NDArray[Any], np.load(path, mmap_mode="r", allow_pickle=False))
 
 

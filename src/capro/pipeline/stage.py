@@ -25,9 +25,8 @@ from capro.pipeline.shards import wait_until
 
 T = TypeVar("T")
 Result = Mapping[str, Any] | None
-Sources = (
-    Any  # what a stage reads outside of the run directory; its `fingerprint` is a hash of the files' state
-)
+# what a stage reads outside of the run directory; its `fingerprint` is a hash of the files' state
+Sources = Any
 
 
 @dataclass(frozen=True)
