@@ -43,11 +43,6 @@ class Budget:
                 hint=f"give at least {LEAST_BYTES / 2**30:.2f} GB to match.memory_gb",
             )
 
-    @staticmethod
-    def of(gigabytes: float | None, folder: Path) -> Budget | None:
-        """The budget that a setting names; None if it names none."""
-        return Budget(int(gigabytes * 2**30), folder) if gigabytes else None
-
     def array(self, name: str, shape: tuple[int, ...], dtype: type[np.generic] = np.float32) -> NDArray[Any]:
         """An array to fill: in memory if it is small, else a file of that name in the folder."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize

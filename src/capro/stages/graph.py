@@ -122,7 +122,7 @@ def search_options(job: Job, scratch: Path) -> dict[str, Any]:
     return {
         "exact_below": chosen.exact_below,
         "seed": job.settings.seed,
-        "budget": Budget.of(chosen.memory_gb, scratch),
+        "budget": Budget(int(chosen.memory_gb * 2**30), scratch) if chosen.memory_gb else None,
         "index_kind": chosen.index,
         "recall": chosen.recall,
     }
