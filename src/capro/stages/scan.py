@@ -25,10 +25,10 @@ def find_sources(settings: DataSettings) -> list[Reader]:
     """The readers of the source, and of the test source."""
     if settings.source is None:
         raise DataError("no data source", hint="give one: `capro run --data PATH`, or data.source")
-    found = find(settings, source=settings.source)
+    readers = find(settings, source=settings.source)
     if settings.test is not None:
-        found += find(settings, source=settings.test, split="test")
-    return found
+        readers += find(settings, source=settings.test, split="test")
+    return readers
 
 
 class Sources:

@@ -124,10 +124,10 @@ def fit_step(
 def pretrain(job: Job) -> dict[str, Any]:
     settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
-    found: dict[str, Any] = {}
+    cost: dict[str, Any] = {}
     if settings.net.mode == "full":
-        found["encoder"] = encoder_cost(net.encoder, settings.views.size or net.encoder.size)
-        say_encoder(job, net.encoder, found["encoder"])
+        cost["encoder"] = encoder_cost(net.encoder, settings.views.size or net.encoder.size)
+        say_encoder(job, net.encoder, cost["encoder"])
     objective = WebLabels(
         net, parts.task, training.labels, job.ranks, lambda_prj=settings.pretrain.lambda_prj
     )
@@ -138,7 +138,7 @@ def pretrain(job: Job) -> dict[str, Any]:
     if job.ranks.main:
         job.write(STEP1, net_state(net))
         job.write(HISTORIES["pretrain"], history)
-    return {"epochs": len(history), **found}
+    return {"epochs": len(history), **cost}
 
 
 def judge_of(run: Run, training: TrainingSet, task: Task, rows: NDArray[np.int64] | None = None) -> Judge:
@@ -324,8 +324,8 @@ def targets_of(run: Run, training: TrainingSet) -> Tensor:
 
 def calibration_of(run: Run) -> Calibration:
     """How step 3 calibrated its classifier."""
-    found = run.result("finetune").get("calibration")
-    return Calibration(**found) if found else NO_CALIBRATION
+    fitted = run.result("finetune").get("calibration")
+    return Calibration(**fitted) if fitted else NO_CALIBRATION
 
 
 def finetune(job: Job) -> dict[str, Any]:
@@ -333,26 +333,26 @@ def finetune(job: Job) -> dict[str, Any]:
     training, net = parts.training, parts.net
     extra = load_net(job.run, _before(settings), net)
     labels = targets_of(job.run, training)
-    kept = torch.nonzero(~parts.task.out(labels)).flatten()
-    positions = training.positions[kept.numpy()]
-    own = labels[kept].to(training.labels.device)
+    rows = torch.nonzero(~parts.task.out(labels)).flatten()
+    positions = training.positions[rows.numpy()]
+    own = labels[rows].to(training.labels.device)
     objective = ClassifierOnly.by(settings.finetune, net, parts.task, own, job.ranks, parts.inputs, positions)
     history = fit_step(
         job, objective, parts.inputs, positions, settings.finetune,
         name="step 3: classifier", seed=settings.seed + 2, ids=training.ids,
     )  # fmt: skip
     objective.finish()
-    found: dict[str, Any] = {"epochs": len(history), "samples": len(kept)}
+    result: dict[str, Any] = {"epochs": len(history), "samples": len(rows)}
     if settings.by_posterior:
         calibration = _calibration(job, training, labels)
         with torch.no_grad():
             net.heads.classifier.weight.mul_(calibration.scale)
             net.heads.classifier.bias.copy_(calibration(net.heads.classifier.bias))
-        found["calibration"] = calibration._asdict()
+        result["calibration"] = calibration._asdict()
     if job.ranks.main:
         job.write(STEP3, net_state(net, extra))
         job.write(HISTORIES["finetune"], history)
-    return found
+    return result
 
 
 def _calibration(job: Job, training: TrainingSet, labels: Tensor) -> Calibration:

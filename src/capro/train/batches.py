@@ -262,8 +262,8 @@ def load_batches(
 
     jobs = list(enumerate(plan.batches(epoch)))[first:]
     # batches come out in order: while one is late, others go on
-    for (step, everyone), found in _ahead(prepare, jobs, threads=workers(ranks), ahead=2 * workers(ranks)):
-        mine, order, views, raws = found
+    for (step, everyone), prepared in _ahead(prepare, jobs, threads=workers(ranks), ahead=2 * workers(ranks)):
+        mine, order, views, raws = prepared
         query, *key = [
             inputs.ready(raw, at, epoch=epoch, view=view, device=device)
             for raw, (at, view) in zip(raws, views, strict=True)

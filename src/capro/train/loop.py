@@ -179,8 +179,8 @@ class Training:
             file = self.checkpoints.folder.parent / NOT_FINITE
             where = f" (all in {file})"
             if self.ranks.main:
-                place = {"epoch": self.epoch, "step": step, "figures": bad}
-                write_json(file, {**place, "samples": everyone, "broken_inputs": int(broken.sum())})
+                stopped = {"epoch": self.epoch, "step": step, "figures": bad}
+                write_json(file, {**stopped, "samples": everyone, "broken_inputs": int(broken.sum())})
         more = f" and {len(blamed) - SHOWN_IDS} more" if blamed[SHOWN_IDS:] else ""
         raise RunError(
             f"{self.name}: {', '.join(bad)} is not finite in epoch {self.epoch}, step {step}; "
@@ -219,17 +219,16 @@ class Training:
         """Fill everything from the newest checkpoint; False if there is none."""
         if self.checkpoints is None:
             return False
-        found, ranks = self.checkpoints.latest(), self.ranks
-        place = (-1, -1) if found is None else (found[1]["epoch"], found[1]["step"])
-        mine = torch.tensor([place], device=ranks.accelerator.device)
-        if not bool((ranks.gather(mine, [1] * ranks.count) == mine).all()):
+        newest, ranks = self.checkpoints.latest(), self.ranks
+        seen = ranks.exchange(newest and (newest[1]["epoch"], newest[1]["step"]))
+        if len(set(seen)) > 1:
             raise RunError(
                 f"{self.checkpoints.folder}: ranks do not see the same checkpoints",
                 hint="put the run directory on a file system that all hosts share",
             )
-        if found is None:
+        if newest is None:
             return False
-        tensors, values = found
+        tensors, values = newest
         net = {name[4:]: tensor for name, tensor in tensors.items() if name.startswith("net.")}
         self.objective.net.load_state_dict(net)
         for name, tensor in self.objective.state().items():

@@ -128,8 +128,8 @@ class PrototypeLearning(Objective):
             pos_weight=getattr(self._task, "pos_weight", None), **extra,
         )  # fmt: skip
         _, loss, mixed = reference.loss(outputs, count=clean)
-        found = {"bts": loss} | ({} if mixed is None else {"mix": mixed})
-        return {name: term for name, term in found.items() if self.weights[name]}
+        terms = {"bts": loss} | ({} if mixed is None else {"mix": mixed})
+        return {name: term for name, term in terms.items() if self.weights[name]}
 
     def after(self, batch: Batch) -> None:
         settings = self._settings

@@ -190,8 +190,8 @@ def _kept_parts(net: Siamese) -> nn.Module:
 def encoder_cost(backbone: Backbone, size: int) -> dict[str, Any]:
     """Name, parameters and multiply-adds of an image encoder, as stage.json keeps them."""
     # two images: BatchNorm refuses one where only a pixel is left
-    found = cost(backbone, torch.zeros(2, 3, size, size))
-    return {"name": backbone.name, **found._asdict(), "at": f"{size} px"}
+    figures = cost(backbone, torch.zeros(2, 3, size, size))
+    return {"name": backbone.name, **figures._asdict(), "at": f"{size} px"}
 
 
 def size_line(backbone: Backbone, size: int) -> str | None:
@@ -209,14 +209,14 @@ def size_line(backbone: Backbone, size: int) -> str | None:
     )
 
 
-def cost_line(kind: str, found: dict[str, Any]) -> str:
+def cost_line(kind: str, encoder: dict[str, Any]) -> str:
     """A line for the reader.
 
     >>> cost_line("encoder", {"name": "a", "parameters": 25_600_000, "gflops": 3.8, "at": "224 px"})
     'encoder a: 25.6 M parameters, 3.80 GFLOPs at 224 px'
     """
-    figures = EncoderCost(found["parameters"], found["gflops"])
-    return f"{kind} {found['name']}: {figures} at {found['at']}"
+    figures = EncoderCost(encoder["parameters"], encoder["gflops"])
+    return f"{kind} {encoder['name']}: {figures} at {encoder['at']}"
 
 
 @torch.no_grad()
