@@ -29,7 +29,7 @@ from capro.models.backbones import FeatureBackbone, load_backbone
 from capro.models.heads import Heads
 from capro.models.siamese import Siamese
 from capro.pipeline.ranks import ranks_of
-from capro.train.batches import Batch
+from capro.train.batches import Batch, Inputs
 from capro.train.judgement import Judge
 from capro.train.objectives import WebLabels
 from capro.train.prototype_learning import PrototypeLearning
@@ -38,7 +38,7 @@ from capro.train.tasks import MultiLabelTask, SingleLabelTask
 TAU = 0.1
 
 
-class Noise:
+class Noise(Inputs):
     """Inputs of random numbers with the shape of images or features."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -47,10 +47,6 @@ class Noise:
     def raw(self, positions: Any, *, epoch: int, view: int) -> Any:
         del epoch, view
         return np.random.default_rng(0).normal(size=(len(positions), *self._shape)).astype(np.float32)
-
-    def ready(self, raw: Any, positions: Any, *, epoch: int, view: int, device: Any) -> torch.Tensor:
-        del positions, epoch, view
-        return torch.from_numpy(raw).to(device)
 
 
 def profile(step: Callable[[], None], rounds: int) -> None:
@@ -123,7 +119,7 @@ class Work:
 
     def _step(self, objective: Any, inputs: Noise) -> Callable[[], None]:
         rows = np.arange(self.batch)
-        x = inputs.ready(inputs.raw(rows, epoch=1, view=0), rows, epoch=1, view=0, device="cpu")
+        x = inputs.ready(inputs.raw(rows, epoch=1, view=0), rows, epoch=1, view=0, device=torch.device("cpu"))
         data = Batch(1, 0, rows, slice(0, len(rows)), x, x.clone(), rows)
         optimizer = torch.optim.SGD(objective.parameters(), lr=1e-3, momentum=0.9)
         objective.begin_epoch(1, resumed=False)

@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -20,7 +21,7 @@ from capro.errors import ConfigError, StoreError, first_line
 from capro.files import NotAFileError, open_regular
 
 T = TypeVar("T")
-PROTOCOLS: dict[str, str | None] = {"s3": "s3fs", "gs": "gcsfs", "memory": None}  # and the package of each
+PROTOCOLS = {"s3": "s3fs", "gs": "gcsfs", "memory": "fsspec"}  # and the package of each
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a request is repeated
 LIMIT = 60.0  # seconds for a request, and for a transfer one more for each SLOWEST bytes
 LISTING = 600.0  # seconds for a listing: a thousand objects are a request of their own
@@ -60,17 +61,17 @@ def request(
         retry_missing: The object was written just now: that it is missing is a retryable error.
     """
     store = _file_system(path.protocol, os.getpid())
-    for wait in (*WAITS, None):
+    for pause in (*WAITS, None):
         try:
             return _within(lambda: call(store), (seconds or LIMIT) + size / SLOWEST)
         except Exception as error:
             missing = retry_missing and isinstance(error, FileNotFoundError)
             if isinstance(error, ANSWERS) and not missing:
                 raise _answered(path, error) from None
-            if _is_final(error) or wait is None:
+            if _is_final(error) or pause is None:
                 raise _explained(path, error) from None
-        time.sleep(wait)
-    raise AssertionError("unreachable")  # the last wait is None
+        time.sleep(pause)
+    raise AssertionError("unreachable")  # the last pause is None
 
 
 def _answered(path: ObjectPath, error: OSError) -> OSError:
@@ -85,23 +86,18 @@ def _answered(path: ObjectPath, error: OSError) -> OSError:
 
 def _within(call: Callable[[], T], seconds: float) -> T:
     """The result of a call within a time limit; the thread of one that hangs is left behind."""
-    results: list[T] = []
-    errors: list[BaseException] = []
+    answer: Future[T] = Future()
 
     def work() -> None:
         try:
-            results.append(call())
+            answer.set_result(call())
         except BaseException as error:  # raised again by whoever waits
-            errors.append(error)
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=work, daemon=True, name="capro-store")
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
+    threading.Thread(target=work, daemon=True, name="capro-store").start()
+    if not wait([answer], seconds).done:
         raise TimeoutError(f"no answer within {seconds:.0f} s")
-    return results[0]
+    return answer.result()
 
 
 def _is_final(error: Exception) -> bool:
@@ -127,18 +123,14 @@ def _explained(path: ObjectPath, error: Exception) -> StoreError:
 @lru_cache(maxsize=16)
 def _file_system(protocol: str, _process: int) -> Any:
     """The file system of fsspec, one for all threads; a forked process needs its own."""
-    package = PROTOCOLS[protocol]
-    missing = ConfigError(
-        f"{protocol}:// needs the package {package}", hint=f'pip install "capro[{protocol}]"'
-    )
-    try:
-        import fsspec
+    import fsspec
 
+    try:
         return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True)
     except ImportError:
-        if package is None:
-            raise
-        raise missing from None
+        raise ConfigError(
+            f"{protocol}:// needs the package {PROTOCOLS[protocol]}", hint=f'pip install "capro[{protocol}]"'
+        ) from None
     except Exception as error:  # each package has its own for settings that it does not like
         raise StoreError(
             f"{protocol}://: {type(error).__name__}: {masked(first_line(error))}",

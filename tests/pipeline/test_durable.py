@@ -44,8 +44,6 @@ def _embed(job: Job) -> None:
     shards = planned(job.folder / "parts", 6, key="k", size=2)
     sharded(shards, lambda begin, end, _: np.full((end - begin, 3), begin, np.float32))
     write_rows(job.file(NUMBERS), (6, 3), shards.blocks())
-    shards.drop()
-    shards.folder.parent.rmdir()
 
 
 def _clean(gamma: float) -> Stage:

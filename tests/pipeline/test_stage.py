@@ -30,6 +30,22 @@ def test_a_stage_is_skipped_when_fresh_and_redone_when_settings_change(tmp_path:
     assert run.finished("scan")["result"] == {"n": 1}  # type: ignore[index]
 
 
+def test_what_a_stage_needed_to_go_on_is_gone_when_it_has_finished(tmp_path: Path) -> None:
+    run = make(tmp_path)
+
+    def work(job: Job) -> None:
+        (job.folder / "checkpoints" / "1").mkdir(parents=True)
+        (job.folder / "not-finite.json").touch()
+        (job.folder / "result.txt").touch()
+
+    for value in (1, 2):  # the second in a folder beside the first
+        perform(run, stage("train", work, a=value))
+        assert {path.name for path in run.folder("train").iterdir()} == {"result.txt", "stage.json"}
+    (run.folder("train") / "checkpoints").mkdir()  # killed after stage.json was written
+    assert not perform(run, stage("train", work, a=2))
+    assert not (run.folder("train") / "checkpoints").exists()
+
+
 def test_a_stage_goes_stale_with_its_input(tmp_path: Path) -> None:
     run = make(tmp_path)
     embed = stage("embed", reads=["scan"])

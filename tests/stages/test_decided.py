@@ -130,12 +130,12 @@ def test_capro_as_published_keeps_decided_labels(tmp_path: Path) -> None:
     log.close()
     run_all(run)
     assert np.array(run.read(CLEANED_LABELS))[:2].tolist() == [other, -1]
-    settled = decided_set(run, training, anchored_of(run, training))
-    assert ids[1] not in settled.training.row_ids  # step 2 does not see it
-    assert settled.training.row_ids == [ids[row] for row in settled.rows]
-    assert len(settled.rows) == len(ids) - 1
-    assert int(settled.training.labels[0]) == other
-    assert bool(settled.anchored[0])
+    settled, anchored, rows = decided_set(run, training, anchored_of(run, training))
+    assert ids[1] not in settled.row_ids  # step 2 does not see it
+    assert settled.row_ids == [ids[row] for row in rows]
+    assert len(rows) == len(ids) - 1
+    assert int(settled.labels[0]) == other
+    assert bool(anchored[0])
     log = open_log(run)
     log.decide([Decision(sample, "out") for sample in ids], person="me")
     log.close()

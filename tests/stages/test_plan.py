@@ -28,9 +28,9 @@ from capro.pipeline.ranks import ranks_of
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
 from capro.results import verdicts
-from capro.stages import PLAN, clean, run_all, training
+from capro.stages import PLAN, clean, run_all
 from capro.stages.evaluate import evaluate
-from capro.train import setup
+from capro.train import loop, setup
 from capro.train.judgement import Judged
 from tests import squares, tiny
 from tests.fakes import rewrite
@@ -177,19 +177,17 @@ def test_a_resumed_run_does_not_repeat_the_heads_on_anchors(frozen, tmp_path, pr
     # 5 epochs of 2 batches on 12 anchors, then an epoch of step 2
     killed(processes, run, ["train"], RATE, 10 + 3 + 1)
     rates = []
-    real = training.fit
+    real = loop.Training.fit
 
-    def fit(*args, **kwargs):
-        history = real(*args, **kwargs)
-        rates.append((kwargs["name"], len(history)))
+    def fit(self):
+        history = real(self)
+        rates.append((self.name, len(history)))
         return history
-
-    from capro.train import loop
 
     steps = []
     real_rate = loop.learning_rate
     monkeypatch.setattr(loop, "learning_rate", lambda *a, **k: steps.append(a) or real_rate(*a, **k))
-    monkeypatch.setattr(training, "fit", fit)
+    monkeypatch.setattr(loop.Training, "fit", fit)
     PLAN.do(run, "train")
     assert rates == [("heads on anchors", 5), ("step 2: prototypes", 3)]
     assert len(steps) == 6  # two epochs of step 2 were left
@@ -216,17 +214,17 @@ def test_frozen_mode_has_the_same_stages_and_losses(frozen, tmp_path):
 
 def test_step_two_starts_where_it_is_told(frozen, tmp_path, monkeypatch):
     """web: heads of step 1; anchors: others, trained on anchors. The key branch follows both."""
-    begun, real = {}, training.fit
+    begun, real = {}, loop.Training.fit
     for start in ("web", "anchors"):
         run = tiny.copied(frozen[0], tmp_path / start, f"train.start={start}", "train.epochs=0")
 
-        def fit(objective, *args, start=start, **kwargs):
-            if kwargs["name"].startswith("step 2"):
-                begun[start] = {k: v.clone() for k, v in objective.net.state_dict().items()}
-            return real(objective, *args, **kwargs)
+        def fit(self, start=start):
+            if self.name.startswith("step 2"):
+                begun[start] = {k: v.clone() for k, v in self.objective.net.state_dict().items()}
+            return real(self)
 
         with monkeypatch.context() as patch:
-            patch.setattr(training, "fit", fit)
+            patch.setattr(loop.Training, "fit", fit)
             PLAN.do(run, "train")
     step1 = load_file(frozen[0].folder("pretrain") / "model.safetensors")
     for start, state in begun.items():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from capro.pipeline.run import Run
 from capro.stages import run_all
 from capro.stages.start import slow, start
 from tests import squares
+from tests.thread_ranks import ThreadRank, thread_ranks
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
@@ -24,6 +28,26 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     with pytest.raises(SystemExit) as left:
         main()
     return int(left.value.code or 0)
+
+
+def test_ranks_agree_on_whether_a_run_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main rank writes run.yaml no earlier than all have looked for it."""
+    ranks = thread_ranks(2)
+    own: dict[int, ThreadRank] = {}
+    monkeypatch.setattr("capro.stages.start.process_count", lambda: 2)
+    monkeypatch.setattr("capro.stages.start.ranks_of", lambda _: own[threading.get_ident()])
+
+    def begin(rank: ThreadRank) -> bool:
+        own[threading.get_ident()] = rank
+        if not rank.main:
+            time.sleep(0.2)
+        run, choose = start(tmp_path / "run", lambda _, preset: config.load(preset_name=preset), None)
+        if rank.main:
+            run.save_settings()
+        return choose is not None
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(begin, ranks)] == [True, True]
 
 
 @pytest.mark.parametrize(("multi", "name"), [(False, "small"), (True, "small-multi")])

@@ -119,11 +119,3 @@ def test_replacing_a_step_never_leaves_less_than_before(tmp_path, monkeypatch):
         store.save(1, tensors(9), {"at": 9})
     assert latest_step(store) in (1, 9)
     assert json.loads((tmp_path / "000000001" / "state.json").read_text())["key"] == "key"
-
-
-def test_clear_removes_all(tmp_path):
-    store = Checkpoints(tmp_path / "c", "key")
-    store.clear()
-    store.save(1, tensors(1), {})
-    store.clear()
-    assert not (tmp_path / "c").exists()

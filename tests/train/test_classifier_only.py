@@ -15,7 +15,7 @@ from capro.models.backbones import FeatureBackbone
 from capro.models.heads import Heads
 from capro.models.siamese import Siamese
 from capro.train.batches import FeatureInputs
-from capro.train.loop import fit
+from capro.train.loop import Training
 from capro.train.objectives import ClassifierOnly, Frame, WebLabels
 from capro.train.tasks import MultiLabelTask
 from tests.train.toys import CPU, TAU, Toy, batches, one_rank
@@ -122,9 +122,9 @@ def test_step_three_of_the_preset_does_not_swing_with_few_classes(classes):
     inputs, positions = FeatureInputs(v, v[None], v[None], np.arange(512), seed=0), np.arange(512)
     task = MultiLabelTask(classes, TAU, torch.ones(classes))
     objective = ClassifierOnly.by(settings, net, task, labels, one_rank(), inputs, positions)
-    history = fit(
+    history = Training(
         objective, inputs, positions, settings,
         name="toy", seed=0, ranks=one_rank(), ids=[str(i) for i in range(512)],
-    )  # fmt: skip
+    ).fit()  # fmt: skip
     losses = [row["cls"] for row in history]
     assert max(losses[1:]) < losses[0]

@@ -248,14 +248,14 @@ def test_the_device_is_asked_for_numbers_every_few_steps_only(monkeypatch):
     """After the first step, then every tenth, and at the end of an epoch; a bad step is still named exactly."""
     toy = Toy(n=200, settings={"epochs": 2})
     asked = []
-    real = loop._Training.check
+    real = loop.Training.check
 
     def check(training):
-        asked.append((training.at.epoch, training.at.step))
-        assert all(isinstance(total, torch.Tensor) for total in training.at.sums.values())
+        asked.append((training.epoch, training.step))
+        assert all(isinstance(total, torch.Tensor) for total in training.sums.values())
         return real(training)
 
-    monkeypatch.setattr(loop._Training, "check", check)
+    monkeypatch.setattr(loop.Training, "check", check)
     toy.fit(toy.objective())
     assert asked == [(epoch, step) for epoch in (0, 1) for step in (1, 11, 21, 25)]
     batches = loop.BatchPlan(toy.n, 8, 3).batches(1)

@@ -21,7 +21,7 @@ from capro.models.siamese import Dictionary, Siamese
 from capro.pipeline.ranks import Ranks
 from capro.train.batches import Batch, BatchPlan, FeatureInputs, ImageInputs, Inputs, load_batches
 from capro.train.judgement import Judge
-from capro.train.loop import fit
+from capro.train.loop import Training
 from capro.train.prototype_learning import PrototypeLearning
 from capro.train.tasks import MultiLabelTask, SingleLabelTask, Task
 
@@ -147,7 +147,7 @@ class Toy:
         schedule = options.pop("schedule", self.train)
         inputs = options.pop("inputs", None) or self.inputs()
         positions = options.pop("positions", self.positions)
-        return fit(objective, inputs, positions, schedule, ranks=ranks or one_rank(), **options)
+        return Training(objective, inputs, positions, schedule, ranks=ranks or one_rank(), **options).fit()
 
     def trained(self, ranks: Ranks | None = None, **options: Any) -> dict[str, Any]:
         """Everything that a training ends with, to be compared to the bit."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,16 +62,6 @@ class Neighbors:
 
 
 Through = Callable[[Searcher, RowReader, int], Iterable[tuple[Floats, NDArray[np.int64]]]]
-
-
-class SearchOptions(TypedDict, total=False):
-    """Options of `nearest` that others pass on."""
-
-    exact_below: int
-    seed: int
-    index_kind: Index
-    recall: float
-    through: Through
 
 
 def unit_rows(features: ArrayLike, name: str = "features", out: Floats | None = None) -> Floats:

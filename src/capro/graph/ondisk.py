@@ -6,8 +6,9 @@ import errno
 import math
 import mmap
 import os
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +35,6 @@ class Budget:
 
     bytes: int
     folder: Path
-    _names: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.bytes < LEAST_BYTES:
@@ -42,11 +42,6 @@ class Budget:
                 f"match.memory_gb: {self.bytes / 2**30:.3f} GB of memory is too little for the graph",
                 hint=f"give at least {LEAST_BYTES / 2**30:.2f} GB to match.memory_gb",
             )
-
-    @staticmethod
-    def of(gigabytes: float | None, folder: Path) -> Budget | None:
-        """The budget that a setting names; None if it names none."""
-        return Budget(int(gigabytes * 2**30), folder) if gigabytes else None
 
     def array(self, name: str, shape: tuple[int, ...], dtype: type[np.generic] = np.float32) -> NDArray[Any]:
         """An array to fill: in memory if it is small, else a file of that name in the folder."""
@@ -62,11 +57,9 @@ class Budget:
     def file(self, name: str) -> Path:
         """A path for a scratch file; the name is made unique."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        unique = name
-        while unique in self._names:
-            unique = f"{len(self._names)}-{name}"
-        self._names.add(unique)
-        return self.folder / unique
+        descriptor, path = tempfile.mkstemp(f"-{name}", dir=self.folder)
+        os.close(descriptor)
+        return Path(path)
 
     def rows(self, row_bytes: int, *, most: int) -> int:
         """Rows of a block that takes a 16th of the budget at most; at least one."""
@@ -255,8 +248,8 @@ def index_search(
     sample = np.sort(rng.choice(n, min(SAMPLE, n), replace=False))
     queries = np.ascontiguousarray(base[sample])
     truth = exact_search(base, budget)(queries, width)[1]
-    index, lists = _open(files)
-    search = _searching(index, lists, chosen, base, budget)
+    index = _open(files)
+    search = index.search if chosen == "ivf" else _refined(index, base, budget)
     reached, probe = 0.0, FIRST_PROBE
     while True:
         index.nprobe = min(probe, index.nlist)
@@ -270,27 +263,18 @@ def index_search(
 
 def lists_search(lists: Lists, base: RowReader, budget: Budget | None) -> Search:
     """The search of an index that another process has built."""
-    index, owners = _open(lists.files)
+    index = _open(lists.files)
     index.nprobe = lists.nprobe
-    return _searching(index, owners, lists.kind, base, budget)
+    return index.search if lists.kind == "ivf" or budget is None else _refined(index, base, budget)
 
 
-def _searching(index: Any, owners: Any, kind: str, base: RowReader, budget: Budget | None) -> Search:
-    search: Search = index.search if kind == "ivf" or budget is None else _refined(index, base, budget)
-
-    def with_owners(block: Floats, width: int, _owners: Any = owners) -> tuple[Floats, NDArray[np.int64]]:
-        return search(block, width)  # the owners of the lists live as long as the search
-
-    return with_owners
-
-
-def _open(files: tuple[str, ...]) -> tuple[Any, Any]:
-    """Map an index; several files are searched as one. Returns the index, and the owners of its lists."""
+def _open(files: tuple[str, ...]) -> Any:
+    """Map an index; several files are searched as one."""
     import faiss
 
     index: Any = faiss.read_index(files[0], faiss.IO_FLAG_MMAP)
     if len(files) == 1:
-        return index, ()
+        return index
     maps: list[Any] = [faiss.read_index(file, faiss.IO_FLAG_MMAP) for file in files]
     lists = getattr(faiss, "InvertedListsPtrVector")()  # noqa: B009 - its stubs lack it
     for one in maps:
@@ -298,7 +282,8 @@ def _open(files: tuple[str, ...]) -> tuple[Any, Any]:
     stacked = faiss.HStackInvertedLists(lists.size(), lists.data())
     index.replace_invlists(stacked)
     index.ntotal = sum(one.ntotal for one in maps)
-    return index, (maps, stacked)
+    index.referenced_objects = (maps, stacked)  # they own the lists, and must live as long as the index
+    return index
 
 
 def _build(

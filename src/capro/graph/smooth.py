@@ -8,14 +8,14 @@ O(N k) memory beyond the texts that go in and come out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, diags_array, eye_array
 
 from capro.errors import ConfigError, DataError, did_you_mean
-from capro.graph.neighbors import ROWS, Neighbors, SearchOptions, nearest, row_norms, unit_rows
+from capro.graph.neighbors import ROWS, Neighbors, nearest, row_norms, unit_rows
 from capro.graph.ondisk import Budget, Floats, RowReader, new_array, release
 from capro.graph.rerank import rerank, sparse_rows
 
@@ -90,8 +90,8 @@ def smooth(operator: csr_array, texts: ArrayLike, *, budget: Budget | None = Non
     Args:
         operator: (n, n), of `smoothing_operator`.
         texts: S, (n, d_t); zero rows are missing texts.
-        budget: memory to keep to: only the texts that a block of rows needs are read, and the result
-            is a mapped file.
+        budget: memory to keep to, with the result as a mapped file; a block of rows reads only the texts
+            that it needs.
 
     Returns:
         (n, d_t), unit rows; a row that stays zero stays zero.
@@ -99,26 +99,15 @@ def smooth(operator: csr_array, texts: ArrayLike, *, budget: Budget | None = Non
     >>> smooth(csr_array([[0.5, 0.5], [0.5, 0.5]]), [[0.0, 2.0], [0.0, 0.0]]).tolist()
     [[0.0, 1.0], [0.0, 1.0]]
     """
-    if budget is not None:
-        return _smooth_within(operator, np.asanyarray(texts), budget)
-    s = np.asarray(texts, np.float32)
-    out = np.empty(s.shape, np.float32)
-    for start in range(0, len(s), ROWS):
-        part = slice(start, start + ROWS)
-        out[part] = operator[part] @ s  # (b, n) x (n, d_t) -> (b, d_t)
-    return unit_rows(out, "smoothed texts", out=out)
-
-
-def _smooth_within(operator: csr_array, texts: NDArray[Any], budget: Budget) -> Floats:
-    """`smooth` that holds the texts of one block of rows and of its neighbours."""
-    reader = RowReader(texts, budget)
-    out = budget.array("smoothed", texts.shape)
-    for start in range(0, len(texts), ROWS):
+    reader = RowReader(np.asanyarray(texts), budget)
+    out = new_array(budget, "smoothed", reader.shape)
+    for start in range(0, len(reader), ROWS):
         part = slice(start, start + ROWS)
         rows = operator[part]
         needed, column = np.unique(rows.indices, return_inverse=True)
         block = csr_array((rows.data, column, rows.indptr), shape=(rows.shape[0], len(needed)))
-        out[part] = unit_rows(block @ reader[needed].astype(np.float32), "smoothed texts")
+        smoothed = block @ reader[needed].astype(np.float32)  # (b, m) x (m, d_t) -> (b, d_t)
+        out[part] = unit_rows(smoothed, "smoothed texts")
         if start % (16 * ROWS) == 0:
             release(out)
     release(out)
@@ -133,7 +122,7 @@ def enhance(
     k: int,
     own_neighbour: bool = False,
     budget: Budget | None = None,
-    **search: Unpack[SearchOptions],
+    **search: Any,
 ) -> Enhanced:
     """Fill in and correct texts by those of similar images (docs/paper.md).
 

@@ -82,7 +82,6 @@ def check_table(metadata: Mapping[bytes, bytes] | None, *, place: str, again: st
 
 
 T = TypeVar("T")
-AGAIN = "`capro run --run DIR` does the stage again that writes it"
 SETTINGS, FINISHED, EVENTS = "run.yaml", "stage.json", "events.jsonl"  # FINISHED: in the folder of each stage
 REVIEW, DECISIONS = "review", "decisions.sqlite"  # the folder of a review, and its log
 
@@ -143,12 +142,6 @@ def temporaries(folder: Path, name: str = "") -> list[Path]:
     )  # the latter: safetensors'
 
 
-def remove_temporaries(file: Path) -> None:
-    """Remove what killed processes have left of a file; needs the lock of its folder."""
-    for left in temporaries(file.parent, file.name):
-        left.unlink()
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
     with atomic_path(path) as temporary:
@@ -173,8 +166,6 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
 
 def read_array(path: Path) -> NDArray[Any]:
     """Open an ``.npy`` file as a read-only memory map."""
-    if not path.exists():
-        raise RunError(f"{path}: no such file", hint=AGAIN)
     return cast(NDArray[Any], np.load(path, mmap_mode="r", allow_pickle=False))
 
 

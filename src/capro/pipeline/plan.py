@@ -52,7 +52,7 @@ class Outlook:
     why: str = ""
     certain: bool = True
     settings: bool = field(default=False, compare=False)
-    sources: Sources | None = field(default=None, compare=False)
+    sources: Sources = field(default=None, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

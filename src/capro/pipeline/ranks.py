@@ -83,30 +83,24 @@ class Ranks:
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace gradients by their mean over the ranks."""
-        if self.count == 1:
-            return
-        import torch
-
         grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        if not grads:
-            return
-        flat = torch.cat([grad.flatten() for grad in grads])
-        flat = self.accelerator.reduce(flat, reduction="mean")
-        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
-            grad.copy_(part.view_as(grad))
+        self._replace(grads, lambda flat: self.accelerator.reduce(flat, reduction="mean"))
 
     def align(self, tensors: Iterable[Tensor]) -> None:
         """Fill tensors with the main rank's: batch statistics differ, since no rank sees all."""
-        if self.count == 1:
-            return
-        import torch
         from accelerate.utils import broadcast
 
-        floats = [tensor for tensor in tensors if tensor.is_floating_point()]
-        if not floats:
+        self._replace([tensor for tensor in tensors if tensor.is_floating_point()], broadcast)
+
+    def _replace(self, tensors: list[Tensor], exchange: Callable[[Tensor], Tensor]) -> None:
+        """Fill tensors with what an exchange makes of all their numbers in a row."""
+        if self.count == 1 or not tensors:
             return
-        flat = broadcast(torch.cat([tensor.flatten() for tensor in floats]))
-        for tensor, part in zip(floats, flat.split([t.numel() for t in floats]), strict=True):
+        import torch
+
+        flat = exchange(torch.cat([tensor.flatten() for tensor in tensors]))
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
     def exchange(self, value: Any = None, *, error: Exception | None = None) -> list[Any]:

@@ -33,16 +33,7 @@ from capro.config import Settings, validate
 from capro.errors import ConfigError, RunError, first_line
 from capro.files import NotAFileError, parse_yaml, read_regular
 from capro.pipeline import artefacts, checksums
-from capro.pipeline.artefacts import (
-    EVENTS,
-    FINISHED,
-    SETTINGS,
-    Artefact,
-    remove_temporaries,
-    temporaries,
-    write_json,
-    write_text,
-)
+from capro.pipeline.artefacts import EVENTS, FINISHED, NOT_FINITE, SETTINGS, Artefact
 from capro.pipeline.files import make_folder, rename, sync, writing
 from capro.pipeline.locks import LOCK, alone_in
 from capro.pipeline.ranks import is_main_process
@@ -163,7 +154,8 @@ class Run:
     def updating_file(self, file: Path) -> Iterator[None]:
         """Write one file alone in the directory; what killed attempts left of it goes, an object store gets it."""
         with self.alone():
-            remove_temporaries(file)
+            for left in artefacts.temporaries(file.parent, file.name):
+                left.unlink()
             yield
             if self.copy is not None:
                 self.copy.push_file(file.relative_to(self.path).as_posix())
@@ -197,7 +189,7 @@ class Run:
             raise RunError(f"{path}: is a file", hint="give a folder to --run")
         # a process that was killed before it had written the first run.yaml leaves its lock and temporaries;
         # listed first, since another one may be writing it now
-        foreign = path.is_dir() and {*path.iterdir()} - {path / LOCK, *temporaries(path, SETTINGS)}
+        foreign = path.is_dir() and {*path.iterdir()} - {path / LOCK, *artefacts.temporaries(path, SETTINGS)}
         if not file.exists() and (foreign or (self.copy is not None and self.copy.is_foreign())):
             raise RunError(
                 f"{self.place}: not empty and not a run directory", hint="give a new folder to --run"
@@ -207,7 +199,7 @@ class Run:
         with self.updating_file(file):
             text = self._settings_text()
             if not file.exists() or file.read_text("utf-8", errors="replace") != text:
-                write_text(file, text)
+                artefacts.write_text(file, text)
 
     def _settings_text(self) -> str:
         """The content of run.yaml, the hash of itself first."""
@@ -390,7 +382,7 @@ class Run:
                 make_folder(folder)
                 (folder / FINISHED).unlink(missing_ok=True)
                 sync(folder)  # no power cut leaves it beside files of this attempt
-                for left in temporaries(folder):
+                for left in artefacts.temporaries(folder):
                     left.unlink()
             self.event("started", stage=stage, fingerprint=key)
             begin, result = time.monotonic(), dict[str, Any]()
@@ -409,12 +401,19 @@ class Run:
                 **(made_of or {"reads": {}, "source": "", "decisions": ""}),
                 "files": checksums.recorded(folder, leave_out=FINISHED),
             }
-            write_json(folder / FINISHED, checksums.sealed(done))
+            artefacts.write_json(folder / FINISHED, checksums.sealed(done))
             if folder != self.folder(stage):
                 self._replace(stage, folder, keep=keep)
             self.event("finished", stage=stage, fingerprint=key, seconds=seconds)
             if self.copy is not None:
                 self.copy.push_finished()
+
+    def remove_work(self, stage: str) -> None:
+        """Remove what a finished stage needed to go on after a kill, and the samples that stopped an attempt."""
+        for folder in self.folder(stage).iterdir():
+            if folder.is_dir():
+                shutil.rmtree(folder, ignore_errors=True)
+        (self.folder(stage) / NOT_FINITE).unlink(missing_ok=True)
 
     def next_number(self, stage: str) -> Path:
         """Where a stage's result goes when another one replaces it: the first free number."""

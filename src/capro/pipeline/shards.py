@@ -69,10 +69,6 @@ class Shards:
         """All rows in memory."""
         return np.concatenate([*self.blocks()] or [np.zeros((0, 0), np.float32)])
 
-    def drop(self) -> None:
-        """Remove the files, after what was made of them has been written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 def planned(folder: Path, count: int, *, key: str, size: int) -> Shards:
     """The shards of some rows; ``key`` is a fingerprint of what decides the values."""

@@ -12,30 +12,21 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from capro.config import Settings
 from capro.pipeline.artefacts import Artefact
 from capro.pipeline.checksums import fingerprint
 from capro.pipeline.engine import THIS_PROCESS, Engine, lead
 from capro.pipeline.progress import SILENT, Step, Watch
-from capro.pipeline.ranks import process_count
+from capro.pipeline.ranks import Ranks, process_count, ranks_of
 from capro.pipeline.run import Run
 from capro.pipeline.shards import wait_until
 
-if TYPE_CHECKING:
-    from capro.pipeline.ranks import Ranks
-
 T = TypeVar("T")
 Result = Mapping[str, Any] | None
-
-
-class Sources(Protocol):
-    """What a stage reads outside of the run directory."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the state of its files."""
+# what a stage reads outside of the run directory; its `fingerprint` is a hash of the files' state
+Sources = Any
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,7 @@ class Causes:
     reads: Mapping[str, str | None]
     source: str = ""
     decisions: str = ""
-    sources: Sources | None = field(default=None, compare=False)
+    sources: Sources = field(default=None, compare=False)
 
     @property
     def fingerprint(self) -> str | None:
@@ -87,7 +78,6 @@ class Stage:
             gives its engine; or all of them exchange tensors (``train``).
         when: Whether a run with these settings goes through it.
         keep: A result that is replaced is kept beside, under a number.
-        after: Called on the main rank once the result is there: what is no longer needed goes.
         check: Called after the stage, done or fresh: returns warnings, may refuse.
     """
 
@@ -103,7 +93,6 @@ class Stage:
     ranks: Literal["main", "train"] = "main"
     when: Callable[[Settings], bool] = lambda _: True
     keep: bool = False
-    after: Callable[[Job], None] = lambda _: None
     check: Callable[[Run], Sequence[str]] = lambda _: ()
 
     def inputs(self, settings: Settings) -> list[str]:
@@ -115,7 +104,7 @@ class Stage:
         run: Run,
         reads: Mapping[str, str | None] | None = None,
         *,
-        sources: Sources | None = None,
+        sources: Sources = None,
         outside: bool = True,
     ) -> Causes:
         """What decides its result in a run, as things are now.
@@ -136,14 +125,10 @@ class Stage:
             source = sources.fingerprint
         return Causes(self.name, self.settings(run), reads, source, self.decisions(run), sources)
 
-    def is_fresh(self, run: Run) -> bool:
-        """Whether it has finished with these settings and these inputs, and its files are whole."""
-        done = run.finished(self.name)
-        return (
-            done is not None
-            and done["fingerprint"] == self.causes(run).fingerprint
-            and not run.damaged(self.name)
-        )
+    def is_fresh(self, run: Run, causes: Causes | None = None) -> bool:
+        """Whether it has finished with these causes, or as things are now, and its files are whole."""
+        done, causes = run.finished(self.name), causes or self.causes(run)
+        return done is not None and done["fingerprint"] == causes.fingerprint and not run.damaged(self.name)
 
 
 @dataclass(frozen=True)
@@ -179,8 +164,6 @@ class Job:
     @cached_property
     def ranks(self) -> Ranks:
         """This process among those that were launched together."""
-        from capro.pipeline.ranks import ranks_of
-
         training = self.stage.ranks == "train"
         return ranks_of(self.settings, self.run.folder("log") if training else None)
 
@@ -222,7 +205,7 @@ def perform(
     watch: Watch = SILENT,
     force: bool = False,
     engine: Engine = THIS_PROCESS,
-    sources: Sources | None = None,
+    sources: Sources = None,
     outside: bool = True,
 ) -> bool:
     """Do a stage unless it is fresh; True if it was done.
@@ -246,27 +229,24 @@ def perform(
 
 
 def _alone(job: Job, work: Callable[[Job], Result], *, force: bool) -> bool:
-    run, stage = job.run, job.stage
+    run, stage, causes = job.run, job.stage, job.causes
     run.prepare_folder(stage.name, job.key)
-    done = run.finished(stage.name)
-    damaged = run.damaged(stage.name)
-    fresh = done is not None and done["fingerprint"] == job.key and not damaged and not force
+    fresh = stage.is_fresh(run, causes) and not force
     if fresh:
         run.event("skipped", stage=stage.name)
     else:
-        causes = job.causes
         run.pull(*causes.reads, *stage.uses)
         made_of = {"reads": causes.reads, "source": causes.source, "decisions": causes.decisions}
-        keep = stage.keep and not damaged
+        keep = stage.keep and not run.damaged(stage.name)
         with run.working(stage.name, job.key, made_of, keep=keep) as (folder, result):
             result.update(work(replace(job, folder=folder)) or {})
-    stage.after(job)
+    run.remove_work(stage.name)
     return not fresh
 
 
 def _with_others(job: Job, *, force: bool) -> bool:
     """With several ranks the main one leads: it checks freshness, and its result counts."""
-    stage, ranks = job.stage, job.ranks
+    run, stage, ranks = job.run, job.stage, job.ranks
 
     def work(job: Job) -> Result:
         if stage.ranks == "main":
@@ -282,27 +262,22 @@ def _with_others(job: Job, *, force: bool) -> bool:
         ranks.exchange(str(job.folder))  # under the lock: now the others may begin
         return work(job)
 
-    with ranks.together(), job.run.alone():
+    def finished() -> str | None:
+        return (run.finished(stage.name) or {}).get("fingerprint")
+
+    with ranks.together(), run.alone():
         if ranks.main:
             done = _alone(job, begin, force=force)
             if not done:
                 ranks.exchange("")
-            ranks.exchange((job.run.finished(stage.name) or {}).get("fingerprint"))
+            ranks.exchange(finished())
         else:
             folder = str(ranks.exchange()[0])
             done = bool(folder)
             if done:
                 work(replace(job, folder=Path(folder)))
-            _see(job, fingerprint=ranks.exchange()[0])
+            fingerprint = ranks.exchange()[0]
+            late = f"{run.folder(stage.name)}: rank 0 has finished it, but this rank does not see it"
+            wait_until(lambda: finished() == fingerprint, late)
         ranks.exchange()
     return done
-
-
-def _see(job: Job, *, fingerprint: str | None) -> None:
-    """Wait until this rank sees that the main one has finished the stage."""
-    run, name = job.run, job.stage.name
-
-    def seen() -> bool:
-        return (run.finished(name) or {}).get("fingerprint") == fingerprint
-
-    wait_until(seen, f"{run.folder(name)}: rank 0 has finished it, but this rank does not see it")

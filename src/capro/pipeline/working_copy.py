@@ -52,7 +52,7 @@ def run_folder(text: str | Path) -> Path:
     if isinstance(address, Path):
         return address
     folder = cache_folder() / "runs" / fingerprint(str(address)) / address.name
-    copy = _copies.get(folder) or WorkingCopy.make(folder, address)
+    copy = _copies.get(folder) or WorkingCopy(folder, address)
     _copies[folder] = copy
     copy.refresh()
     return folder
@@ -88,23 +88,18 @@ class WorkingCopy:
 
     address: ObjectPath
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, address: ObjectPath | None = None) -> None:
+        """Open a working copy; with an address it is made where there is none."""
         self.path = path
         self.objects: dict[str, ObjectPath] = {}
         self._state_lock = FileLock(path.parent / ".refresh")
         self._held: StoreLock | None = None
         self._remote: set[str] = set()  # stages with files that are only in the store
+        if address is not None and not (path.parent / STATE).exists():
+            with writing(path):
+                make_folder(path)
+            self._save(address, secrets.token_hex(8), {})
         self._load()
-
-    @staticmethod
-    def make(path: Path, address: ObjectPath) -> WorkingCopy:
-        """Make or reopen the working copy of an address."""
-        with writing(path):
-            make_folder(path)
-            if not (path.parent / STATE).exists():
-                state = {"address": str(address), "id": secrets.token_hex(8), "synced": {}}
-                write_json(path.parent / STATE, state)
-        return WorkingCopy(path)
 
     def store_lock(self, name: str, doing: str) -> StoreLock:
         """A lock of the run in the store, by the name of its object."""
@@ -144,6 +139,9 @@ class WorkingCopy:
             )
         self.address = address
 
+    def _save(self, address: ObjectPath, identity: str, synced: Mapping[str, Any]) -> None:
+        write_json(self.path.parent / STATE, {"address": str(address), "id": identity, "synced": synced})
+
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """A block that changes the state; other processes and threads wait until it ends."""
@@ -152,8 +150,7 @@ class WorkingCopy:
             try:
                 yield
             finally:
-                state = {"address": str(self.address), "id": self._id, "synced": self._synced}
-                write_json(self.path.parent / STATE, state)
+                self._save(self.address, self._id, self._synced)
 
     # --- from the store ---------------------------------------------------------------------------
 
@@ -271,7 +268,7 @@ class WorkingCopy:
                 temporary.write_bytes(data)
             when = there.modified  # stages keep the order of their times
             os.utime(folder / FINISHED, (when, when))
-        self._synced[mark] = {"version": there.version, "here": _content(folder / FINISHED)}
+        self._record(mark, _content(folder / FINISHED))
 
     def _take_file(self, name: str) -> None:
         """Make a file that belongs to no result the store's, unless only the one here has changed."""
@@ -289,33 +286,30 @@ class WorkingCopy:
             left.unlink()
         with atomic_path(file) as temporary:
             there.fetch(temporary)
-        self._synced[name] = {"version": there.version, "here": _content(file)}
+        self._record(name, _content(file))
 
     # --- to the store -----------------------------------------------------------------------------
-
-    def content(self, name: str) -> str | int | None:
-        """Identifies the content of a file here; the log of decisions, which only grows, by its length."""
-        return _content(self.path / name)
 
     def has_changed(self, name: str) -> bool:
         """Whether the content of a file here is not what the store has."""
         known = self._synced.get(name)
-        return name not in self.objects or known is None or known["here"] != self.content(name)
+        return name not in self.objects or known is None or known["here"] != _content(self.path / name)
 
-    def push_file(self, name: str, *, snapshot: Path | None = None, content: Any = None) -> None:
-        """Upload a file that belongs to no result, if it is here and has changed.
-
-        Args:
-            name: Of the file.
-            snapshot: A copy of it, where it may change meanwhile.
-            content: Its `content` when that copy was made.
-        """
+    def push_file(self, name: str, *, snapshot: Path | None = None) -> None:
+        """Upload a file that belongs to no result, or a snapshot of it, if it is here and has changed."""
         if not (self.path / name).exists() or not self.has_changed(name):
             return
         with self._changing():
-            content = self.content(name) if content is None else content
-            self.objects[name] = (self.address / name).upload(snapshot or self.path / name)
-            self._synced[name] = {"version": self.objects[name].version, "here": content}
+            self._upload(name, snapshot or self.path / name)
+
+    def _upload(self, name: str, source: Path) -> None:
+        here = _content(source)  # before the upload: a file that grows meanwhile is uploaded again
+        self.objects[name] = (self.address / name).upload(source)
+        self._record(name, here)
+
+    def _record(self, name: str, here: str | int | None) -> None:
+        """Remember that a file with this content is the store's."""
+        self._synced[name] = {"version": self.objects[name].version, "here": here}
 
     def push_finished(self) -> None:
         """Upload each stage that has finished here and that the store lacks."""
@@ -343,14 +337,12 @@ class WorkingCopy:
         self.push_file(EVENTS)
         lock.check()  # a long upload: nobody else has begun meanwhile
         with self._changing():
-            self.objects[mark] = (self.address / mark).upload(self.path / mark)
-            version = self.objects[mark].version
-            self._synced[mark] = {"version": version, "here": self.content(mark)}
+            self._upload(mark, self.path / mark)
 
 
 def _content(file: Path) -> str | int | None:
-    """Identifies a file's content; None for a stage.json that is absent or damaged."""
-    if file.name == DECISIONS:
+    """Identifies a file's content: a log of decisions, which only grows, by its length; None: a damaged stage.json."""
+    if file.suffix == Path(DECISIONS).suffix:
         return _log_length(file)
     if file.name == FINISHED and checksums.read_sealed(file) is None:
         return None

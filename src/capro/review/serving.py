@@ -232,9 +232,8 @@ def upload_log(copy: WorkingCopy, lock: StoreLock) -> None:
     lock.check()
     with closing(sqlite3.connect(file, timeout=30)) as base:
         base.execute("pragma wal_checkpoint(truncate)")
-        content = copy.content(LOG)  # what is decided from here on is uploaded the next time
         with atomic_path(file.with_name("upload.sqlite"), cache=True) as temporary:
             with closing(sqlite3.connect(temporary)) as copy_of_log:
                 base.backup(copy_of_log)
-            copy.push_file(LOG, snapshot=temporary, content=content)
+            copy.push_file(LOG, snapshot=temporary)  # what is decided meanwhile is uploaded the next time
     file.with_name("upload.sqlite").unlink(missing_ok=True)

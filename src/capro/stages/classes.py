@@ -42,12 +42,12 @@ def suggest(run: Run, *, watch: Watch = SILENT) -> list[Suggestion]:
 
 def _by_class(manifest: Manifest, texts: list[str]) -> dict[str, list[str]]:
     """The texts of the training samples of each label; empty ones are left out."""
-    found: dict[str, list[str]] = {name: [] for name in manifest.label_names("train")}
+    texts_of: dict[str, list[str]] = {name: [] for name in manifest.label_names("train")}
     names = manifest.samples["labels"].iloc[manifest.split("train")]
     for text, labels in zip(texts, names, strict=True):
         for label in labels if text else ():
-            found[label].append(text)
-    return found
+            texts_of[label].append(text)
+    return texts_of
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def work(job: Job) -> dict[str, Any]:
         specs = class_texts.marked_ambiguous(specs, names)
     job.write(CLASSES, [asdict(spec) for spec in specs])
     texts = training_texts(manifest)
-    by_class = {name: len(found) for name, found in _by_class(manifest, texts).items()}
+    by_class = {name: len(own) for name, own in _by_class(manifest, texts).items()}
     return {"texts": {"samples": sum(map(bool, texts)), "by_class": by_class}}
 
 
@@ -79,12 +79,12 @@ def check(run: Run) -> list[str]:
         raise ConfigError("data.unlabelled: the method paper needs labels", hint="--set method=plus")
     names = [spec.name for spec in specs]
     labels_of(manifest, manifest.split("train"), names)
-    found = []
+    warnings = []
     empty = sorted(set(names) - set(manifest.label_names("train")))
     if empty and not settings.data.unlabelled:
-        found.append(f"{many(len(empty), 'class', 'classes')} without any training sample: {some(empty)}")
+        warnings.append(f"{many(len(empty), 'class', 'classes')} without any training sample: {some(empty)}")
     if manifest.task == "multi" and settings.train.gamma < EAGER:
-        found.append(
+        warnings.append(
             f"samples carry several labels, and train.gamma {settings.train.gamma} changes many of them: "
             "the paper has 0.9 here (--set train.gamma=0.9; or --preset small-multi, which is for frozen mode)"
         )
@@ -92,17 +92,17 @@ def check(run: Run) -> list[str]:
     count = texts["samples"]
     if count < FEWEST_TEXTS * len(manifest.split("train")):
         _refuse_without_texts(run, count)
-        found.append(
+        warnings.append(
             f"{_have_text(run, count)}: labels and pictures decide, and the anchors that have none are the most "
             "typical pictures of their class"
         )
     if count:
-        found += _meaning_problems(run, specs, texts["by_class"])
+        warnings += _meaning_problems(run, specs, texts["by_class"])
     elif not settings.data.classes and not run.find(PUBLISHED_CLASSES):
-        found.append(
+        warnings.append(
             "there are no texts, so the senses of the classes were not chosen by texts, and have no effect"
         )
-    return found
+    return warnings
 
 
 def _have_text(run: Run, count: int) -> str:
@@ -131,10 +131,10 @@ def _refuse_without_texts(run: Run, count: int) -> None:
 
 def _meaning_problems(run: Run, specs: list[ClassSpec], texts: dict[str, int]) -> list[str]:
     """Classes that their texts or their meaning cannot describe."""
-    found = []
+    warnings = []
     silent = [name for name, count in texts.items() if not count]
     if silent:
-        found.append(
+        warnings.append(
             f"no sample of {some(silent)} has a text: anchors there are chosen by the texts of similar pictures, or "
             "are the most typical pictures of their class"
         )
@@ -142,18 +142,18 @@ def _meaning_problems(run: Run, specs: list[ClassSpec], texts: dict[str, int]) -
     edit = f"edit a copy of {run.file(CLASSES_DRAFT)}, then --set data.classes=COPY"
     ambiguous = [spec.name for spec in specs if spec.ambiguous]
     if suggested and ambiguous:
-        found.append(
+        warnings.append(
             "the senses of the classes were chosen by the texts; check "
             f"{len(ambiguous)} of {len(specs)} with several meanings ({some(ambiguous)}): {edit}"
         )
     elif suggested:
-        found.append(f"the senses of the classes were chosen by the texts: to change one, {edit}")
+        warnings.append(f"the senses of the classes were chosen by the texts: to change one, {edit}")
     bare = [spec.name for spec in specs if not has_meaning(spec)]
     if bare:
         given = class_file(run)
         how = f"write a definition in {given}" if given else f"to write a definition, {edit}"
-        found.append(
+        warnings.append(
             f"{many(len(bare), 'class', 'classes')} with neither a sense nor a definition, so texts are "
             f"compared with the bare name: {some(bare)}; {how}"
         )
-    return found
+    return warnings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,25 +34,18 @@ def settled_by_people(run: Run, training: TrainingSet) -> Settled | None:
     return Settled(torch.from_numpy(rows), torch.from_numpy(decisions.known(rows)))
 
 
-class DecidedSet(NamedTuple):
-    """The training set of step 2 with what people decided.
+def decided_set(
+    run: Run, training: TrainingSet, anchored: Tensor
+) -> tuple[TrainingSet, Tensor, NDArray[np.int64]]:
+    """CAPro as published: decided labels stand in the place of web labels and are anchors; what is out is not there.
 
-    Attributes:
-        training: Its rows.
-        anchored: Which of them are anchors, (m,) or (m, C).
-        rows: Their numbers among all training rows, (m,).
+    Returns:
+        The training set of step 2, which of its rows are anchors, (m,) or (m, C), and their numbers among all
+        training rows, (m,).
     """
-
-    training: TrainingSet
-    anchored: Tensor
-    rows: NDArray[np.int64]
-
-
-def decided_set(run: Run, training: TrainingSet, anchored: Tensor) -> DecidedSet:
-    """CAPro as published: decided labels stand in the place of web labels and are anchors; what is out is not there."""
     decisions = decided_of(run, training)
     if decisions is None:
-        return DecidedSet(training, anchored, np.arange(len(training.positions)))
+        return training, anchored, np.arange(len(training.positions))
     rows = np.flatnonzero(~decisions.dropped)
     if not len(rows):
         raise DataError("people dropped every training sample", hint="undo decisions in `capro review`")
@@ -64,7 +56,7 @@ def decided_set(run: Run, training: TrainingSet, anchored: Tensor) -> DecidedSet
     mine[decisions.rows] = yes if training.multi_label else yes.any(axis=1)
     own = torch.from_numpy(mine[rows]).to(anchored.device)
     left = replace(training, positions=training.positions[rows], labels=labels)
-    return DecidedSet(left, anchored[torch.from_numpy(rows).to(anchored.device)] | own, rows)
+    return left, anchored[torch.from_numpy(rows).to(anchored.device)] | own, rows
 
 
 def with_decisions(

@@ -78,10 +78,15 @@ def evaluate(
     if on is None and (truth is not None or person is not None) and not len(manifest.split("test")):
         details = {"on": "no test split", "samples": 0, "open": 0}  # the truth can still be used
     else:
-        found = _test_split(run) if on is None else score_other(run, on, watch, reading=reading)
-        details = _measured(run, found, on=on, with_open_set=with_open_set)
+        scored = test_split(run) if on is None else score_other(run, on, watch, reading=reading)
+        if scored is None:
+            raise DataError(
+                f"{run.place}: the data have no test split",
+                hint="give another source with --on, or scan with --test",
+            )
+        details = _measured(run, scored, on=on, with_open_set=with_open_set)
         if with_open_set:
-            details["open_set"] = _open_set(run, found, novel, watch)
+            details["open_set"] = _open_set(run, scored, novel, watch)
     if truth is not None:
         details["truth"] = on_truth(run, truth)
     if person is not None:
@@ -92,42 +97,31 @@ def evaluate(
     return plain
 
 
-def _test_split(run: Run) -> Evaluated:
-    """The run's test split, from the stored scores."""
-    found = test_split(run)
-    if found is None:
-        raise DataError(
-            f"{run.place}: the data have no test split",
-            hint="give another source with --on, or scan with --test",
-        )
-    return found
-
-
-def _measured(run: Run, found: Evaluated, *, on: str | None, with_open_set: bool) -> dict[str, Any]:
+def _measured(run: Run, scored: Evaluated, *, on: str | None, with_open_set: bool) -> dict[str, Any]:
     """Figures of the samples of known classes; open ones are refused where nobody asked for them."""
-    is_open = found.is_open
+    is_open = scored.is_open
     if is_open.any() and not with_open_set and on is not None:
-        name = found.names[int(np.flatnonzero(is_open)[0])]
+        name = scored.names[int(np.flatnonzero(is_open)[0])]
         raise DataError(
             f"{on}: {int(is_open.sum())} samples have labels that are not a class of the run, "
             f"for example '{name}'",
             hint="add --open-set to count them as the open class, or correct the labels",
         )
     details = {
-        "on": found.name,
-        "samples": len(found.labels),
-        "task": "multi" if found.labels.ndim == 2 else "single",
+        "on": scored.name,
+        "samples": len(scored.labels),
+        "task": "multi" if scored.labels.ndim == 2 else "single",
         "open": int(is_open.sum()),
     }
-    return details | (found.compare(classes_of(run)) if not is_open.all() else {})
+    return details | (scored.compare(classes_of(run)) if not is_open.all() else {})
 
 
-def _open_set(run: Run, found: Evaluated, novel: Path | None, watch: Watch) -> dict[str, Any]:
+def _open_set(run: Run, scored: Evaluated, novel: Path | None, watch: Watch) -> dict[str, Any]:
     classes = [spec.name for spec in classes_of(run)]
-    others = sorted({found.names[row] for row in np.flatnonzero(found.is_open)})
+    others = sorted({scored.names[row] for row in np.flatnonzero(scored.is_open)})
     if not others:
         raise DataError(
-            f"{found.name}: every sample is of a known class, so there is no open class",
+            f"{scored.name}: every sample is of a known class, so there is no open class",
             hint="give data with other classes: --on DATA --open-set",
         )
     if novel is not None:
@@ -135,13 +129,13 @@ def _open_set(run: Run, found: Evaluated, novel: Path | None, watch: Watch) -> d
         extra = sorted(set(others) - set(listed))
         if extra:
             raise DataError(
-                f"{found.name}: label '{extra[0]}' is neither a class of the run nor in {novel}",
+                f"{scored.name}: label '{extra[0]}' is neither a class of the run nor in {novel}",
                 hint="add it to the list of novel classes",
             )
     details: dict[str, Any] = {"known": len(classes), "novel": others, "methods": {}, "held_out": {}}
-    for name, scores in found.scores.items():
+    for name, scores in scored.scores.items():
         chosen = threshold(run, name, watch=watch)
         details["held_out"][name] = chosen
-        curve = open_set.curve(scores, found.labels)
+        curve = open_set.curve(scores, scored.labels)
         details["methods"][name] = curve.as_dict(chosen["threshold"])
     return details

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -123,7 +122,7 @@ def search_options(job: Job, scratch: Path) -> dict[str, Any]:
     return {
         "exact_below": chosen.exact_below,
         "seed": job.settings.seed,
-        "budget": Budget.of(chosen.memory_gb, scratch),
+        "budget": Budget(int(chosen.memory_gb * 2**30), scratch) if chosen.memory_gb else None,
         "index_kind": chosen.index,
         "recall": chosen.recall,
     }
@@ -141,5 +140,4 @@ def work(job: Job) -> dict[str, Any]:
     job.remove(ADJACENCY)
     if enhanced.adjacency is not None:
         job.write(ADJACENCY, enhanced.adjacency)
-    shutil.rmtree(search, ignore_errors=True)
     return {"recall": enhanced.recall}

@@ -24,7 +24,7 @@ from capro.pipeline.shards import sharded
 from capro.pipeline.stage import Job, Stage, perform
 from capro.results.comparison import Evaluated
 from capro.stages.features import ImageEncoder, ImageFeatures, image_shards
-from capro.stages.scan import Sources, limit_settings, reading_settings, scan_into, sources_of
+from capro.stages.scan import Sources, limit_settings, reading_settings, scan_into
 from capro.train.batches import FeatureInputs, ImageInputs, Inputs
 from capro.train.setup import pretrained, scores_of, training_set
 
@@ -61,7 +61,7 @@ def _scan(source: str) -> Stage:
         }
 
     def work(job: Job) -> None:
-        scan_into(job, sources_of(job), classes=_class_names(job.run))
+        scan_into(job, classes=_class_names(job.run))
 
     def sources(run: Run) -> Sources:
         return Sources(readers_to_evaluate(run, source))
@@ -74,7 +74,7 @@ def _scores(source: str, manifest: Manifest) -> Stage:
 
     def work(job: Job) -> None:
         training = training_set(job.run)
-        inputs = _inputs(job, manifest, f"{base}/features", job.run.identity(f"{base}/scan"))
+        inputs = _inputs(job, manifest, job.run.identity(f"{base}/scan"))
         everyone = np.arange(len(manifest.samples))
         for name, model in MODELS.items():
             job.write(SCORES[name], scores_of(job.run, training, model, everyone, inputs))
@@ -109,7 +109,7 @@ def _kind(manifest: Manifest) -> str:
     return "one label per sample" if manifest.task == "single" else "several labels per sample"
 
 
-def _inputs(job: Job, manifest: Manifest, name: str, key: str) -> Inputs:
+def _inputs(job: Job, manifest: Manifest, key: str) -> Inputs:
     """Network input of another manifest: images, or in frozen mode features computed here."""
     settings = job.settings
     backbone = pretrained(settings)
@@ -119,15 +119,11 @@ def _inputs(job: Job, manifest: Manifest, name: str, key: str) -> Inputs:
     if settings.net.mode == "full":
         return images
     rows = np.arange(len(manifest.samples))
-    folder = job.run.folder(name)
-    shards = image_shards(
-        folder, len(rows), job.run, key=[key, settings.net.model_dump(exclude={"runtime"}), size]
-    )
+    decides = [key, settings.net.model_dump(exclude={"runtime"}), size]
+    shards = image_shards(job.folder / "features", len(rows), job.run, key=decides)
     with job.bar("features", len(rows)) as step:
         encoder = ImageEncoder(job.run, lambda _: (backbone, images))
         sharded(shards, ImageFeatures(encoder), progress=step)
     plain = shards.whole()
-    shards.drop()
-    folder.rmdir()
     nobody = np.zeros((1, 0, plain.shape[1]), dtype=np.float32)
     return FeatureInputs(plain, nobody, nobody, np.full(len(rows), -1), seed=settings.seed)

@@ -179,8 +179,6 @@ def _finetune(run: Run) -> dict[str, Any]:
 # --- the stages -----------------------------------------------------------------------------------
 
 
-_clear = _of("training", "clear")  # checkpoints of a training go when its result is there
-
 STAGES = [
     Stage(
         "scan",
@@ -225,7 +223,6 @@ STAGES = [
         reads=lambda settings: ["scan", "classes", *_if(_is_frozen(settings), "features")],
         uses=["pixels"],
         ranks="train",
-        after=_clear,
     ),
     Stage(
         "embed",
@@ -286,7 +283,6 @@ STAGES = [
         ],
         ranks="train",
         when=lambda settings: settings.has_step2,
-        after=_clear,
     ),
     Stage(
         "clean",
@@ -311,7 +307,6 @@ STAGES = [
         settings=_finetune,
         reads=lambda settings: ["scan", "classes", classifier_steps(settings)[0], "clean"],
         ranks="train",
-        after=_clear,
     ),
     Stage(
         "evaluate",

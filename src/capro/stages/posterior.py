@@ -41,7 +41,7 @@ from capro.pipeline.shards import write_rows
 from capro.pipeline.stage import Job
 from capro.results.label_changes import class_findings, finding_text
 from capro.stages.decided import settled_by_people
-from capro.train.setup import TrainingSet, anchored_of, pretrained, text_anchors, training_set
+from capro.train.setup import TrainingSet, anchored_of, pretrained, training_set
 
 BLOCK = 8192  # rows that are judged at once
 CELLS = 2**23  # rows x classes at most
@@ -310,7 +310,7 @@ def _findings(posterior: RunPosterior) -> list[dict[str, Any]]:
     if training.multi_label or posterior.few:  # a class of a sample or two shows nothing
         return []
     part = posterior.source.evidence.take(rows)
-    anchors = text_anchors(posterior.source.run, training).cpu()[rows]
+    anchors = anchored_of(posterior.source.run, training, by_text=True).cpu()[rows]
     if part.settled is not None:  # what a person decided is no sign of a class with something wrong
         anchors[part.settled.whole] = False
     q, classes = posterior.model.out_of_fold.q, part.meanings.texts

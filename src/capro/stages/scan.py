@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -25,16 +25,16 @@ def find_sources(settings: DataSettings) -> list[Reader]:
     """The readers of the source, and of the test source."""
     if settings.source is None:
         raise DataError("no data source", hint="give one: `capro run --data PATH`, or data.source")
-    found = find(settings, source=settings.source)
+    readers = find(settings, source=settings.source)
     if settings.test is not None:
-        found += find(settings, source=settings.test, split="test")
-    return found
+        readers += find(settings, source=settings.test, split="test")
+    return readers
 
 
 class Sources:
     """The readers of a stage's sources, and the state of their files."""
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
+    def __init__(self, readers: list[Reader]) -> None:
         self.readers = readers
 
     @staticmethod
@@ -55,14 +55,9 @@ class Sources:
         return fingerprint(listing)
 
 
-def sources_of(job: Job) -> Sequence[Reader]:
-    """The readers of a scan's sources."""
-    assert isinstance(job.causes.sources, Sources)
-    return job.causes.sources.readers
-
-
-def scan_into(job: Job, sources: Sequence[Reader], *, classes: Collection[str] = ()) -> None:
-    """Read sources into this stage's folder; joined labels are called as the classes are."""
+def scan_into(job: Job, *, classes: Collection[str] = ()) -> list[Reader]:
+    """Read the sources of a scan into its folder, returns their readers; joined labels are named as the classes are."""
+    sources: list[Reader] = job.causes.sources.readers
     counts = [reader.count() for reader in sources]
     total = None if None in counts else sum(count or 0 for count in counts)
     with job.bar("reading images", total) as step:
@@ -71,6 +66,7 @@ def scan_into(job: Job, sources: Sequence[Reader], *, classes: Collection[str] =
             sources, job.folder, job.settings.scan, unlabelled=data.unlabelled,
             join_labels=data.join_labels, classes=classes, progress=step, engine=job.engine,
         )  # fmt: skip
+    return sources
 
 
 def reading_settings(settings: DataSettings, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
@@ -89,8 +85,7 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def work(job: Job) -> dict[str, str]:
-    sources = sources_of(job)
-    scan_into(job, sources)
+    sources = scan_into(job)
     brought = next((hints for reader in sources if (hints := reader.classes())), [])
     job.write(PUBLISHED_CLASSES, [asdict(hint) for hint in brought])
     content = Manifest.load(job.file(MANIFEST)).content

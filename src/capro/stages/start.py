@@ -10,6 +10,7 @@ from capro.config import Settings
 from capro.data.manifest import manifest_of
 from capro.models.folders import check_models, has_text_tower
 from capro.pipeline.progress import Watch
+from capro.pipeline.ranks import check_tracker, process_count, ranks_of
 from capro.pipeline.run import Run, settings_in
 
 CHOSEN = {
@@ -23,8 +24,8 @@ Choose = Callable[[Run, Watch], Run]  # chooses the settings of a run whose scan
 Resolve = Callable[[Mapping[str, Any], str | None], Settings]  # from values below the preset, and the preset
 
 
-def settings_for(path: Path, resolve: Resolve, preset: str | None) -> Settings:
-    """The settings of a command in a run directory that may exist already.
+def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose | None]:
+    """A run, new or existing, that is written when its first stage is done.
 
     An existing run keeps what the command does not change; a preset that is named replaces all but the
     data's settings. A new run without a preset has that of one label until the data are known.
@@ -33,21 +34,18 @@ def settings_for(path: Path, resolve: Resolve, preset: str | None) -> Settings:
         path: Run directory.
         resolve: Resolves values that preset, file and overrides are laid upon.
         preset: As it was named, if it was.
-    """
-    stored = settings_in(path)
-    if stored is None:
-        return resolve({}, preset or CHOSEN["single"])
-    return resolve(stored.model_dump(include=ABOUT_DATA if preset else None), preset)
-
-
-def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose | None]:
-    """A run, new or existing, that is written when its first stage is done.
 
     Returns:
         The run and, where it is new and no preset was named, what chooses one after the scan.
     """
-    new = settings_in(path) is None
-    run = Run(path, settings_for(path, resolve, preset))
+    stored = settings_in(path)
+    if stored is None:
+        settings = resolve({}, preset or CHOSEN["single"])
+    else:
+        settings = resolve(stored.model_dump(include=ABOUT_DATA if preset else None), preset)
+    run = Run(path, settings)
+    if process_count() > 1:  # all ranks have seen whether the run is new before the main one writes it
+        ranks_of(settings).exchange()
 
     def choose(run: Run, watch: Watch) -> Run:
         task = manifest_of(run).task
@@ -60,7 +58,7 @@ def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose
         chosen.save_settings()
         return chosen
 
-    return run, choose if new and preset is None else None
+    return run, choose if stored is None and preset is None else None
 
 
 def prepare(run: Run, names: Sequence[str], watch: Watch) -> None:
@@ -68,10 +66,7 @@ def prepare(run: Run, names: Sequence[str], watch: Watch) -> None:
     if set(names) <= {"scan", "classes"}:
         return
     settings = run.settings
-    if settings.log.tracker != "none":
-        from capro.pipeline.ranks import check_tracker
-
-        check_tracker(settings)
+    check_tracker(settings)
     check_models(settings, begun=run.finished("pretrain") is not None)
     if settings.by_posterior:
         has_text_tower(settings.net.backbone)  # asks the hub once: whether there is a stage `joint`

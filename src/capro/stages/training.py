@@ -25,7 +25,6 @@ from capro.pipeline.artefacts import (
     ENHANCED_TEXTS,
     FUSED_SCORES,
     HISTORIES,
-    NOT_FINITE,
     POSTERIOR,
     STEP1,
     STEP2,
@@ -42,7 +41,7 @@ from capro.stages.posterior import fit_posterior
 from capro.train.batches import FeatureInputs, Inputs, forward_plain
 from capro.train.checkpoints import Checkpoints
 from capro.train.judgement import Judge, PosteriorJudge
-from capro.train.loop import fit
+from capro.train.loop import Training
 from capro.train.objectives import ClassifierOnly, Objective, WebLabels
 from capro.train.prototype_learning import PrototypeLearning
 from capro.train.setup import (
@@ -90,7 +89,7 @@ def fit_step(
     ids: list[str],
     within: str | None = "",
 ) -> list[dict[str, float]]:
-    """Train an objective in a stage, see `fit`; returns the history.
+    """Train an objective in a stage, see `Training`; returns the history.
 
     Args:
         job: The stage at work.
@@ -106,7 +105,7 @@ def fit_step(
     """
     settings = job.settings
     with tracked(job.ranks, job.stage.name, settings, wanted=within == "") as log:
-        return fit(
+        return Training(
             objective,
             inputs,
             positions,
@@ -115,30 +114,20 @@ def fit_step(
             seed=seed,
             ranks=job.ranks,
             ids=ids,
-            checkpoints=None if within is None else _checkpoints(job, within),
+            checkpoints=None if within is None else Checkpoints(job.folder / "checkpoints" / within, job.key),
             bar=job.bar,
             checkpoint_minutes=settings.log.checkpoint_minutes,
             log=log,
-        )
-
-
-def _checkpoints(job: Job, within: str = "") -> Checkpoints:
-    return Checkpoints(job.folder.joinpath("checkpoints", within), job.key)
-
-
-def clear(job: Job) -> None:
-    """Remove what a training needed to go on, once its result is there."""
-    _checkpoints(job).clear()
-    (job.folder / NOT_FINITE).unlink(missing_ok=True)  # of an attempt that failed
+        ).fit()
 
 
 def pretrain(job: Job) -> dict[str, Any]:
     settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
-    found: dict[str, Any] = {}
+    cost: dict[str, Any] = {}
     if settings.net.mode == "full":
-        found["encoder"] = encoder_cost(net.encoder, settings.views.size or net.encoder.size)
-        say_encoder(job, net.encoder, found["encoder"])
+        cost["encoder"] = encoder_cost(net.encoder, settings.views.size or net.encoder.size)
+        say_encoder(job, net.encoder, cost["encoder"])
     objective = WebLabels(
         net, parts.task, training.labels, job.ranks, lambda_prj=settings.pretrain.lambda_prj
     )
@@ -149,7 +138,7 @@ def pretrain(job: Job) -> dict[str, Any]:
     if job.ranks.main:
         job.write(STEP1, net_state(net))
         job.write(HISTORIES["pretrain"], history)
-    return {"epochs": len(history), **found}
+    return {"epochs": len(history), **cost}
 
 
 def judge_of(run: Run, training: TrainingSet, task: Task, rows: NDArray[np.int64] | None = None) -> Judge:
@@ -335,8 +324,8 @@ def targets_of(run: Run, training: TrainingSet) -> Tensor:
 
 def calibration_of(run: Run) -> Calibration:
     """How step 3 calibrated its classifier."""
-    found = run.result("finetune").get("calibration")
-    return Calibration(**found) if found else NO_CALIBRATION
+    fitted = run.result("finetune").get("calibration")
+    return Calibration(**fitted) if fitted else NO_CALIBRATION
 
 
 def finetune(job: Job) -> dict[str, Any]:
@@ -344,26 +333,26 @@ def finetune(job: Job) -> dict[str, Any]:
     training, net = parts.training, parts.net
     extra = load_net(job.run, _before(settings), net)
     labels = targets_of(job.run, training)
-    kept = torch.nonzero(~parts.task.out(labels)).flatten()
-    positions = training.positions[kept.numpy()]
-    own = labels[kept].to(training.labels.device)
+    rows = torch.nonzero(~parts.task.out(labels)).flatten()
+    positions = training.positions[rows.numpy()]
+    own = labels[rows].to(training.labels.device)
     objective = ClassifierOnly.by(settings.finetune, net, parts.task, own, job.ranks, parts.inputs, positions)
     history = fit_step(
         job, objective, parts.inputs, positions, settings.finetune,
         name="step 3: classifier", seed=settings.seed + 2, ids=training.ids,
     )  # fmt: skip
     objective.finish()
-    found: dict[str, Any] = {"epochs": len(history), "samples": len(kept)}
+    result: dict[str, Any] = {"epochs": len(history), "samples": len(rows)}
     if settings.by_posterior:
         calibration = _calibration(job, training, labels)
         with torch.no_grad():
             net.heads.classifier.weight.mul_(calibration.scale)
             net.heads.classifier.bias.copy_(calibration(net.heads.classifier.bias))
-        found["calibration"] = calibration._asdict()
+        result["calibration"] = calibration._asdict()
     if job.ranks.main:
         job.write(STEP3, net_state(net, extra))
         job.write(HISTORIES["finetune"], history)
-    return found
+    return result
 
 
 def _calibration(job: Job, training: TrainingSet, labels: Tensor) -> Calibration:

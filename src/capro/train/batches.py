@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -40,21 +40,22 @@ def workers(ranks: int) -> int:
     return max(low, min(high, (os.cpu_count() or 1) // ranks))
 
 
-class Inputs(Protocol):
+class Inputs:
     """Where network input comes from: images that are decoded and augmented, or cached features."""
 
     def raw(self, positions: NDArray[np.int64], *, epoch: int, view: int) -> NDArray[Any]:
         """The host's part of a view, in a worker thread; rows in the order of ``positions``."""
-        ...
+        raise NotImplementedError
 
     def ready(
         self, raw: NDArray[Any], positions: NDArray[np.int64], *, epoch: int, view: int, device: torch.device
     ) -> Tensor:
-        """The device's part: the network's input."""
-        ...
+        """The device's part: the network's input. Features are ready as they are."""
+        del positions, epoch, view
+        return torch.from_numpy(raw).to(device)
 
 
-class ImageInputs:
+class ImageInputs(Inputs):
     """Full mode: crops on the host, colours by kornia on the device."""
 
     def __init__(self, pixels: Pixels, backbone: Backbone, settings: ViewSettings, *, seed: int) -> None:
@@ -121,7 +122,7 @@ class ImageInputs:
         return normalise(images, self._mean, self._std)
 
 
-class FeatureInputs:
+class FeatureInputs(Inputs):
     """Frozen mode: features of a few augmented views, computed once.
 
     Args:
@@ -158,13 +159,6 @@ class FeatureInputs:
         views = self._views[view]
         rng = view_rng(self._seed, epoch, 0, view)
         return np.asarray(rng.integers(0, views.shape[0], size=views.shape[1]))
-
-    def ready(
-        self, raw: NDArray[Any], positions: NDArray[np.int64], *, epoch: int, view: int, device: torch.device
-    ) -> Tensor:
-        """Feature rows on the device."""
-        del positions, epoch, view  # features are ready as they are
-        return torch.from_numpy(raw).to(device)
 
 
 @dataclass(frozen=True)
@@ -268,8 +262,8 @@ def load_batches(
 
     jobs = list(enumerate(plan.batches(epoch)))[first:]
     # batches come out in order: while one is late, others go on
-    for (step, everyone), found in _ahead(prepare, jobs, threads=workers(ranks), ahead=2 * workers(ranks)):
-        mine, order, views, raws = found
+    for (step, everyone), prepared in _ahead(prepare, jobs, threads=workers(ranks), ahead=2 * workers(ranks)):
+        mine, order, views, raws = prepared
         query, *key = [
             inputs.ready(raw, at, epoch=epoch, view=view, device=device)
             for raw, (at, view) in zip(raws, views, strict=True)

@@ -67,10 +67,6 @@ class Checkpoints:
             return read_weights(file), dict(state["values"])
         return None
 
-    def clear(self) -> None:
-        """Remove them all: the stage's result has been written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def _found(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("[0-9]*") if path.is_dir())
 

@@ -161,8 +161,8 @@ def judge_all(
         fused = scores.fused.cpu().numpy()
         numbers_only(fused, place="fused score (Eq. 6)", name=name, begin=int(numbers[0]))
         new, decisions = judge.decide(scores.fused, labels[at], anchored[at])
-        found = {name: part.cpu().numpy() for name, part in scores._asdict().items() if part is not None}
+        arrays = {name: part.cpu().numpy() for name, part in scores._asdict().items() if part is not None}
         own = kind_of(labels).membership(labels[at].cpu().numpy(), len(prototypes))
-        kept = keep(found, own, multi_label=kind_of(labels).multi_label)
-        parts.append((new.cpu().numpy(), decisions.cpu().numpy(), kept))
+        entries = keep(arrays, own, multi_label=kind_of(labels).multi_label)
+        parts.append((new.cpu().numpy(), decisions.cpu().numpy(), entries))
     return Judged(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -1,4 +1,4 @@
-"""The one loop. Every training of capro runs through ``fit``, top to bottom."""
+"""The one loop. Every training of capro runs through ``Training.fit``, top to bottom."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -31,31 +31,8 @@ SHOWN_IDS = 5
 
 
 @dataclass
-class Position:
-    """Where a training is: the next step to do, sums of the running epoch, and past epochs."""
-
-    epoch: int = 0
-    step: int = 0  # within the epoch
-    sums: dict[str, Tensor | float] = field(default_factory=dict)
-    history: list[dict[str, float]] = field(default_factory=list)
-
-
-def fit(
-    objective: Objective,
-    inputs: Inputs,
-    positions: NDArray[np.int64],
-    schedule: Schedule,
-    *,
-    name: str,
-    seed: int,
-    ranks: Ranks,
-    ids: list[str],
-    checkpoints: Checkpoints | None = None,
-    checkpoint_minutes: float = 10.0,
-    bar: progress.Bar = progress.silent,
-    log: Callable[[dict[str, float], int], None] = lambda _values, _step: None,
-) -> list[dict[str, float]]:
-    """Train an objective; returns one row of figures per epoch.
+class Training:
+    """A training: what it trains, how far it is, and its checkpoints.
 
     Args:
         objective: What to train.
@@ -71,78 +48,81 @@ def fit(
         bar: Progress.
         log: Called with the figures of each epoch, and the step.
     """
-    if not len(positions):
-        return []
-    training = _Training(objective, inputs, positions, schedule, name, seed, ranks, ids, checkpoints)
-    at, steps = training.at, training.plan.steps
-    resumed, saved_at = training.restore(), time.monotonic()
-    with bar(name, schedule.epochs * steps) as advance:
-        advance(at.epoch * steps + at.step)
-        while at.epoch < schedule.epochs:
-            ranks.align(objective.net.buffers())
-            objective.begin_epoch(at.epoch, resumed=resumed and at.step > 0)
-            resumed = False
-            for batch in training.batches(at.step, rank=ranks.index, ranks=ranks.count):
-                rate = training.step(batch)
-                figures, last = None, at.step == steps
-                due = time.monotonic() - saved_at > 60 * checkpoint_minutes and not last
-                if due or last or at.step % CHECK_EVERY == 1:
-                    figures = Figures(at.epoch, schedule.epochs, rate, training.check(), at.history)
-                advance(1, figures=figures)
-                if due:
-                    training.save()
-                    saved_at = time.monotonic()
-            row = {"epoch": float(at.epoch), "lr": rate, **training.means(), **objective.statistics()}
-            at.history.append(row)
-            at.epoch, at.step, at.sums = at.epoch + 1, 0, {}
-            log(row, at.epoch * steps)
-            training.save()
-            saved_at = time.monotonic()
-    return at.history
-
-
-@dataclass
-class _Training:
-    """A training in progress: one step, the check of past steps, and its checkpoints."""
 
     objective: Objective
     inputs: Inputs
     positions: NDArray[np.int64]
     schedule: Schedule
+    _: KW_ONLY
     name: str
     seed: int
     ranks: Ranks
     ids: list[str]
-    checkpoints: Checkpoints | None
-    at: Position = field(default_factory=Position)
-    unchecked: list[dict[str, Tensor]] = field(default_factory=list)  # figures by step, on the device
+    checkpoints: Checkpoints | None = None
+    checkpoint_minutes: float = 10.0
+    bar: progress.Bar = progress.silent
+    log: Callable[[dict[str, float], int], None] = lambda _values, _step: None
 
     def __post_init__(self) -> None:
         schedule = self.schedule
         self.plan = BatchPlan(len(self.positions), schedule.batch_size, self.seed)
-        smallest = self.plan.rows // self.plan.steps
-        if smallest < self.ranks.count:
-            raise ConfigError(
-                f"{self.name}: a batch of {smallest} samples cannot be shared by {self.ranks.count} ranks",
-                hint="launch fewer processes, or raise the batch size",
-            )
         self.parameters = self.objective.parameters()
         optimizer = torch.optim.SGD(
             self.parameters, lr=schedule.lr, momentum=schedule.momentum, weight_decay=schedule.weight_decay
         )
         self.optimizer = self.ranks.accelerator.prepare_optimizer(optimizer)
+        self.epoch = self.step = 0  # the next step, within the epoch
+        self.sums: dict[str, Tensor | float] = {}  # of the running epoch
+        self.history: list[dict[str, float]] = []  # of past epochs
+        self.unchecked: list[dict[str, Tensor]] = []  # figures by step, on the device
+
+    def fit(self) -> list[dict[str, float]]:
+        """Train the objective; returns one row of figures per epoch."""
+        objective, ranks, steps, epochs = self.objective, self.ranks, self.plan.steps, self.schedule.epochs
+        smallest = self.plan.rows // steps
+        if not self.plan.rows:
+            return []
+        if smallest < ranks.count:
+            raise ConfigError(
+                f"{self.name}: a batch of {smallest} samples cannot be shared by {ranks.count} ranks",
+                hint="launch fewer processes, or raise the batch size",
+            )
+        resumed, saved_at = self.restore(), time.monotonic()
+        with self.bar(self.name, epochs * steps) as advance:
+            advance(self.epoch * steps + self.step)
+            while self.epoch < epochs:
+                ranks.align(objective.net.buffers())
+                objective.begin_epoch(self.epoch, resumed=resumed and self.step > 0)
+                resumed = False
+                for batch in self.batches(self.step, rank=ranks.index, ranks=ranks.count):
+                    rate = self.learn(batch)
+                    figures, last = None, self.step == steps
+                    due = time.monotonic() - saved_at > 60 * self.checkpoint_minutes and not last
+                    if due or last or self.step % CHECK_EVERY == 1:
+                        figures = Figures(self.epoch, epochs, rate, self.check(), self.history)
+                    advance(1, figures=figures)
+                    if due:
+                        self.save()
+                        saved_at = time.monotonic()
+                row = {"epoch": float(self.epoch), "lr": rate, **self.means(), **objective.statistics()}
+                self.history.append(row)
+                self.epoch, self.step, self.sums = self.epoch + 1, 0, {}
+                self.log(row, self.epoch * steps)
+                self.save()
+                saved_at = time.monotonic()
+        return self.history
 
     def batches(self, first: int, *, rank: int, ranks: int) -> Iterator[Batch]:
         """The batches of the running epoch from a step on."""
         return load_batches(
-            self.inputs, self.plan, self.positions, epoch=self.at.epoch, first=first,
+            self.inputs, self.plan, self.positions, epoch=self.epoch, first=first,
             keys=self.objective.keys, rank=rank, ranks=ranks, device=self.ranks.accelerator.device,
         )  # fmt: skip
 
-    def step(self, batch: Batch) -> float:
+    def learn(self, batch: Batch) -> float:
         """Learn from a batch; returns the learning rate. Asks the device for nothing."""
-        objective, at, accelerator = self.objective, self.at, self.ranks.accelerator
-        done = at.epoch * self.plan.steps + at.step
+        objective, accelerator = self.objective, self.ranks.accelerator
+        done = self.epoch * self.plan.steps + self.step
         torch.manual_seed(seed_for(self.seed, "layers", done, self.ranks.index))  # dropout and such
         rate = learning_rate(done, steps_per_epoch=self.plan.steps, schedule=self.schedule)
         for group in self.optimizer.param_groups:
@@ -161,9 +141,9 @@ class _Training:
             self.unchecked[-1] = figures | {"gradient": torch.stack([*norms]).norm()}
         self.optimizer.step()
         objective.after(batch)
-        at.step += 1
+        self.step += 1
         for key, value in figures.items():
-            at.sums[key] = at.sums.get(key, 0.0) + value
+            self.sums[key] = self.sums.get(key, 0.0) + value
         return rate
 
     def _of_all_ranks(self, terms: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -175,14 +155,14 @@ class _Training:
 
     def means(self) -> dict[str, float]:
         """Loss terms of the epoch that has ended, as means over its steps."""
-        return {key: float(total) / self.plan.steps for key, total in self.at.sums.items()}
+        return {key: float(total) / self.plan.steps for key, total in self.sums.items()}
 
     def check(self) -> dict[str, float]:
         """Loss terms of the last step; stops where a figure of a step since the last check is not finite."""
         rows = torch.stack([torch.stack([*row.values()]) for row in self.unchecked]).tolist()
         names = [*self.unchecked[-1]]
         self.unchecked.clear()
-        for step, row in enumerate(rows, self.at.step - len(rows)):
+        for step, row in enumerate(rows, self.step - len(rows)):
             bad = [name for name, value in zip(names, row, strict=True) if not math.isfinite(value)]
             if bad:
                 self._stop(step, bad)
@@ -199,11 +179,11 @@ class _Training:
             file = self.checkpoints.folder.parent / NOT_FINITE
             where = f" (all in {file})"
             if self.ranks.main:
-                place = {"epoch": self.at.epoch, "step": step, "figures": bad}
-                write_json(file, {**place, "samples": everyone, "broken_inputs": int(broken.sum())})
+                stopped = {"epoch": self.epoch, "step": step, "figures": bad}
+                write_json(file, {**stopped, "samples": everyone, "broken_inputs": int(broken.sum())})
         more = f" and {len(blamed) - SHOWN_IDS} more" if blamed[SHOWN_IDS:] else ""
         raise RunError(
-            f"{self.name}: {', '.join(bad)} is not finite in epoch {self.at.epoch}, step {step}; "
+            f"{self.name}: {', '.join(bad)} is not finite in epoch {self.epoch}, step {step}; "
             f"samples {', '.join(blamed[:SHOWN_IDS])}{more}{where}",
             hint="lower the learning rate (--set train.lr=... or --set pretrain.lr=...), or check these samples",
         )
@@ -214,7 +194,7 @@ class _Training:
         """The main rank writes; nobody waits for it, so that ranks may disagree about the time."""
         if self.checkpoints is None or not self.ranks.main:
             return
-        at, objective, scaler = self.at, self.objective, self.ranks.accelerator.scaler
+        objective, scaler = self.objective, self.ranks.accelerator.scaler
         tensors = {f"net.{name}": tensor for name, tensor in objective.net.state_dict().items()}
         tensors |= {f"objective.{name}": tensor for name, tensor in objective.state().items()}
         for number, parameter in enumerate(self.parameters):
@@ -226,30 +206,29 @@ class _Training:
             tensors["random.cuda"] = torch.cuda.get_rng_state()
         kind, words, *rest = np.random.get_state(legacy=True)
         values = {
-            "epoch": at.epoch,
-            "step": at.step,
-            "sums": {key: float(total) for key, total in at.sums.items()},
-            "history": at.history,
+            "epoch": self.epoch,
+            "step": self.step,
+            "sums": {key: float(total) for key, total in self.sums.items()},
+            "history": self.history,
             "random": {"python": random.getstate(), "numpy": [kind, np.asarray(words).tolist(), *rest]},
             "scaler": None if scaler is None else scaler.state_dict(),
         }
-        self.checkpoints.save(at.epoch * self.plan.steps + at.step, tensors, values)
+        self.checkpoints.save(self.epoch * self.plan.steps + self.step, tensors, values)
 
     def restore(self) -> bool:
         """Fill everything from the newest checkpoint; False if there is none."""
         if self.checkpoints is None:
             return False
-        found, ranks = self.checkpoints.latest(), self.ranks
-        place = (-1, -1) if found is None else (found[1]["epoch"], found[1]["step"])
-        mine = torch.tensor([place], device=ranks.accelerator.device)
-        if not bool((ranks.gather(mine, [1] * ranks.count) == mine).all()):
+        newest, ranks = self.checkpoints.latest(), self.ranks
+        seen = ranks.exchange(newest and (newest[1]["epoch"], newest[1]["step"]))
+        if len(set(seen)) > 1:
             raise RunError(
                 f"{self.checkpoints.folder}: ranks do not see the same checkpoints",
                 hint="put the run directory on a file system that all hosts share",
             )
-        if found is None:
+        if newest is None:
             return False
-        tensors, values = found
+        tensors, values = newest
         net = {name[4:]: tensor for name, tensor in tensors.items() if name.startswith("net.")}
         self.objective.net.load_state_dict(net)
         for name, tensor in self.objective.state().items():
@@ -267,8 +246,8 @@ class _Training:
         np.random.set_state(tuple(values["random"]["numpy"]))
         if values["scaler"] is not None and ranks.accelerator.scaler is not None:
             ranks.accelerator.scaler.load_state_dict(values["scaler"])
-        at = self.at
-        at.epoch, at.step, at.sums, at.history = (values[f.name] for f in fields(at))
+        self.epoch, self.step = values["epoch"], values["step"]
+        self.sums, self.history = values["sums"], values["history"]
         return True
 
 

@@ -55,7 +55,6 @@ class PrototypeLearning(Objective):
         self.weights |= reference.weights(settings.lambda_bts)
         self._pseudo = labels.clone()  # the label that each sample last had
         self._decisions = judge.unchanged(labels, anchored)
-        self._pending: tuple[Tensor, Tensor, Tensor] | None = None
         net.eval()
         self.prototypes = self._from_anchors()  # (C, d_p), or multi-label (C, 2, d_p)
         size = min(settings.queue, len(labels))  # a set smaller than the dictionary fills it once
@@ -104,7 +103,7 @@ class PrototypeLearning(Objective):
         rows = torch.from_numpy(batch.everyone).to(self._device)
         self._pseudo[rows] = everyones
         self._decisions[rows] = self._ranks.gather(decisions, sizes)
-        self._pending = (keys, self._ranks.gather(out.compared.detach(), sizes), everyones)
+        self._step = (keys, self._ranks.gather(out.compared.detach(), sizes), everyones)  # for `after`
         return terms
 
     def _reference_losses(self, batch: Batch, out: Any, labels: Tensor, clean: Tensor) -> dict[str, Tensor]:
@@ -129,15 +128,12 @@ class PrototypeLearning(Objective):
             pos_weight=getattr(self._task, "pos_weight", None), **extra,
         )  # fmt: skip
         _, loss, mixed = reference.loss(outputs, count=clean)
-        found = {"bts": loss} | ({} if mixed is None else {"mix": mixed})
-        return {name: term for name, term in found.items() if self.weights[name]}
+        terms = {"bts": loss} | ({} if mixed is None else {"mix": mixed})
+        return {name: term for name, term in terms.items() if self.weights[name]}
 
     def after(self, batch: Batch) -> None:
         settings = self._settings
-        if self._pending is None:
-            return
-        keys, embeddings, labels = self._pending
-        self._pending = None
+        keys, embeddings, labels = self._step
         self.net.update_key(settings.key_momentum)
         self._dictionary.enqueue(keys)
         every = settings.update_every

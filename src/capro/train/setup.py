@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from capro.config import Settings
 from capro.core.anchors import anchor_choice
@@ -82,12 +81,14 @@ def training_set(run: Run, device: torch.device | str = "cpu") -> TrainingSet:
     return TrainingSet(positions, manifest.samples["id"].tolist(), names, labels.to(device))
 
 
-def anchored_of(run: Run, training: TrainingSet) -> Tensor:
-    """Who is an anchor (of which class), in the shape of the labels."""
-    return _marked(run.read(ANCHORS), training)
+def anchored_of(run: Run, training: TrainingSet, *, by_text: bool = False) -> Tensor:
+    """Who is an anchor (of which class), in the shape of the labels.
 
-
-def _marked(frame: pd.DataFrame, training: TrainingSet) -> Tensor:
+    ``by_text`` leaves out anchors that were not chosen by their text: these say nothing about the class's meaning.
+    """
+    frame = run.read(ANCHORS)
+    if by_text:
+        frame = frame[anchor_choice(frame) == "text"]
     anchored = torch.zeros_like(training.labels, dtype=torch.bool)
     rows, columns = (
         torch.from_numpy(frame[name].to_numpy(dtype=np.int64)).to(anchored.device)
@@ -95,12 +96,6 @@ def _marked(frame: pd.DataFrame, training: TrainingSet) -> Tensor:
     )
     anchored[(rows, columns) if training.multi_label else (rows,)] = True
     return anchored
-
-
-def text_anchors(run: Run, training: TrainingSet) -> Tensor:
-    """Who is an anchor by its text, in the shape of the labels: only these say something about the class's meaning."""
-    frame = run.read(ANCHORS)
-    return _marked(frame[anchor_choice(frame) == "text"], training)
 
 
 # --- inputs ---------------------------------------------------------------------------------------
@@ -173,23 +168,20 @@ def new_net(run: Run, training: TrainingSet, name: str = "step1") -> Siamese:
 
 def net_state(net: Siamese, extra: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Encoder and heads of the query branch, and extra tensors, by name: what a model file holds."""
-    parts = {"encoder": net.encoder, "heads": net.heads}
-    tensors = {
-        f"{part}.{name}": tensor
-        for part, module in parts.items()
-        for name, tensor in module.state_dict().items()
-    }
-    return tensors | (extra or {})
+    return _kept_parts(net).state_dict() | (extra or {})
 
 
 def load_net(run: Run, model: Weights, net: Siamese) -> dict[str, Tensor]:
     """Fill encoder and heads from a stage's model; the key branch follows. Returns the extra tensors."""
     tensors = run.read(model)
-    for part, module in (("encoder", net.encoder), ("heads", net.heads)):
-        names = [name for name in tensors if name.startswith(f"{part}.")]
-        module.load_state_dict({name.removeprefix(f"{part}."): tensors.pop(name) for name in names})
+    own = [name for name in tensors if name.startswith(("encoder.", "heads."))]
+    _kept_parts(net).load_state_dict({name: tensors.pop(name) for name in own})
     net.reset_key()
     return tensors
+
+
+def _kept_parts(net: Siamese) -> nn.Module:
+    return nn.ModuleDict({"encoder": net.encoder, "heads": net.heads})
 
 
 # --- cost -----------------------------------------------------------------------------------------
@@ -198,8 +190,8 @@ def load_net(run: Run, model: Weights, net: Siamese) -> dict[str, Tensor]:
 def encoder_cost(backbone: Backbone, size: int) -> dict[str, Any]:
     """Name, parameters and multiply-adds of an image encoder, as stage.json keeps them."""
     # two images: BatchNorm refuses one where only a pixel is left
-    found = cost(backbone, torch.zeros(2, 3, size, size))
-    return {"name": backbone.name, **found._asdict(), "at": f"{size} px"}
+    figures = cost(backbone, torch.zeros(2, 3, size, size))
+    return {"name": backbone.name, **figures._asdict(), "at": f"{size} px"}
 
 
 def size_line(backbone: Backbone, size: int) -> str | None:
@@ -217,14 +209,14 @@ def size_line(backbone: Backbone, size: int) -> str | None:
     )
 
 
-def cost_line(kind: str, found: dict[str, Any]) -> str:
+def cost_line(kind: str, encoder: dict[str, Any]) -> str:
     """A line for the reader.
 
     >>> cost_line("encoder", {"name": "a", "parameters": 25_600_000, "gflops": 3.8, "at": "224 px"})
     'encoder a: 25.6 M parameters, 3.80 GFLOPs at 224 px'
     """
-    figures = EncoderCost(found["parameters"], found["gflops"])
-    return f"{kind} {found['name']}: {figures} at {found['at']}"
+    figures = EncoderCost(encoder["parameters"], encoder["gflops"])
+    return f"{kind} {encoder['name']}: {figures} at {encoder['at']}"
 
 
 @torch.no_grad()

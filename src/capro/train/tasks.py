@@ -146,8 +146,8 @@ class MultiLabelTask:
         carried = decisions[(before > 0) | (after > 0)]
         counts = torch.bincount(carried, minlength=len(self.names)).tolist()
         total = max(1, len(carried))
-        found = {name: n / total for name, n in zip(self.names, counts, strict=True)}
-        return found | {"drop": int(self.out(after).sum()) / len(after)}
+        shares = {name: n / total for name, n in zip(self.names, counts, strict=True)}
+        return shares | {"drop": int(self.out(after).sum()) / len(after)}
 
     def similarity(self, e: Tensor, prototypes_: Tensor) -> Tensor:
         return prototypes.similarity_multi_label(e, prototypes_, tau=self.tau)

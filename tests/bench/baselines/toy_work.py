@@ -17,7 +17,7 @@ from capro.models.siamese import Siamese
 from capro.pipeline import progress
 from capro.pipeline.artefacts import KEY_FEATURES
 from capro.train.batches import Batch, FeatureInputs
-from capro.train.loop import fit
+from capro.train.loop import Training
 from capro.train.objectives import WebLabels
 from capro.train.setup import TrainingSet
 from tests.train.toys import one_rank
@@ -95,11 +95,11 @@ class ToyWork(Work):
 
     def fit(self, objective, name, rows=None, *, inputs=None, schedule=None):  # type: ignore[no-untyped-def]
         settings, positions = self.run.settings, self.training.positions
-        fit(
+        Training(
             objective, inputs or self.inputs(objective.net), positions if rows is None else positions[rows],
             schedule or settings.pretrain, name=name, seed=settings.seed, ranks=self.ranks,
             ids=self.training.ids,
-        )  # fmt: skip
+        ).fit()  # fmt: skip
 
     def features(self, positions: NDArray[np.int64], net: Siamese | None = None) -> NDArray[np.float32]:
         return self.v[positions]

@@ -28,7 +28,6 @@ from capro.pipeline.run import Run
 from capro.pipeline.stage import Job, Stage, perform
 from capro.results import metrics
 from capro.stages import PLAN
-from capro.stages.training import clear
 from capro.train.setup import net_state, training_set
 
 
@@ -160,7 +159,7 @@ def baseline_stage(name: str, *, multi_label: bool) -> Stage:
         }
 
     reads = ["scan", "classes", "pretrain", *chosen.stages_read(multi_label=multi_label)]
-    return Stage(stage, work, settings=settings, reads=reads, after=clear)
+    return Stage(stage, work, settings=settings, reads=reads)
 
 
 def baseline(run: Run, name: str, *, watch: Watch = SILENT, plan: Plan = PLAN) -> dict[str, float]:

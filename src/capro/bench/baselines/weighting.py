@@ -153,7 +153,7 @@ class Memory:
         self.values = VALUE_DECAY * self.values + counted
 
 
-class Bags:
+class Bags(Inputs):
     """Bags as network input: pictures of one class in another order in each epoch, regions of each.
 
     Args:
