@@ -1,7 +1,6 @@
 """Open-set recognition: known classes plus one open class (docs/evaluation.md). Pure.
 
-A sample is open when its highest probability is below t. The curve over 101 thresholds costs one
-sort: O(n log n + T C), since a sample leaves its class for the open one at a single threshold.
+A sample is open when its highest probability is below t. The curve over T = 101 thresholds costs O(T (n + C)).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.core.kept_scores import numbers_only
-from capro.data.labels import SINGLE_LABEL, kind_of
+from capro.data.labels import kind_of
 from capro.data.readers.webvision import named_in
 from capro.errors import DataError, did_you_mean
 from capro.files import read_regular
@@ -81,29 +80,18 @@ def curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> Curve:
     if not len(scores):
         raise DataError("no sample to measure open-set recognition on", hint="give data with --on")
     sure, taken = scores.max(axis=1), best_class(scores)
-    # sample i is known at threshold number t while t < lasts[i]: open when sure < threshold
-    lasts = np.searchsorted(THRESHOLDS, sure, side="right")
-    right, is_open = taken == y, y < 0
-    made = _alive(taken, lasts, n_classes)  # (T, C) decisions for each known class
-    hit = _alive(taken[right], lasts[right], n_classes)
-    hit_open = is_open.sum() - _alive(taken[is_open], lasts[is_open], n_classes).sum(axis=1)
-    made = np.column_stack([made, len(y) - made.sum(axis=1)])  # (T, C + 1), the open class last
-    hit = np.column_stack([hit, hit_open])
-    there = np.append(SINGLE_LABEL.counts(y, n_classes), is_open.sum())
-    precision = np.divide(hit, made, out=np.zeros(hit.shape), where=made > 0)
-    recall = np.divide(hit, there, out=np.zeros(hit.shape), where=there > 0)
-    c_p, c_r = precision[:, there > 0].mean(axis=1), recall[:, there > 0].mean(axis=1)
+    truth = np.where(y < 0, n_classes, y)  # the open class is the last
+    there = np.bincount(truth, minlength=n_classes + 1)
+    made, hit = np.zeros((2, len(THRESHOLDS), n_classes + 1))  # decisions for each class, and right ones
+    for number, threshold in enumerate(THRESHOLDS):
+        decided = np.where(sure < threshold, n_classes, taken)
+        made[number] = np.bincount(decided, minlength=n_classes + 1)
+        hit[number] = np.bincount(decided[decided == truth], minlength=n_classes + 1)
+    precision = np.divide(hit, made, out=np.zeros(hit.shape), where=made > 0)[:, there > 0]
+    recall = hit[:, there > 0] / there[there > 0]
+    c_p, c_r = precision.mean(axis=1), recall.mean(axis=1)
     f1 = np.divide(2 * c_p * c_r, c_p + c_r, out=np.zeros(len(c_p)), where=c_p + c_r > 0)
     return Curve(THRESHOLDS, c_p, c_r, f1)
-
-
-def _alive(taken: NDArray[np.int64], lasts: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
-    """How many samples are still given to each class at each threshold, (T, C)."""
-    leave = np.zeros((len(THRESHOLDS) + 1, n_classes), dtype=np.int64)
-    np.add.at(leave, (lasts, taken), 1)  # sample leaves from threshold number `lasts` on
-    total = np.bincount(taken, minlength=n_classes)
-    alive: NDArray[np.int64] = total - np.cumsum(leave, axis=0)[:-1]
-    return alive
 
 
 def answer_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str, list[float | None]]:
