@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 
 from capro import config
 from capro.bench import published
@@ -18,22 +19,6 @@ from capro.bench.baselines.registry import BASELINES
 from capro.bench.published import Published
 from capro.config import Settings
 from capro.errors import ConfigError, did_you_mean
-
-# What every row of the method has, whatever the preset: CAPro as published.
-PAPER = (
-    "method=paper", "net.centred=false",
-    "embed.text_encoder=minilm", "embed.visual=step1",
-    "match.enhancer=reciprocal", "match.own_neighbour=false", "match.anchors=text", "match.top_k=50",
-    "match.contrast=0", "match.random_share=0",
-    "train.start=web", "train.policy=capro", "train.text_weight=0", "train.alpha=0.5", "train.update_every=1",
-    "train.reference=cb", "train.bts_classifier=false",
-    "train.lambda_bts=0.1", "train.lambda_prj=1", "train.lambda_pro=1", "train.lambda_ins=1",
-    "pretrain.lambda_prj=1",
-    "reference.smoothing=0.1", "reference.bootstrap_beta=0.9", "reference.bootstrap_hard=false",
-    "reference.scc_weight=1", "reference.neighbours=10", "reference.ncr_temperature=2", "reference.ncr_weight=null",
-    "reference.mixup_alpha=0.8", "reference.mixup_weight=1",
-    "finetune.balance=null", "finetune.centred=false",
-)  # fmt: skip
 
 # What a preset may decide, for all rows alike: the encoder and its input, the schedule, and what the paper itself
 # chooses by dataset (k, gamma, Q, when encoders learn and correction starts) or by length of training (momenta).
@@ -49,14 +34,11 @@ PRESETS_DECIDE = (
     "train.key_momentum", "train.prototype_momentum",
 )  # fmt: skip
 
-
-def pinned(name: str) -> bool:
-    """Whether rows of the method have their own value of a setting.
-
-    >>> pinned("train.lambda_bts"), pinned("train.epochs")
-    (True, False)
-    """
-    return any(override.partition("=")[0] == name for override in PAPER)
+PINNED = [
+    name for name in config.setting_names() if not any(fnmatch(name, pattern) for pattern in PRESETS_DECIDE)
+]
+# what every row of the method has, whatever the preset: CAPro as published, which the defaults are
+PAPER = tuple(config.override(Settings(), name) for name in PINNED)
 
 
 def row_settings(given: Settings, overrides: Sequence[str]) -> Settings:

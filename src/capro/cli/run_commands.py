@@ -162,12 +162,12 @@ def bench_command(
 
     Runs that are finished are not done again.
     """
-    from capro.bench import TABLES, Bench, NotForThisData, bench, pinned
+    from capro.bench import PINNED, TABLES, Bench, NotForThisData, bench
 
     settings = new_settings(data, set_, file=config, preset=preset)
     named = named_preset(config, preset)
     product = f"capro, preset {named}" if named else "capro, settings as given"
-    own = [name for text in set_ or [] if pinned(name := text.partition("=")[0].strip())]
+    own = [name for text in set_ or [] if (name := text.partition("=")[0].strip()) in PINNED]
     if own:
         note(
             f"{', '.join(own)}: used in the row '{product}' only; other rows have the paper's settings (docs/bench.md)"
