@@ -12,7 +12,7 @@ from scipy.special import softmax
 from torch import Tensor, nn
 from torch.nn import functional
 
-from capro.bench.baselines.objectives import SoftLabels, WeightedLabels, balanced_weights, fixed_weights
+from capro.bench.baselines.objectives import WeightedLabels, balanced_weights, fixed_weights
 from capro.bench.baselines.work import Learned, Work, minimise
 from capro.config import Settings
 from capro.core.anchors import match
@@ -174,7 +174,7 @@ def graph_beliefs(
         return ((losses * (taught >= 0)).sum(dim=1) * weights).mean()
 
     name = "VSGraph: graph network"
-    minimise(net, loss, name=name, steps=GRAPH_STEPS, lr=GRAPH_RATE, decay=GRAPH_DECAY, bar=work.bar)
+    minimise(net, loss, name=name, steps=GRAPH_STEPS, lr=GRAPH_RATE, decay=GRAPH_DECAY, bar=work.job.bar)
     with torch.no_grad():
         beliefs: Tensor = net(inputs).sigmoid()
     return beliefs
@@ -271,6 +271,6 @@ def vsgraph(work: Work) -> Learned:
     else:
         labels = targets.argmax(dim=1)
         changed = labels != training.labels
-    weights = balanced_weights(labels, len(training.classes))
-    work.fit(SoftLabels(work, net, targets, weights), "VSGraph", schedule=work.second_schedule())
+    weigh = fixed_weights(balanced_weights(labels, len(training.classes)))
+    work.fit(WeightedLabels(work, net, targets, weigh=weigh), "VSGraph", schedule=work.second_schedule())
     return net, {"seeds": int(seeds.sum()), "changed": float(changed.float().mean())}

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from capro.bench.baselines.objectives import BaselineObjective, Referenced, SoftLabels, balanced_weights
+from capro.bench.baselines.objectives import (
+    BaselineObjective,
+    Referenced,
+    WeightedLabels,
+    balanced_weights,
+    fixed_weights,
+)
 from capro.bench.baselines.work import Learned, Work
 from capro.config import Settings, TrainSettings
 from capro.core.references import neighbour_mean, provider, self_contained_target
@@ -115,12 +121,6 @@ class NeighbourConsistent(BaselineObjective):
         return terms
 
 
-def ncr_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that decide it."""
-    names = {"neighbours", "ncr_temperature", "ncr_weight"}
-    return {"reference": settings.reference.model_dump(include=names)}
-
-
 def ncr(work: Work) -> Learned:
     """NCR: neighbour consistency (Iscen et al., "Learning with Neighbor Consistency for Noisy Labels", CVPR 2022).
 
@@ -181,8 +181,8 @@ def scc(work: Work) -> Learned:
     training, net = work.training, work.step1()
     s = work.believed(net, training.positions)
     targets, confidence = self_contained_target(s, training.labels, power=SCC_POWER)
-    weights = balanced_weights(training.labels, len(training.classes))
-    objective = SoftLabels(work, net, targets, weights, alpha=SCC_ALPHA)
+    weigh = fixed_weights(balanced_weights(training.labels, len(training.classes)))
+    objective = WeightedLabels(work, net, targets, weigh=weigh, alpha=SCC_ALPHA)
     work.fit(objective, "SCC", schedule=work.second_schedule())
     return net, {"confidence": float(confidence.mean())}
 

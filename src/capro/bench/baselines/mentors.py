@@ -134,7 +134,9 @@ def sample_weights(work: Work) -> Tensor:
     labels = training.labels.cpu().numpy()
     references = reference_sets(v, labels, len(training.classes), seed=seed).to(work.device)
     features = torch.from_numpy(v).to(work.device)
-    net = trained_cleannet(features, training.labels, references, work.verified(), seed=seed, bar=work.bar)
+    net = trained_cleannet(
+        features, training.labels, references, work.verified(), seed=seed, bar=work.job.bar
+    )
     return relevance(net, features, training.labels, references)
 
 
@@ -209,7 +211,7 @@ class Mentored(WeightedLabels):
 
     def __init__(self, work: Work, net: Siamese, *, noise: float, verified: Tensor | None) -> None:
         super().__init__(work, net, weigh=self.weights_of)
-        self._noise, self._bar = noise, work.bar
+        self._noise, self._bar = noise, work.job.bar
         epochs, self._seed = work.run.settings.pretrain.epochs, work.run.settings.seed
         self._burnt_in, self._linear, self._again = (
             max(1, round(share * epochs)) for share in (BURN_IN, LINEAR_FROM, LEARN_AGAIN)

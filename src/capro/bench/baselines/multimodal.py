@@ -141,7 +141,7 @@ def _trained_generator(work: Work, v: Tensor, texts: Floats, phrases: Tensor, ha
         return functional.cross_entropy(generator.scores(v[chosen]), near)
 
     name = f"phrase generator {half + 1} of 2"
-    minimise(generator, loss, name=name, steps=len(batches), lr=RATE, decay=DECAY, bar=work.bar)
+    minimise(generator, loss, name=name, steps=len(batches), lr=RATE, decay=DECAY, bar=work.job.bar)
     return generator
 
 
