@@ -288,19 +288,10 @@ class VerdictStore:
         group[np.bincount(group, minlength=n)[group] == 1] = NO_GROUP
         return group
 
-    @cached_property
-    def _grouped(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows by their group of near duplicates, and the group of each, (n,) each."""
-        order = np.argsort(self.duplicate_group, kind="stable")
-        return order, self.duplicate_group[order]
-
     def group_of(self, row: int) -> NDArray[np.int64]:
         """A row's whole group of near duplicates in order of rows; itself where it has none."""
         group = self.duplicate_group[row]
-        if group < 0:
-            return np.array([row])
-        rows, groups = self._grouped
-        return rows[np.searchsorted(groups, group) : np.searchsorted(groups, group, side="right")]
+        return np.array([row]) if group == NO_GROUP else np.flatnonzero(self.duplicate_group == group)
 
     @cached_property
     def _details(self) -> pa.Table:
