@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 import yaml
@@ -32,31 +32,28 @@ NAMING_FILES = {
     "data.image_root",
     "baselines.verified",
 }
-# the forms that every version of typer reads
-Text = Optional[str]  # noqa: UP045
-Texts = Optional[list[str]]  # noqa: UP045
-OptionalPath = Optional[Path]  # noqa: UP045
 
 # texts, since a path would make s3:/ of s3://
 RunFolder = Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory.")]
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")]
-RunArgument = Annotated[Text, typer.Argument(metavar="RUN", help="Run directory.")]
+RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="Run directory.")]
 RunOption = Annotated[
-    Text, typer.Option("--run", metavar="PATH", help="Run directory, if it is not given as RUN.")
+    str | None, typer.Option("--run", metavar="PATH", help="Run directory, if it is not given as RUN.")
 ]
-Overrides = Annotated[Texts, typer.Option("--set", help="Change a setting: train.gamma=0.4")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: train.gamma=0.4")]
 ReadingOverrides = Annotated[
-    Texts, typer.Option("--set", help="How the data of --on are read: data.label_column=query")
+    list[str] | None, typer.Option("--set", help="How the data of --on are read: data.label_column=query")
 ]
 Preset = Annotated[
-    Text,
+    str | None,
     typer.Option(
         "--preset",
         help="small, good, clip, small-multi, good-multi, clip-multi, paper, webvision1k, google500, nuswide, scratch.",
     ),
 ]
 Memory = Annotated[
-    Text, typer.Option("--memory", help="Memory for the graph, for example 4GB; replaces match.memory_gb.")
+    str | None,
+    typer.Option("--memory", help="Memory for the graph, for example 4GB; replaces match.memory_gb."),
 ]
 EngineName = Annotated[
     str,
@@ -66,13 +63,13 @@ EngineName = Annotated[
     ),
 ]
 Address = Annotated[
-    Text,
+    str | None,
     typer.Option(
         "--address",
         help="Address of the Ray cluster: auto, HOST:PORT, or local, which starts one on this machine.",
     ),
 ]
-SourceOption = Annotated[Text, typer.Option("--data", help="Source of the data; replaces data.source.")]
+SourceOption = Annotated[str | None, typer.Option("--data", help="Source of the data; replaces data.source.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Do the stage again even if nothing has changed.")]
 Yes = Annotated[
@@ -82,7 +79,7 @@ Yes = Annotated[
     ),
 ]
 LicenseName = Annotated[
-    Text,
+    str | None,
     typer.Option(
         "--license", help="Licence for the model card or data card, in the hub's spelling: cc-by-4.0."
     ),
@@ -90,7 +87,7 @@ LicenseName = Annotated[
 NewFolder = Annotated[str, typer.Option("--out", metavar="PATH", help="A folder that does not exist yet.")]
 
 
-def local_only(option: typer.CallbackParam, path: OptionalPath) -> Path | None:
+def local_only(option: typer.CallbackParam, path: Path | None) -> Path | None:
     """The value of an option that cannot be an address: as a path it has become s3:/bucket."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(path))
     return path if found is None else local_path(f"{found[1]}://{str(path)[found.end() :]}", option.opts[0])
@@ -101,7 +98,7 @@ def local_file(*names: str, help: str) -> Any:
     return typer.Option(*names, callback=local_only, help=help)
 
 
-SettingsFile = Annotated[OptionalPath, typer.Argument(callback=local_only, help="YAML file with settings.")]
+SettingsFile = Annotated[Path | None, typer.Argument(callback=local_only, help="YAML file with settings.")]
 
 
 def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -130,8 +127,8 @@ def _option(name: str) -> Any:
     """A setting as an option: a flag, or a text that the settings check."""
     if DataSettings.model_fields[name].annotation is bool:
         flag = typer.Option(f"--{name.replace('_', '-')}", help=_sentence(name))
-        return Annotated[Optional[bool], flag]  # noqa: UP045
-    return Annotated[Text, typer.Option(help=_sentence(name))]
+        return Annotated[bool | None, flag]
+    return Annotated[str | None, typer.Option(help=_sentence(name))]
 
 
 def _sentence(name: str) -> str:

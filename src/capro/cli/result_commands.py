@@ -16,7 +16,6 @@ from capro.cli.options import (
     Force,
     LicenseName,
     NewFolder,
-    OptionalPath,
     Overrides,
     Preset,
     ReadingOverrides,
@@ -24,7 +23,6 @@ from capro.cli.options import (
     RunOption,
     RunPath,
     SettingsFile,
-    Text,
     Yes,
     local_file,
     one_run,
@@ -48,9 +46,9 @@ if TYPE_CHECKING:
 def evaluate(
     path: RunArgument = None,
     run: RunOption = None,
-    on: Annotated[Text, typer.Option(help="Another source to evaluate on.")] = None,
+    on: Annotated[str | None, typer.Option(help="Another source to evaluate on.")] = None,
     truth: Annotated[
-        Text,
+        str | None,
         typer.Option(
             metavar="PATH", help="Table with true labels of the training samples: for measuring only."
         ),
@@ -59,7 +57,7 @@ def evaluate(
         bool, typer.Option("--open-set", help="Count samples of no known class as one open class.")
     ] = False,
     novel: Annotated[
-        OptionalPath, local_file(help="File with the classes that may be open, one per line.")
+        Path | None, local_file(help="File with the classes that may be open, one per line.")
     ] = None,
     set_: ReadingOverrides = None,
     yes: Yes = False,
@@ -91,9 +89,9 @@ def evaluate(
 def report(
     run: RunPath,
     out: Annotated[
-        Text, typer.Option("--out", metavar="PATH", help="Also write the report to this file.")
+        str | None, typer.Option("--out", metavar="PATH", help="Also write the report to this file.")
     ] = None,
-    title: Annotated[Text, typer.Option("--title", help="Title of the page.")] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title of the page.")] = None,
     force: Force = False,
     yes: Yes = False,
 ) -> None:
@@ -117,7 +115,7 @@ def export(
     out: NewFolder,
     to: Annotated[str, typer.Option("--to", help=f"{', '.join(WRITERS)}.")] = "csv",
     images: Annotated[
-        Text, typer.Option("--images", help="none, link or copy; if unset, what the format needs.")
+        str | None, typer.Option("--images", help="none, link or copy; if unset, what the format needs.")
     ] = None,
     skip_changed: Annotated[
         bool, typer.Option("--skip-changed", help="Leave out pictures that changed since the scan.")
@@ -205,11 +203,10 @@ def predict(
     model: Annotated[str, typer.Argument(help="Folder made by `capro export-model`.")],
     images: Annotated[list[str], typer.Argument(help="Images, folders, tars or tables.")],
     out: Annotated[
-        OptionalPath,
-        local_file("--out", help="File to write; its ending says csv or jsonl. Stdout if unset."),
+        Path | None, local_file("--out", help="File to write; its ending says csv or jsonl. Stdout if unset.")
     ] = None,
     format: Annotated[
-        Text, typer.Option("--format", help="csv or jsonl; by the ending of --out if unset.")
+        str | None, typer.Option("--format", help="csv or jsonl; by the ending of --out if unset.")
     ] = None,
     top: Annotated[
         int, typer.Option("--top", min=0, help="Number of classes listed per image; 0 for all.")
@@ -313,11 +310,11 @@ def review(
         ),
     ] = "127.0.0.1",
     export: Annotated[
-        OptionalPath,
+        Path | None,
         local_file("--export", help="Write the decisions to a file: .parquet, .csv or .json (Label Studio)."),
     ] = None,
     import_: Annotated[
-        OptionalPath, local_file("--import", help="Read decisions from a file of one of these kinds.")
+        Path | None, local_file("--import", help="Read decisions from a file of one of these kinds.")
     ] = None,
     yes: Yes = False,
 ) -> None:

@@ -14,14 +14,11 @@ from capro.cli.options import (
     AsJson,
     EngineName,
     Memory,
-    OptionalPath,
     Overrides,
     Preset,
     RunFolder,
     SettingsFile,
     SourceOption,
-    Text,
-    Texts,
     Yes,
     local_file,
     new_settings,
@@ -56,7 +53,7 @@ def run_command(
     config: SettingsFile = None,
     data: SourceOption = None,
     run: Annotated[
-        Text, typer.Option("--run", metavar="PATH", help="Run directory; runs/NAME if unset.")
+        str | None, typer.Option("--run", metavar="PATH", help="Run directory; runs/NAME if unset.")
     ] = None,
     preset: Preset = None,
     memory: Memory = None,
@@ -141,17 +138,17 @@ def bench_command(
     ],
     run: RunFolder,
     data: SourceOption = None,
-    config: Annotated[OptionalPath, local_file("--config", help="YAML file with settings.")] = None,
+    config: Annotated[Path | None, local_file("--config", help="YAML file with settings.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
-    rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
+    rows: Annotated[list[str] | None, typer.Option("--row", help="Only this row; may be repeated.")] = None,
     take: Annotated[
-        Texts,
+        list[str] | None,
         typer.Option(
             "--from", help="Another run, whose stages with the same fingerprint are reused; may be repeated."
         ),
     ] = None,
     novel: Annotated[
-        OptionalPath,
+        Path | None,
         local_file(help="openset: file with the novel classes, one per line; half of the classes if unset."),
     ] = None,
     preset: Preset = None,

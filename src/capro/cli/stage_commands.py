@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,11 +12,9 @@ from capro.cli.options import (
     AsJson,
     Force,
     Memory,
-    OptionalPath,
     Overrides,
     Preset,
     RunFolder,
-    Text,
     Yes,
     local_file,
     open_run,
@@ -33,7 +32,7 @@ from capro.wording import some
 def scan(
     run: RunFolder,
     source: Annotated[
-        Text,
+        str | None,
         typer.Argument(
             metavar="SOURCE",
             help="Folder, table, tar shards, hub:NAME or s3://ADDRESS; the run's own source if unset.",
@@ -68,7 +67,7 @@ def scan(
 @classes_app.command("suggest")
 def classes_suggest(
     run: RunFolder,
-    out: Annotated[OptionalPath, local_file("--out", help="File to write: a classes.yaml to edit.")] = None,
+    out: Annotated[Path | None, local_file("--out", help="File to write: a classes.yaml to edit.")] = None,
     set_: Overrides = None,
     yes: Yes = False,
     as_json: AsJson = False,
