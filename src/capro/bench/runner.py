@@ -75,12 +75,9 @@ class Bench:
             given=self.given,
         )
 
-    def prepare(self, run: SharedRun, plan: Plan = PLAN) -> None:
-        """Everything up to step 1; shared by all rows of a seed."""
+    def measure(self, run: SharedRun, row: GridRow, plan: Plan = PLAN) -> dict[str, float]:
+        """Do all stages of a row; its figures on each test set. What goes before step 2 all rows of a seed share."""
         plan.do(run, "scan", "pretrain", watch=self.watch)
-
-    def finish(self, run: SharedRun, row: GridRow, plan: Plan = PLAN) -> dict[str, float]:
-        """The rest of a row, after step 1; its figures on each test set."""
         if not len(manifest_of(run).split("test")):
             raise DataError("the data have no test split", hint="give one with --set data.test=PATH")
         if row.baseline is not None:
@@ -143,8 +140,7 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, A
                     curves[row.label].append(of_row)
                 else:
                     run = work.run_of(table.name, row.label, row.overrides, seed)
-                    work.prepare(run)
-                    figures = work.finish(run, row)
+                    figures = work.measure(run, row)
             except CaproError as error:
                 hint = f" ({error.hint})" if error.hint else ""
                 measured[row.label].problem = " ".join(f"{error}{hint}".split())
@@ -218,8 +214,7 @@ def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[
         overrides.append(f"data.classes={path}")
     run = work.run_of(table.name, row.label, overrides, seed)
     plan = known_plan(base, known, seed=work.settings.seed)
-    work.prepare(run, plan)
-    work.finish(run, row, plan)
+    work.measure(run, row, plan)
     return open_figures(run, row)
 
 
@@ -232,8 +227,7 @@ def _cost(work: Bench, table: Table) -> dict[str, Any]:
     for number, row in enumerate(table.rows, start=1):
         work.watch.say(f"[{number}/{len(table.rows)}] cost: reference {row.label}, seed {seed}")
         run = work.run_of("reference", row.label, row.overrides, seed)
-        work.prepare(run)
-        work.finish(run, row)
+        work.measure(run, row)
         runs[row.label] = run
     ours = next(row.label for row in table.rows if "train.reference=cb" in row.overrides[-1:])
     parts = costs_of(runs[ours], runs)
