@@ -16,7 +16,7 @@ import yaml
 
 from capro import config
 from capro.config import DataSettings
-from capro.data.readers import FORMATS, on_hub
+from capro.data.readers import FORMATS
 from capro.errors import ConfigError
 from capro.stores import any_path, local_path
 
@@ -146,14 +146,9 @@ def data_overrides(data: Mapping[str, str | bool | None]) -> list[str]:
     >>> data_overrides({"test": None, "label_separator": ";"})
     ['data.label_separator=";"']
     """
-    given = {name: text for name, text in data.items() if text is not None}
-    quoted = {
-        name: str(text).lower()
-        if isinstance(text, bool)
-        else yaml.safe_dump(text, default_style='"', width=math.inf)
-        for name, text in given.items()
-    }
-    return [f"data.{name}={value.strip()}" for name, value in quoted.items()]
+    given = {name: value for name, value in data.items() if value is not None}
+    quoted = {name: yaml.safe_dump(value, default_style='"', width=math.inf) for name, value in given.items()}
+    return [f"data.{name}={text.strip()}" for name, text in quoted.items()]
 
 
 def with_memory(overrides: list[str] | None, memory: str | None) -> list[str]:
@@ -171,18 +166,6 @@ def with_memory(overrides: list[str] | None, memory: str | None) -> list[str]:
     if gigabytes <= 0:
         raise ConfigError(f"--memory {memory!r}: not an amount of memory", hint="--memory 4GB")
     return [*(overrides or []), f"match.memory_gb={gigabytes:g}"]
-
-
-def new_settings(
-    source: str | None, overrides: list[str] | None, *, file: Path | None = None, preset: str | None = None
-) -> Settings:
-    """Settings of new runs; a source that is not there is refused."""
-    from capro.stages.scan import find_sources
-
-    settings = resolver(source, overrides, file=file)({}, preset)
-    if not on_hub(settings.data, str(settings.data.source)):  # the hub answers later
-        find_sources(settings.data)
-    return settings
 
 
 def start_run(

@@ -21,14 +21,15 @@ from capro.cli.options import (
     SourceOption,
     Yes,
     local_file,
-    new_settings,
     open_run,
+    resolver,
     start_run,
     with_data_options,
     with_memory,
 )
 from capro.cli.program import agreement, app, live, note, plain_lines, print_result
 from capro.config import named_preset
+from capro.data.readers import on_hub
 from capro.errors import ConfigError
 from capro.stores import any_path, local_path
 
@@ -160,8 +161,11 @@ def bench_command(
     Runs that are finished are not done again.
     """
     from capro.bench import PINNED, TABLES, Bench, NotForThisData, bench
+    from capro.stages.scan import find_sources
 
-    settings = new_settings(data, set_, file=config, preset=preset)
+    settings = resolver(data, set_, file=config)({}, preset)
+    if not on_hub(settings.data, str(settings.data.source)):  # the hub answers later
+        find_sources(settings.data)
     named = named_preset(config, preset)
     product = f"capro, preset {named}" if named else "capro, settings as given"
     own = [name for text in set_ or [] if (name := text.partition("=")[0].strip()) in PINNED]
