@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from capro.bench.baselines.work import folds
+from capro.data.labels import SINGLE_LABEL
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.summary import summarise
 from capro.errors import DataError
@@ -96,12 +98,8 @@ def derived_plan(base: Run, rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
 
     def features(job: Job) -> None:
         manifest = manifest_of(job.run)
-        place = {name: number for number, name in enumerate(source.samples["id"])}
-        at = np.array([place[name] for name in manifest.samples["id"]], dtype=np.int64)
-        row_of = np.full(len(source.samples), -1)
-        train = source.split("train")
-        row_of[train] = np.arange(len(train))
-        chosen = row_of[at[manifest.split("train")]]
+        at = pd.Index(source.samples["id"]).get_indexer(manifest.samples["id"])
+        chosen = pd.Index(source.split("train")).get_indexer(at[manifest.split("train")])
         job.write(PLAIN_FEATURES, np.asarray(base.read(PLAIN_FEATURES)[at]))
         for artefact in (QUERY_FEATURES, KEY_FEATURES):
             job.write(artefact, np.asarray(base.read(artefact)[:, chosen]))
@@ -163,18 +161,10 @@ def known_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
     source = manifest_of(base)
     if source.multi_label:
         raise NotForThisData("open-set recognition needs one label per sample", hint="use another table")
+    labels = SINGLE_LABEL.encode(source.samples["labels"].tolist(), known)
+    split = source.samples["split"].to_numpy(dtype=object).copy()
+    train = np.flatnonzero((split == "train") & (labels >= 0))
+    split[train[folds(labels[train], VAL_SHARE, seed=seed) == 0]] = "val"
+    rows = derived_rows(source, (labels >= 0) | (split == "test"), split=split.tolist())
     decides = {"from": base.identity("scan"), "known": list(known), "seed": seed, "val": VAL_SHARE}
-    return derived_plan(base, _known_rows(source, known, seed), decides)
-
-
-def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
-    """Rows of the derived manifest."""
-    samples = source.samples
-    labels = [row[0] if row else "" for row in samples["labels"]]
-    wanted = np.array([label in set(known) for label in labels])
-    split = samples["split"].to_numpy(dtype=object).copy()
-    train = np.flatnonzero((split == "train") & wanted)
-    index = {name: number for number, name in enumerate(known)}
-    own = np.array([index[labels[row]] for row in train], dtype=np.int64)
-    split[train[folds(own, VAL_SHARE, seed=seed) == 0]] = "val"
-    return derived_rows(source, wanted | (split == "test"), split=split.tolist())
+    return derived_plan(base, rows, decides)

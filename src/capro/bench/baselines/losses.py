@@ -21,7 +21,9 @@ from capro.bench.baselines.work import Learned, Work
 from capro.config import Settings, TrainSettings
 from capro.core.references import neighbour_mean, provider, self_contained_target
 from capro.data.labels import kind_of
+from capro.errors import ConfigError
 from capro.models.siamese import Siamese
+from capro.pipeline.artefacts import KEY_FEATURES
 from capro.train.batches import Batch
 from capro.train.judgement import Judge
 from capro.train.objectives import rows_of
@@ -244,7 +246,12 @@ def mopro(work: Work) -> Learned:
     labels, which the MoPro paper does not treat, prototypes and rule are the per-class ones of the CAPro paper.
     """
     settings, training, net = work.run.settings, work.training, work.net()
-    work.need_key_views("mopro")
+    # a run of the method plus does without key views
+    if settings.net.mode == "frozen" and not len(work.run.read(KEY_FEATURES)):
+        raise ConfigError(
+            "the baseline mopro compares two views of a picture, and no key views are cached",
+            hint="--set method=paper",
+        )
     own = mopro_training(settings)
     nobody = torch.zeros_like(training.labels, dtype=torch.bool)
     objective = MomentumPrototypes(
