@@ -97,13 +97,7 @@ def _of_paper(label: str, *overrides: str, paper: Published | None = None) -> Gr
     return GridRow(label, (*PAPER, *overrides), paper=paper or {})
 
 
-def _with(reference: str) -> tuple[str, ...]:
-    return (f"train.reference={reference}",)
-
-
-NO_REFERENCE, MIXED = _with("none"), _with("cb+mixup")
-RANDOM = ("match.anchors=random", *NO_REFERENCE)  # no text at all
-
+NO_REFERENCE, MIXED = "train.reference=none", "train.reference=cb+mixup"
 SYSTEMS = {each.label: name for name, each in BASELINES.items()}
 
 
@@ -118,7 +112,7 @@ MAIN = Table(
     (
         *(_system(label, published.MAIN) for label in SYSTEMS),
         _of_paper("CAPro", paper=published.MAIN["CAPro"]),
-        _of_paper("CAPro + mix-up", *MIXED, paper=published.MAIN["CAPro + mix-up"]),
+        _of_paper("CAPro + mix-up", MIXED, paper=published.MAIN["CAPro + mix-up"]),
         GridRow("capro, settings as given", product=True),
     ),
     against="Vanilla",
@@ -130,10 +124,11 @@ MAIN = Table(
 
 def _text_rows() -> tuple[GridRow, ...]:
     words = {"none": "no enhancement", "knn": "VSGraph's smoothing", "reciprocal": "our enhancement"}
-    rows = [_of_paper("no text: random anchors", *RANDOM, paper=published.TEXT["none", "none"])]
+    nothing = ("match.anchors=random", NO_REFERENCE)
+    rows = [_of_paper("no text: random anchors", *nothing, paper=published.TEXT["none", "none"])]
     for encoder in ("minilm", "xlnet", "gpt-neo"):
         for enhancer, word in words.items():
-            chosen = (f"embed.text_encoder={encoder}", f"match.enhancer={enhancer}", *NO_REFERENCE)
+            chosen = (f"embed.text_encoder={encoder}", f"match.enhancer={enhancer}", NO_REFERENCE)
             figures = published.TEXT.get((encoder, enhancer))
             rows.append(_of_paper(f"{encoder}, {word}", *chosen, paper=figures))
     return tuple(rows)
@@ -159,7 +154,7 @@ def _provider_rows(encoder: str, labels: Mapping[str, str], prefix: str = "") ->
         _of_paper(
             prefix + label,
             f"embed.text_encoder={encoder}",
-            *_with(name),
+            f"train.reference={name}",
             paper=published.REFERENCE[encoder, name],
         )
         for label, name in labels.items()
@@ -193,7 +188,7 @@ GAMMA = Table(
     "gamma",
     "Threshold gamma of the label rule, without references, with VSGraph's smoothing",
     _sweep(
-        "train.gamma", (0.2, 0.4, 0.6, 0.8, 0.9), "match.enhancer=knn", *NO_REFERENCE, paper=published.GAMMA
+        "train.gamma", (0.2, 0.4, 0.6, 0.8, 0.9), "match.enhancer=knn", NO_REFERENCE, paper=published.GAMMA
     ),
     against="0.6",
     axis="gamma",
@@ -251,10 +246,10 @@ OPENSET = Table(
         _system("Vanilla", published.OPENSET),
         _system("Co-teaching", published.OPENSET),
         _system("VSGraph", published.OPENSET),
-        _of_paper("CAPro without text enhancement and CB", "match.enhancer=none", *NO_REFERENCE),
-        _of_paper("CAPro without CB", *NO_REFERENCE),
+        _of_paper("CAPro without text enhancement and CB", "match.enhancer=none", NO_REFERENCE),
+        _of_paper("CAPro without CB", NO_REFERENCE),
         _of_paper("CAPro", paper=published.OPENSET["CAPro"]),
-        _of_paper("CAPro + mix-up", *MIXED),
+        _of_paper("CAPro + mix-up", MIXED),
     ),
     against="Vanilla",
     note="Trained on half of the classes (drawn by the seed of the settings, or --novel); a tenth of "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,7 +12,6 @@ from torch.nn import functional
 
 from capro.bench.baselines.objectives import WeightedLabels, balanced_weights, fixed_weights
 from capro.bench.baselines.work import Learned, Work, minimise
-from capro.config import Settings
 from capro.core.anchors import match
 from capro.data.labels import kind_of
 from capro.graph.neighbors import nearest, unit_rows
@@ -216,11 +213,6 @@ def refined(labels: Tensor, seeds: Tensor, gnn: Tensor, cnn: Tensor) -> Tensor:
     merged = merged * known
     merged = merged / merged.sum(dim=1, keepdim=True).clamp(min=torch.finfo(merged.dtype).tiny)
     return torch.where(known[labels][:, None], merged, web)
-
-
-def vsgraph_settings(settings: Settings) -> dict[str, Any]:
-    """The settings of the graph."""
-    return {"match": settings.match.model_dump(include={"k", "exact_below"})}
 
 
 def corrected(work: Work, net: Siamese) -> tuple[Tensor, Tensor]:

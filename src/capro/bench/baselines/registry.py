@@ -78,9 +78,7 @@ BASELINES: dict[str, Baseline] = {
     "bootstrap": Baseline("Bootstrap", losses.referenced("bootstrap"), settings=_provider("bootstrap")),
     "scc": Baseline("SCC", losses.scc, version=2),
     "ncr": Baseline("NCR", losses.ncr, settings=_provider("ncr"), version=2),
-    "smallloss": Baseline(
-        "Small-loss selection", selection.smallloss, beliefs="single-label", version=2
-    ),
+    "smallloss": Baseline("Small-loss selection", selection.smallloss, beliefs="single-label", version=2),
     "coteaching": Baseline("Co-teaching", selection.coteaching, beliefs="single-label", version=3),
     "cleanlab": Baseline("Confident learning (cleanlab)", selection.cleanlab, beliefs="always"),
     "mentornet": Baseline(
@@ -92,7 +90,8 @@ BASELINES: dict[str, Baseline] = {
     "somnet": Baseline("SOMNet", weighting.somnet, multi_label=False),
     "mopro": Baseline("MoPro", losses.mopro, settings=losses.mopro_settings),
     "vsgraph": Baseline(
-        "VSGraph", graphs.vsgraph, settings=graphs.vsgraph_settings, reads=("embed",), version=2
+        "VSGraph", graphs.vsgraph, reads=("embed",), version=2,
+        settings=lambda settings: {"match": settings.match.model_dump(include={"k", "exact_below"})},
     ),
     "sinet": Baseline("SINet", graphs.sinet, reads=("embed",), multi_label=False),
     "mile": Baseline("MILe", multi_label.mile, multi_label=False, version=2),
