@@ -33,28 +33,22 @@ class Point(NamedTuple):
     f1: float  # C-F1
 
 
-class Curve(NamedTuple):
-    """C-P, C-R and C-F1 over the known classes and the open one, (T,) each."""
-
-    thresholds: NDArray[np.float64]
-    precision: NDArray[np.float64]
-    recall: NDArray[np.float64]
-    f1: NDArray[np.float64]
+class Curve(list[Point]):
+    """C-P, C-R and C-F1 over the known classes and the open one, by threshold."""
 
     @property
     def best(self) -> Point:
         """The threshold with the highest C-F1; the lowest of equals. Chosen on what it measures."""
-        return self.at(float(self.thresholds[int(self.f1.argmax())]))
+        return max(self, key=lambda point: point.f1)
 
     @property
     def mean(self) -> float:
         """C-F1 averaged over all thresholds: what the paper's table matches."""
-        return float(self.f1.mean())
+        return float(np.mean([point.f1 for point in self]))
 
     def at(self, threshold: float) -> Point:
         """The point whose threshold is nearest."""
-        place = int(np.abs(self.thresholds - threshold).argmin())
-        return Point(*(float(values[place]) for values in self))
+        return min(self, key=lambda point: abs(point.threshold - threshold))
 
     def as_dict(self, held_out: float | None = None) -> dict[str, Any]:
         """Plain data: curve, best point, mean, and the point at a threshold chosen elsewhere."""
@@ -62,7 +56,7 @@ class Curve(NamedTuple):
             "mean": self.mean,
             "best": self.best._asdict(),
             "held_out": None if held_out is None else self.at(held_out)._asdict(),
-            "curve": [Point(*map(float, row))._asdict() for row in zip(*self, strict=True)],
+            "curve": [point._asdict() for point in self],
         }
 
 
@@ -81,17 +75,17 @@ def curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> Curve:
         raise DataError("no sample to measure open-set recognition on", hint="give data with --on")
     sure, taken = scores.max(axis=1), best_class(scores)
     truth = np.where(y < 0, n_classes, y)  # the open class is the last
-    there = np.bincount(truth, minlength=n_classes + 1)
-    made, hit = np.zeros((2, len(THRESHOLDS), n_classes + 1))  # decisions for each class, and right ones
-    for number, threshold in enumerate(THRESHOLDS):
+    sizes = np.bincount(truth, minlength=n_classes + 1)
+    points = Curve()
+    for threshold in THRESHOLDS.tolist():
         decided = np.where(sure < threshold, n_classes, taken)
-        made[number] = np.bincount(decided, minlength=n_classes + 1)
-        hit[number] = np.bincount(decided[decided == truth], minlength=n_classes + 1)
-    precision = np.divide(hit, made, out=np.zeros(hit.shape), where=made > 0)[:, there > 0]
-    recall = hit[:, there > 0] / there[there > 0]
-    c_p, c_r = precision.mean(axis=1), recall.mean(axis=1)
-    f1 = np.divide(2 * c_p * c_r, c_p + c_r, out=np.zeros(len(c_p)), where=c_p + c_r > 0)
-    return Curve(THRESHOLDS, c_p, c_r, f1)
+        made, hit = (
+            np.bincount(part, minlength=n_classes + 1)[sizes > 0]
+            for part in (decided, decided[decided == truth])
+        )
+        precision, recall = mean(hit / np.maximum(1, made)), mean(hit / sizes[sizes > 0])
+        points.append(Point(threshold, precision, recall, harmonic(precision, recall)))
+    return points
 
 
 def answer_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str, list[float | None]]:
@@ -108,11 +102,10 @@ def answer_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str
     """
     best, right, unknown = scores.max(axis=1), best_class(scores) == y, y < 0
     rows = []
-    for threshold, f1 in zip(THRESHOLDS, curve(scores, y).f1.tolist(), strict=True):
-        answered = best >= threshold
-        rows.append(
-            (mean(answered), mean(right[answered]), mean(~answered[~right]), f1, mean(~answered[unknown]))
-        )
+    for point in curve(scores, y):
+        answered = best >= point.threshold
+        caught = mean(~answered[~right])
+        rows.append((mean(answered), mean(right[answered]), caught, point.f1, mean(~answered[unknown])))
     return _columns(("answered", "right", "caught", "f1", "open"), rows)
 
 
