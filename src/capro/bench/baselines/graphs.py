@@ -10,7 +10,7 @@ from scipy.special import softmax
 from torch import Tensor, nn
 from torch.nn import functional
 
-from capro.bench.baselines.objectives import WeightedLabels, balanced_weights, fixed_weights
+from capro.bench.baselines.objectives import WeightedLabels, balanced_weights
 from capro.bench.baselines.work import Learned, Work, minimise
 from capro.core.anchors import match
 from capro.data.labels import kind_of
@@ -106,8 +106,8 @@ def sinet(work: Work) -> Learned:
     s = unit_rows(np.asarray(work.run.read(TEXTS)))
     centres = prototypes(v, s, labels, len(training.classes))
     weights = sample_weights(v, centres, labels, tau=work.run.settings.net.tau)
-    weigh = fixed_weights(torch.from_numpy(weights).to(work.device))
-    work.fit(WeightedLabels(work, net, weigh=weigh), "SINet")
+    objective = WeightedLabels(work, net, weights=torch.from_numpy(weights).to(work.device))
+    work.fit(objective, "SINet")
     return net, {"weights below 0.1": float((weights < 0.1).mean())}
 
 
@@ -263,6 +263,6 @@ def vsgraph(work: Work) -> Learned:
     else:
         labels = targets.argmax(dim=1)
         changed = labels != training.labels
-    weigh = fixed_weights(balanced_weights(labels, len(training.classes)))
-    work.fit(WeightedLabels(work, net, targets, weigh=weigh), "VSGraph", schedule=work.second_schedule())
+    weights = balanced_weights(labels, len(training.classes))
+    work.fit(WeightedLabels(work, net, targets, weights=weights), "VSGraph", schedule=work.second_schedule())
     return net, {"seeds": int(seeds.sum()), "changed": float(changed.float().mean())}

@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from capro.bench.baselines.objectives import (
-    BaselineObjective,
-    Referenced,
-    WeightedLabels,
-    balanced_weights,
-    fixed_weights,
-)
+from capro.bench.baselines.objectives import BaselineObjective, Referenced, WeightedLabels, balanced_weights
 from capro.bench.baselines.work import Learned, Work
 from capro.config import Settings, TrainSettings
 from capro.core.references import neighbour_mean, provider, self_contained_target
@@ -183,8 +177,8 @@ def scc(work: Work) -> Learned:
     training, net = work.training, work.step1()
     s = work.believed(net, training.positions)
     targets, confidence = self_contained_target(s, training.labels, power=SCC_POWER)
-    weigh = fixed_weights(balanced_weights(training.labels, len(training.classes)))
-    objective = WeightedLabels(work, net, targets, weigh=weigh, alpha=SCC_ALPHA)
+    weights = balanced_weights(training.labels, len(training.classes))
+    objective = WeightedLabels(work, net, targets, weights=weights, alpha=SCC_ALPHA)
     work.fit(objective, "SCC", schedule=work.second_schedule())
     return net, {"confidence": float(confidence.mean())}
 

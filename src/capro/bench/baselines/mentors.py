@@ -9,7 +9,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 from torch.nn import functional
 
-from capro.bench.baselines.objectives import WeightedLabels, fixed_weights
+from capro.bench.baselines.objectives import WeightedLabels
 from capro.bench.baselines.work import Learned, Verified, Work, minimise
 from capro.graph.neighbors import unit_rows
 from capro.models.siamese import Siamese
@@ -162,7 +162,7 @@ def cleannet(work: Work) -> Learned:
     only.
     """
     weights, net = sample_weights(work), work.net()
-    work.fit(WeightedLabels(work, net, weigh=fixed_weights(weights)), "CleanNet")
+    work.fit(WeightedLabels(work, net, weights=weights), "CleanNet")
     return net, {"verified": len(work.verified().rows), "weight": float(weights.mean())}
 
 
@@ -210,7 +210,7 @@ class Mentored(WeightedLabels):
     """
 
     def __init__(self, work: Work, net: Siamese, *, noise: float, verified: Tensor | None) -> None:
-        super().__init__(work, net, weigh=self.weights_of)
+        super().__init__(work, net, weights=self.weights_of)
         self._noise, self._bar = noise, work.job.bar
         epochs, self._seed = work.run.settings.pretrain.epochs, work.run.settings.seed
         self._burnt_in, self._linear, self._again = (

@@ -86,16 +86,16 @@ class WeightedLabels(BaselineObjective):
         work: What the baseline works with.
         net: Networks.
         targets: t, single-label: distributions; multi-label: probabilities. (n, C). The web labels if unset.
-        weigh: From a batch and its samples' losses, (b,), to their weights w, (b,).
+        weights: w, (n,); or from a batch and its samples' losses, (b,), to their weights, (b,).
         alpha: Inputs and targets of a batch are mixed by Beta(alpha, alpha); None: they are not.
     """
 
     def __init__(
         self, work: Work, net: Siamese, targets: Tensor | None = None, *,
-        weigh: Callable[[Batch, Tensor], Tensor], alpha: float | None = None,
+        weights: Tensor | Callable[[Batch, Tensor], Tensor], alpha: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(work, net, targets)
-        self._weigh = weigh
+        self._sample_weights = weights
         self._mixing = Provider() if alpha is None else Mixup(mixup_alpha=alpha)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
@@ -104,13 +104,11 @@ class WeightedLabels(BaselineObjective):
         if mixture is not None:
             x, target = mixture.inputs(x), mixture.inputs(target)
         losses = sample_losses(self._task, self.logits(x), target)
-        weights = self._weigh(batch, losses.detach())
+        if isinstance(self._sample_weights, Tensor):
+            weights = rows_of(self._sample_weights, batch.samples)
+        else:
+            weights = self._sample_weights(batch, losses.detach())
         return {"cls": (weights * losses).sum() / self.share(batch)}
-
-
-def fixed_weights(weights: Tensor) -> Callable[[Batch, Tensor], Tensor]:
-    """Weights of the training rows, (n,), that stay the same in every batch."""
-    return lambda batch, _: rows_of(weights, batch.samples)
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:
