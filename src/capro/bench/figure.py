@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from capro.bench.summary import TableResult, spread
+from capro.results.open_set import Curve
 
 WIDTH, LEFT, RIGHT, TOP = 760, 250, 70, 46
 STEP = 26  # height of a row
@@ -16,14 +17,8 @@ Scale = Callable[[float], float]  # from a value to where it is drawn
 
 
 def draw(result: TableResult) -> str:
-    """The figure that fits a result: curves, a line over a numeric axis, or dots by row."""
-    if any(row.series for row in result.rows):
-        return curves(
-            result.title, [(row.label, row.series) for row in result.rows if row.series], "threshold"
-        )
-    if result.axis:
-        return line(result)
-    return dots(result)
+    """The figure that fits a result: a line over a numeric axis, or dots by row."""
+    return line(result) if result.axis else dots(result)
 
 
 def dots(result: TableResult) -> str:
@@ -80,20 +75,19 @@ def line(result: TableResult) -> str:
     return _svg(height, parts)
 
 
-def curves(title: str, series: Sequence[tuple[str, Sequence[Point]]], axis: str) -> str:
-    """Several curves over [0, 1], in percent, with a legend."""
-    height = 340 + 18 * len(series)
+def curves(title: str, by_row: Mapping[str, Curve]) -> str:
+    """C-F1 over the threshold, in percent: a curve for each row, with a legend."""
+    height = 340 + 18 * len(by_row)
     bottom = 300
-    values = [100 * value for _, points in series for _, value in points]
-    low, high = _range([0.0, *values])
+    low, high = _range([0.0, *(100 * point.f1 for curve in by_row.values() for point in curve)])
     x = _scale(0, 1, 70, WIDTH - 60)
     y = _scale(low, high, bottom, TOP)
     parts = [_title(title), *_y_axis(low, high, y, 70, WIDTH - 60)]
     parts += [_text(x(tick), bottom + 18, f"{tick:g}", anchor="middle") for tick in ticks(0, 1)]
-    parts.append(_text(x(0.5), bottom + 36, axis, anchor="middle"))
-    for number, (label, points) in enumerate(series):
+    parts.append(_text(x(0.5), bottom + 36, "threshold", anchor="middle"))
+    for number, (label, curve) in enumerate(by_row.items()):
         colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
-        parts.append(_path([(x(t), y(100 * value)) for t, value in points], colour, 2))
+        parts.append(_path([(x(point.threshold), y(100 * point.f1)) for point in curve], colour, 2))
         top = bottom + 50 + 18 * number
         parts.append(_path([(80, top), (110, top)], colour, 3))
         parts.append(_text(118, top + 4, label))

@@ -122,11 +122,6 @@ def mean_curves(curves: Mapping[str, Sequence[Curves]]) -> dict[str, Curves]:
     return means
 
 
-def points(curve: open_set.Curve) -> list[tuple[float, float]]:
-    """Threshold and C-F1 of a curve."""
-    return [(point.threshold, point.f1) for point in curve]
-
-
 def curves_csv(means: Mapping[str, Curves]) -> str:
     """Row (and test set), threshold, C-P, C-R, C-F1: what the figures draw, and more."""
     rows = [

@@ -21,7 +21,6 @@ from capro.bench.measure import (
     figures_by_test_set,
     mean_curves,
     open_figures,
-    points,
 )
 from capro.bench.store import SharedRun, only_one
 from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown, suffixes
@@ -162,9 +161,6 @@ def _remark(work: Bench, row: GridRow) -> str:
 def _write(
     work: Bench, table: Table, measured: dict[str, Measured], curves: dict[str, list[Curves]]
 ) -> dict[str, Any]:
-    means = mean_curves(curves)
-    for label, mean in means.get("", {}).items():
-        measured[label].series = points(mean)
     known = next(iter(measured[table.against].figures.values()), {})
     kind = "openset" if table.kind == "openset" else "single" if "top1" in known else "multi"
     result = TableResult(
@@ -178,13 +174,14 @@ def _write(
         note=table.note,
         command=work.command,
     )
-    if means:
-        write_text(work.folder / "tables" / f"{table.name}-curves.csv", curves_csv(means))
     rows = {row.label: {"figures": row.figures, "problem": row.problem} for row in result.rows}
     files = {"md": results_markdown(result), "csv": results_csv(result), "svg": figure.draw(result)}
-    for number, (name, by_row) in enumerate([*means.items()][1:], start=2):  # test sets after the first
-        series = [(label, points(mean)) for label, mean in by_row.items()]
-        files[f"{number}.svg"] = figure.curves(f"{table.title}{name}", series, "threshold")
+    means = mean_curves(curves)
+    if means:
+        write_text(work.folder / "tables" / f"{table.name}-curves.csv", curves_csv(means))
+    for number, (name, by_row) in enumerate(means.items(), start=1):  # a figure for each test set
+        end = "svg" if number == 1 else f"{number}.svg"
+        files[end] = figure.curves(f"{table.title}{name}", by_row)
     return _written(work, table, files) | {"rows": rows}
 
 

@@ -63,7 +63,6 @@ class Measured:
     paper: Published = field(default_factory=dict)
     x: float | None = None
     problem: str = ""
-    series: list[tuple[float, float]] = field(default_factory=list)  # a curve, mean over seeds
     remark: str = ""  # what a reader must know of the row
 
     @property
