@@ -89,8 +89,10 @@ NewFolder = Annotated[str, typer.Option("--out", metavar="PATH", help="A folder 
 
 def local_only(option: typer.CallbackParam, path: Path | None) -> Path | None:
     """The value of an option that cannot be an address: as a path it has become s3:/bucket."""
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(path))
-    return path if found is None else local_path(f"{found[1]}://{str(path)[found.end() :]}", option.opts[0])
+    address = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(path))
+    if address is None:
+        return path
+    return local_path(f"{address[1]}://{str(path)[address.end() :]}", option.opts[0])
 
 
 def local_file(*names: str, help: str) -> Any:
@@ -159,10 +161,10 @@ def with_memory(overrides: list[str] | None, memory: str | None) -> list[str]:
     """
     if memory is None:
         return overrides or []
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?)?", memory.strip(), re.IGNORECASE)
+    amount = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?)?", memory.strip(), re.IGNORECASE)
     gigabytes = 0.0
-    if found:
-        gigabytes = float(found[1]) * 1024.0 ** ("KMGT".index((found[2] or "G").upper()) - 2)
+    if amount:
+        gigabytes = float(amount[1]) * 1024.0 ** ("KMGT".index((amount[2] or "G").upper()) - 2)
     if gigabytes <= 0:
         raise ConfigError(f"--memory {memory!r}: not an amount of memory", hint="--memory 4GB")
     return [*(overrides or []), f"match.memory_gb={gigabytes:g}"]

@@ -362,5 +362,5 @@ def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
     with suppress(KeyboardInterrupt):  # how a person ends it
         app.serve()
     app.stop()
-    said = app.session.progress()
-    note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.place}` uses them")
+    decided = app.session.progress()["decided"]
+    note(f"{many(decided, 'sample')} decided; `capro run --run {opened.place}` uses them")
