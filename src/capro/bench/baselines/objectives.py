@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,13 +63,11 @@ class Referenced(BaselineObjective):
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         y, share = rows_of(self._labels, batch.samples), self.share(batch)
         out = self.net(batch.query).query
-        mixed: dict[str, Any] = {}
         mixture = mixture_of(self._reference, batch, self._ranks, self._mixup_seed)
-        if mixture is not None:
-            mixed = {"mixture": mixture, "p_mixed_logits": self.logits(mixture.inputs(batch.query))}
+        mixed = None if mixture is None else self.logits(mixture.inputs(batch.query))
         outputs = Outputs(
-            p_logits=out.p, q_logits=out.q, v=out.v, z=out.z, labels=y,
-            pos_weight=getattr(self._task, "pos_weight", None), **mixed,
+            p_logits=out.p, q_logits=out.q, v=out.v, z=out.z, labels=y, mixture=mixture, p_mixed_logits=mixed,
+            pos_weight=getattr(self._task, "pos_weight", None),
         )  # fmt: skip
         return {
             "cls": self._task.cls(out.p, y, share),
