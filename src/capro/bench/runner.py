@@ -8,20 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capro.bench import figure
+from capro.bench import figure, measure
 from capro.bench.baselines.registry import BASELINES, baseline
 from capro.bench.derived import known_classes, known_names, known_plan
 from capro.bench.grids import PAPER, GridRow, Table, row_settings, table_of
-from capro.bench.measure import (
-    Curves,
-    Part,
-    cost_markdown,
-    costs_of,
-    curves_csv,
-    figures_by_test_set,
-    mean_curves,
-    open_figures,
-)
 from capro.bench.store import SharedRun, only_one
 from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown, suffixes
 from capro.config import Settings, TrainSettings
@@ -85,7 +75,7 @@ class Bench:
             _need_updates(run.settings.train)
             names = plan.all_names(run)
             plan.do(run, *names[names.index("pretrain") + 1 :], watch=self.watch)
-        return figures_by_test_set(run, row.baseline)
+        return measure.figures_by_test_set(run, row.baseline)
 
 
 def _need_updates(train: TrainSettings) -> None:
@@ -127,7 +117,7 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, A
     measured = {
         row.label: Measured(row.label, paper=row.paper, x=row.x, remark=_remark(work, row)) for row in rows
     }
-    curves: dict[str, list[Curves]] = {row.label: [] for row in rows}
+    curves: dict[str, list[measure.Curves]] = {row.label: [] for row in rows}
     total, done = len(work.seeds) * len(rows), 0
     for seed in work.seeds:
         for row in rows:
@@ -159,7 +149,7 @@ def _remark(work: Bench, row: GridRow) -> str:
 
 
 def _write(
-    work: Bench, table: Table, measured: dict[str, Measured], curves: dict[str, list[Curves]]
+    work: Bench, table: Table, measured: dict[str, Measured], curves: dict[str, list[measure.Curves]]
 ) -> dict[str, Any]:
     known = next(iter(measured[table.against].figures.values()), {})
     kind = "openset" if table.kind == "openset" else "single" if "top1" in known else "multi"
@@ -176,9 +166,9 @@ def _write(
     )
     rows = {row.label: {"figures": row.figures, "problem": row.problem} for row in result.rows}
     files = {"md": results_markdown(result), "csv": results_csv(result), "svg": figure.draw(result)}
-    means = mean_curves(curves)
+    means = measure.mean_curves(curves)
     if means:
-        write_text(work.folder / "tables" / f"{table.name}-curves.csv", curves_csv(means))
+        write_text(work.folder / "tables" / f"{table.name}-curves.csv", measure.curves_csv(means))
     for number, (name, by_row) in enumerate(means.items(), start=1):  # a figure for each test set
         end = "svg" if number == 1 else f"{number}.svg"
         files[end] = figure.curves(f"{table.title}{name}", by_row)
@@ -196,7 +186,7 @@ def _written(work: Bench, table: Table, files: dict[str, str]) -> dict[str, Any]
 # --- open set -------------------------------------------------------------------------------------
 
 
-def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[str, float], Curves]:
+def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[str, float], measure.Curves]:
     """A row of the open-set table: the same pipeline on the known classes alone."""
     # as the rows: its features have key views, whatever the preset
     base = work.run_of(table.name, "all classes", PAPER, seed)
@@ -212,7 +202,7 @@ def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[
     run = work.run_of(table.name, row.label, overrides, seed)
     plan = known_plan(base, known, seed=work.settings.seed)
     work.measure(run, row, plan)
-    return open_figures(run, row)
+    return measure.open_figures(run, row)
 
 
 # --- cost -----------------------------------------------------------------------------------------
@@ -227,12 +217,12 @@ def _cost(work: Bench, table: Table) -> dict[str, Any]:
         work.measure(run, row)
         runs[row.label] = run
     ours = next(row.label for row in table.rows if "train.reference=cb" in row.overrides[-1:])
-    parts = costs_of(runs[ours], runs)
+    parts = measure.costs_of(runs[ours], runs)
     samples = len(manifest_of(runs[ours]).split("train"))
     timed = [(part.name, part.seconds) for part in parts if part.seconds is not None]
     files = {
-        "md": cost_markdown(table.title, parts, samples, work.command),
-        "csv": csv_text(Part._fields, parts),
+        "md": measure.cost_markdown(table.title, parts, samples, work.command),
+        "csv": csv_text(measure.Part._fields, parts),
         "svg": figure.bars("Seconds of each part", timed, "s"),
     }
     return _written(work, table, files) | {"parts": [part._asdict() for part in parts]}
