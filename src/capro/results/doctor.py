@@ -82,6 +82,7 @@ def examine(run: Run) -> Facts:
     bare = store.kind.counts(store.given[store.without_text], len(store.names))
     classes_known = run.finished("classes") is not None
     ratios = [size / max(1, n - size) for size in sizes.tolist() if size and store.multi_label]
+    compared = (run.find_sealed(DETAILS) or {}).get("classes", [])
     noise, origin = _noise(store)
     return Facts(
         task=store.kind.task,
@@ -99,7 +100,9 @@ def examine(run: Run) -> Facts:
         noise_from=origin,
         positive_ratio=float(np.mean(ratios)) if ratios else None,
         classes_wrong=[finding_text(each) for each in class_findings(run)],
-        **_results(store),
+        harmed=[row["class"] for row in compared if row["difference"] < 0],
+        compared=len(compared),
+        emptied=_emptied(store),
     )
 
 
@@ -123,20 +126,12 @@ def _noise(store: VerdictStore) -> tuple[float | None, str]:
     return None, ""
 
 
-def _results(store: VerdictStore) -> dict[str, Any]:
-    """What evaluation and cleaning did to the classes."""
-    results: dict[str, Any] = {}
-    details = store.run.find_sealed(DETAILS)
-    if details is not None:
-        rows = details.get("classes", [])
-        results["harmed"] = [row["class"] for row in rows if row["difference"] < 0]
-        results["compared"] = len(rows)
-    if store.has_verdicts:
-        before, left = (
-            store.kind.counts(labels, len(store.names)) for labels in (store.given, store.corrected)
-        )
-        results["emptied"] = [store.names[c] for c in np.flatnonzero((before > 0) & (left < 0.1 * before))]
-    return results
+def _emptied(store: VerdictStore) -> list[str]:
+    """Classes of which cleaning left less than a tenth."""
+    if not store.has_verdicts:
+        return []
+    before, left = (store.kind.counts(labels, len(store.names)) for labels in (store.given, store.corrected))
+    return [store.names[c] for c in np.flatnonzero((before > 0) & (left < 0.1 * before))]
 
 
 # --- rules ----------------------------------------------------------------------------------------
