@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -118,27 +119,25 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, A
         row.label: Measured(row.label, paper=row.paper, x=row.x, remark=_remark(work, row)) for row in rows
     }
     curves: dict[str, list[measure.Curves]] = {row.label: [] for row in rows}
-    total, done = len(work.seeds) * len(rows), 0
-    for seed in work.seeds:
-        for row in rows:
-            done += 1
-            work.watch.say(f"[{done}/{total}] {table.name}: {row.label}, seed {seed}")
-            try:
-                if table.kind == "openset":
-                    figures, of_row = _open_row(work, table, row, seed)
-                    curves[row.label].append(of_row)
-                else:
-                    run = work.run_of(table.name, row.label, row.overrides, seed)
-                    figures = work.measure(run, row)
-            except CaproError as error:
-                hint = f" ({error.hint})" if error.hint else ""
-                measured[row.label].problem = " ".join(f"{error}{hint}".split())
-                work.watch.say(f"  not run: {measured[row.label].problem}")
-                if row.label == table.against:
-                    raise  # nothing to compare with
-                continue
-            measured[row.label].figures[seed] = figures
-            _write(work, table, measured, curves)  # what is there can be read while it runs
+    total = len(work.seeds) * len(rows)
+    for number, (seed, row) in enumerate(product(work.seeds, rows), start=1):
+        work.watch.say(f"[{number}/{total}] {table.name}: {row.label}, seed {seed}")
+        try:
+            if table.kind == "openset":
+                figures, of_row = _open_row(work, table, row, seed)
+                curves[row.label].append(of_row)
+            else:
+                run = work.run_of(table.name, row.label, row.overrides, seed)
+                figures = work.measure(run, row)
+        except CaproError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            measured[row.label].problem = " ".join(f"{error}{hint}".split())
+            work.watch.say(f"  not run: {measured[row.label].problem}")
+            if row.label == table.against:
+                raise  # nothing to compare with
+            continue
+        measured[row.label].figures[seed] = figures
+        _write(work, table, measured, curves)  # what is there can be read while it runs
     return _write(work, table, measured, curves)
 
 

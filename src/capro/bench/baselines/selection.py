@@ -130,9 +130,8 @@ class SmallLoss(BaselineObjective):
         return {"cls": cls, "prj": prj}
 
     def state(self) -> dict[str, Tensor]:
-        if self._other is None:
-            return {}
-        return {f"other.{name}": tensor for name, tensor in self._other.state_dict().items()}
+        other = {} if self._other is None else self._other.state_dict()
+        return {f"other.{name}": tensor for name, tensor in other.items()}
 
 
 def smallest(losses: Tensor, left_out: float) -> Tensor:
