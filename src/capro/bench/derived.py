@@ -18,7 +18,7 @@ from capro.data.labels import SINGLE_LABEL
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.summary import summarise
 from capro.errors import DataError
-from capro.models.classes import classes_of, load_classes, save_classes, wordnet_ids
+from capro.models.classes import classes_of, wordnet_ids
 from capro.pipeline.artefacts import (
     KEY_FEATURES,
     MANIFEST,
@@ -143,13 +143,6 @@ def known_names(base: Run, listed: Path | None, folder: Path, *, seed: int, watc
     for word, classes in (("known", known), ("novel", novel)):
         write_text(folder / "openset" / f"{word}.txt", "\n".join(classes) + "\n")
     return known
-
-
-def known_classes(path: Path, target: Path, known: Sequence[str]) -> Path:
-    """A classes.yaml with the known classes alone."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    save_classes(target, [spec for spec in load_classes(path) if spec.name in set(known)])
-    return target
 
 
 def known_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:

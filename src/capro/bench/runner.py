@@ -11,23 +11,21 @@ from typing import Any
 
 from capro.bench import figure, measure
 from capro.bench.baselines.registry import BASELINES, baseline
-from capro.bench.derived import known_classes, known_names, known_plan
+from capro.bench.derived import known_names, known_plan
 from capro.bench.grids import PAPER, GridRow, Table, row_settings, table_of
+from capro.bench.published import MULTI, SINGLE
 from capro.bench.store import SharedRun, only_one
 from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown, suffixes
 from capro.config import Settings, TrainSettings
 from capro.data.manifest import manifest_of
 from capro.errors import CaproError, ConfigError, DataError, did_you_mean
+from capro.models.classes import load_classes, save_classes
 from capro.pipeline.artefacts import write_text
 from capro.pipeline.plan import Plan
 from capro.pipeline.progress import SILENT, Watch
 from capro.stages import PLAN
 
-METRICS = {
-    "single": ("top1", "top5"),
-    "multi": ("C-F1", "O-F1", "mAP"),
-    "openset": ("C-F1 mean", "C-F1 best", "C-F1 held-out"),
-}
+METRICS = {"single": SINGLE, "multi": MULTI, "openset": ("C-F1 mean", "C-F1 best", "C-F1 held-out")}
 
 
 @dataclass(frozen=True)
@@ -195,9 +193,10 @@ def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[
     known = known_names(base, work.novel, work.folder, seed=work.settings.seed, watch=work.watch)
     overrides = list(row.overrides)
     if work.settings.data.classes:
-        target = work.folder / "openset" / "classes.yaml"
-        path = known_classes(Path(work.settings.data.classes), target, known)
-        overrides.append(f"data.classes={path}")
+        specs = load_classes(Path(work.settings.data.classes))
+        known_specs = work.folder / "openset" / "classes.yaml"
+        save_classes(known_specs, [spec for spec in specs if spec.name in known])
+        overrides.append(f"data.classes={known_specs}")
     run = work.run_of(table.name, row.label, overrides, seed)
     plan = known_plan(base, known, seed=work.settings.seed)
     work.measure(run, row, plan)
