@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -53,21 +54,19 @@ def derived_rows(
         split: Another split of each of the n samples.
         labels: Other label names of each of the n samples.
     """
-    chosen = np.flatnonzero(keep).tolist()
-    ok = np.flatnonzero((source.frame["status"] == "ok").to_numpy())
-    table = source.table.take(pa.array(ok[chosen]))
-    changed: dict[str, list[Any]] = {}
+    table = source.table.filter(pc.equal(source.table["status"], "ok"))
+    changed: dict[str, Sequence[Any]] = {}
     if split is not None:
-        changed["split"] = [str(split[row]) for row in chosen]
-    if labels is not None and not source.multi_label:
-        changed["label"] = [labels[row][0] for row in chosen]
+        changed["split"] = split
+    if labels is not None and source.multi_label:
+        changed["labels"] = labels
     elif labels is not None:
-        changed["labels"] = [list(labels[row]) for row in chosen]
+        changed["label"] = [next(iter(names), None) for names in labels]
     for name, values in changed.items():
-        place = table.schema.get_field_index(name)
-        column = table.schema.field(place)
-        table = table.set_column(place, column, pa.array(values, type=column.type))
-    return table
+        number = table.schema.get_field_index(name)
+        column = table.schema.field(number)
+        table = table.set_column(number, column, pa.array(values, type=column.type))
+    return table.filter(pa.array(keep))
 
 
 def plan_of_rows(rows: pa.Table, decides: Mapping[str, Any]) -> Plan:

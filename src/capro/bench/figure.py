@@ -161,9 +161,9 @@ def _y_axis(low: float, high: float, y: Scale, left: float, right: float) -> lis
     return parts
 
 
-def _short(label: str, most: int = 38) -> str:
-    """What fits left of the axis."""
-    return label if len(label) <= most else label[: most - 1].rstrip() + "…"
+def _short(label: str) -> str:
+    """What fits left of the axis: 38 characters."""
+    return label if len(label) <= 38 else label[:37].rstrip() + "…"
 
 
 def _title(text: str) -> str:
