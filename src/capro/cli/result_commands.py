@@ -72,7 +72,7 @@ def evaluate(
     from capro.stages.evaluate import evaluate as measure
 
     opened = open_run(one_run(path, run))
-    found = measure(
+    details = measure(
         opened,
         on=on,
         reading=settings_for_reading(opened, set_, on),
@@ -82,7 +82,7 @@ def evaluate(
         watch=plain_lines(),
         agree=agreement(yes),
     )
-    print_result(found, as_json, evaluation_tables.assessment)
+    print_result(details, as_json, evaluation_tables.assessment)
 
 
 @app.command()
@@ -158,16 +158,16 @@ def export(
     if process_count() > 1:
         ranks = ranks_of(opened.settings)
         with ranks.together():
-            found = lead(ranks, write)
-        if found is None:
+            written = lead(ranks, write)
+        if written is None:
             return  # the main rank says what came of it
     else:
         with engine_of(engine, address) as workers:
-            found = write(workers)
-    text = f"{many(found['samples'], 'sample')} in {out}, {found['dropped']:,} listed in dropped.csv"
-    text += f", {found['changed']:,} in changed.csv" if found["changed"] else ""
-    print_result(found, as_json, lambda _: print(text))
-    back = scan_command(found, entry=load_writer(to).entry, out=any_path(out))
+            written = write(workers)
+    text = f"{many(written['samples'], 'sample')} in {out}, {written['dropped']:,} listed in dropped.csv"
+    text += f", {written['changed']:,} in changed.csv" if written["changed"] else ""
+    print_result(written, as_json, lambda _: print(text))
+    back = scan_command(written, entry=load_writer(to).entry, out=any_path(out))
     note(f"read it back with `{back} --run NEW_RUN`")
 
 
@@ -193,9 +193,9 @@ def export_model(
     opened = open_run(run)
     PLAN.refresh(opened, "finetune", watch=plain_lines(), agree=agreement(yes))
     chosen = threshold(opened, watch=plain_lines())
-    found = write_model(opened, any_path(out), open_set=chosen, onnx=onnx, license=license, say=note)
-    text = f"model of {many(found['num_labels'], 'class', 'classes')} in {out}; {in_words(found['open_set'])}"
-    print_result(found, as_json, lambda _: print(text))
+    model = write_model(opened, any_path(out), open_set=chosen, onnx=onnx, license=license, say=note)
+    text = f"model of {many(model['num_labels'], 'class', 'classes')} in {out}; {in_words(model['open_set'])}"
+    print_result(model, as_json, lambda _: print(text))
 
 
 @app.command()
@@ -289,10 +289,10 @@ def push(
             ask(lines, "publish", "published")
         note("uploading")
 
-    found = publish(local_path(folder, "FOLDER"), repo, private=private, agree=agree)
-    if not (found["added"] or found["replaced"] or found["removed"]):
+    published = publish(local_path(folder, "FOLDER"), repo, private=private, agree=agree)
+    if not (published["added"] or published["replaced"] or published["removed"]):
         note("the repository has these files already; nothing was uploaded")
-    print_result(found, as_json, lambda found: print(found["url"]))
+    print_result(published, as_json, lambda published: print(published["url"]))
 
 
 @app.command()

@@ -87,10 +87,10 @@ def run_command(
         print_result(rows, as_json, lambda _: tables.outlook(outlooks, kept))
         return
     with engine_of(engine, address) as workers, live(f"capro run {opened.place}") as watch:
-        found = run_all(opened, watch=watch, choose=choose, engine=workers, agree=agreement(yes))
-    print_result(found, as_json, lambda found: tables.run_summary(opened, found))
+        figures = run_all(opened, watch=watch, choose=choose, engine=workers, agree=agreement(yes))
+    print_result(figures, as_json, lambda figures: tables.run_summary(opened, figures))
     if not as_json:
-        note(f"results are in {opened.place}\n{next_commands(opened.place, tested=bool(found))}")
+        note(f"results are in {opened.place}\n{next_commands(opened.place, tested=bool(figures))}")
 
 
 def _name(file: Path | None, data: str | None, overrides: list[str]) -> str:
@@ -118,12 +118,12 @@ def demo(
 
     folder = local_path(run, "--run")
     with live(f"capro demo {run}") as watch:
-        found = run_demo(folder, multi_label=multi_label, overrides=set_ or [], watch=watch)
-    tables.demo_summary(found)
+        made = run_demo(folder, multi_label=multi_label, overrides=set_ or [], watch=watch)
+    tables.demo_summary(made)
     note(next_commands(run, tested=True))
-    note(f"pictures of the anchors: {found.sheet}")
-    note(f"verdicts with evidence:  {found.run.file(VERDICTS)}")
-    note(f"report, opens offline:   {found.report}")
+    note(f"pictures of the anchors: {made.sheet}")
+    note(f"verdicts with evidence:  {made.run.file(VERDICTS)}")
+    note(f"report, opens offline:   {made.report}")
     note(f"review it yourself:      capro review {shlex.quote(run)} --open")
 
 
@@ -186,14 +186,14 @@ def bench_command(
     every = tables == ["all"]
     for name in TABLES if every else tables:
         try:
-            found = bench(work, name, rows=rows or [])
+            table = bench(work, name, rows=rows or [])
         except NotForThisData as error:
             if not every:
                 raise
             note(f"table {name} is left out: {error}")
             continue
-        print_result(found, as_json, lambda found: print(Path(found["files"][0]).read_text("utf-8")))
-        note(f"written: {', '.join(found['files'])}")
+        print_result(table, as_json, lambda table: print(Path(table["files"][0]).read_text("utf-8")))
+        note(f"written: {', '.join(table['files'])}")
 
 
 def _is_run(text: str) -> bool:
@@ -249,7 +249,7 @@ def doctor(
             )
         opened = open_run(path)
         PLAN.refresh(opened, watch=plain_lines(), agree=agreement(yes))
-        found = advice(opened)
+        findings = advice(opened)
     else:
         with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
             watch = plain_lines()
@@ -258,5 +258,5 @@ def doctor(
             opened = choose(opened, watch) if choose else opened
             if opened.settings.data.classes:
                 PLAN.do(opened, "classes", watch=watch)
-            found = advice(opened)
-    print_result(found, as_json, evaluation_tables.findings)
+            findings = advice(opened)
+    print_result(findings, as_json, evaluation_tables.findings)

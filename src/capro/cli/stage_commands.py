@@ -60,7 +60,7 @@ def scan(
     print_result(
         opened.read(SUMMARY),
         as_json,
-        lambda found: tables.scan_summary(found, quarantine, without_texts=without_texts),
+        lambda summary: tables.scan_summary(summary, quarantine, without_texts=without_texts),
     )
 
 
@@ -132,8 +132,8 @@ def match(
     from capro.pipeline.artefacts import ANCHORS
 
     opened = open_run(run, with_memory(set_, memory))
-    found = PLAN.do(opened, "match", watch=plain_lines(), agree=agreement(yes))
-    print_result(found, as_json, lambda found: tables.match_summary(found, opened.file(ANCHORS)))
+    result = PLAN.do(opened, "match", watch=plain_lines(), agree=agreement(yes))
+    print_result(result, as_json, lambda result: tables.match_summary(result, opened.file(ANCHORS)))
 
 
 @app.command()
@@ -148,8 +148,8 @@ def clean(run: RunFolder, set_: Overrides = None, yes: Yes = False, as_json: AsJ
     from capro.cli import tables
 
     opened = open_run(run, set_)
-    found = PLAN.do(opened, "clean", watch=plain_lines(), agree=agreement(yes))
-    print_result(found, as_json, lambda _: tables.clean_summary(opened))
+    counts = PLAN.do(opened, "clean", watch=plain_lines(), agree=agreement(yes))
+    print_result(counts, as_json, lambda _: tables.clean_summary(opened))
 
 
 @app.command()
