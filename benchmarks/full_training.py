@@ -131,8 +131,7 @@ def figures_of(bench: Bench, table: str, label: str, seed: int) -> Row:
     if label in ONE_TRAINING:
         overrides.append(f"pretrain.epochs={bench.settings.pretrain.epochs + bench.settings.train.epochs}")
     run = bench.run_of(table, label, overrides, seed)
-    bench.prepare(run)
-    found = bench.finish(run, row)
+    found = bench.measure(run, row)
     if row.baseline is None:
         known = on_truth(run, truth_of(bench))
         found = {**found, **{name: known[key] for name, key in ON_TRUTH.items()}}

@@ -42,8 +42,7 @@ def measured(bench: Bench, truth: Path) -> list[Measured]:
         for row in rows:
             bench.watch.say(f"{row.label}, seed {seed}")
             run = bench.run_of("readings", row.label, (*PUBLISHED, *READINGS[row.label]), seed)
-            bench.prepare(run)
-            figures = bench.finish(run, GridRow(row.label))
+            figures = bench.measure(run, GridRow(row.label))
             known = on_truth(run, truth)
             row.figures[seed] = {**figures, **{name: known[key] for name, key in ON_TRUTH.items()}}
     return rows

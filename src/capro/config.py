@@ -479,9 +479,17 @@ def differences(old: Settings, new: Settings) -> list[str]:
     >>> differences(load(), load(overrides=["seed=1", "train.gamma=0.4"]))
     ['seed', 'train.gamma']
     """
-    names = [name for name in Settings.model_fields if name not in sections()]
-    names += [f"{name}.{key}" for name, kind in sections().items() for key in kind.model_fields]
-    return [name for name in names if value_of(old, name) != value_of(new, name)]
+    return [name for name in setting_names() if value_of(old, name) != value_of(new, name)]
+
+
+def setting_names() -> list[str]:
+    """Dotted names of all settings.
+
+    >>> setting_names()[:3]
+    ['seed', 'method', 'data.source']
+    """
+    whole = [name for name in Settings.model_fields if name not in sections()]
+    return whole + [f"{name}.{key}" for name, kind in sections().items() for key in kind.model_fields]
 
 
 def value_of(settings: Settings, name: str) -> Any:
@@ -650,10 +658,10 @@ def _explain(problem: ErrorDetails, place: str) -> ConfigError:
 
 def _suggest(path: list[str]) -> str:
     """The closest setting: in the same stage first, then anywhere by its last name."""
-    everywhere = [f"{name}.{key}" for name, kind in sections().items() for key in kind.model_fields]
+    everywhere = setting_names()
     siblings = [name for name in everywhere if len(path) > 1 and name.startswith(f"{path[0]}.")]
-    hint = did_you_mean(".".join(path), siblings or [*everywhere, *Settings.model_fields])
+    hint = did_you_mean(".".join(path), siblings or [*everywhere, *sections()])
     if hint.startswith("did you mean"):
         return hint
-    same = sorted(name for name in everywhere if name.split(".")[-1] == path[-1])
+    same = sorted(name for name in everywhere if name.endswith(f".{path[-1]}"))
     return f"did you mean '{same[0]}'?" if same else "`capro config show` lists every setting"

@@ -32,7 +32,7 @@ VARIABLES = (
 
 def version_line() -> str:
     """Capro and what it stands on, in one line; imports none of it."""
-    known = [f"{name} {found}" for name in SHORT if (found := package_version(name))]
+    known = [f"{name} {version}" for name in SHORT if (version := package_version(name))]
     return f"capro {__version__} (Python {platform.python_version()}, {', '.join(known)})"
 
 

@@ -21,7 +21,7 @@ def prepare(base: Path, *overrides: str, multi: bool = False) -> Run:
     return run
 
 
-def result(*, axis: str = "", series: bool = False) -> TableResult:
+def result(*, axis: str = "") -> TableResult:
     rows = [
         Measured("0.1", {0: {"top1": 0.5, "top5": 0.9}, 1: {"top1": 0.6, "top5": 0.8}}, x=0.1),
         Measured(
@@ -30,6 +30,4 @@ def result(*, axis: str = "", series: bool = False) -> TableResult:
         ),
         Measured("1", x=1.0, problem="no encoder 'x'"),
     ]  # fmt: skip
-    if series:
-        rows[0].series = [(0.0, 0.1), (1.0, 0.4)]
     return TableResult("t", "A & B", rows, ("top1", "top5"), "0.1", (0, 1), axis=axis, note="A note.")

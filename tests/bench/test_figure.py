@@ -10,12 +10,17 @@ from hypothesis import strategies as st
 
 from capro.bench import figure
 from capro.bench.summary import Measured, TableResult
+from capro.results.open_set import Curve, Point
 from tests.bench.cases import result
 
+CURVE = Curve([Point(0.0, 0.0, 0.0, 0.1), Point(1.0, 0.0, 0.0, 0.4)])
 
-@pytest.mark.parametrize("options", [{}, {"axis": "lambda"}, {"series": True}])
-def test_figures_are_valid_and_escaped(options: dict[str, object]) -> None:
-    text = figure.draw(result(**options))  # type: ignore[arg-type]
+
+@pytest.mark.parametrize(
+    "text",
+    [figure.draw(result()), figure.draw(result(axis="lambda")), figure.curves("A & B", {"0.1": CURVE})],
+)
+def test_figures_are_valid_and_escaped(text: str) -> None:
     root = ET.fromstring(text)
     words = "".join(root.itertext())
     assert "A & B" in words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capro.bench.derived import NotForThisData
-from capro.bench.grids import TABLES, pinned
+from capro.bench.grids import PINNED, TABLES
 from capro.bench.runner import Bench, bench
 
-__all__ = ["TABLES", "Bench", "NotForThisData", "bench", "pinned"]
+__all__ = ["PINNED", "TABLES", "Bench", "NotForThisData", "bench"]

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from capro.bench.baselines.work import folds
+from capro.data.labels import SINGLE_LABEL
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.summary import summarise
 from capro.errors import DataError
-from capro.models.classes import classes_of, load_classes, save_classes, wordnet_ids
+from capro.models.classes import classes_of, wordnet_ids
 from capro.pipeline.artefacts import (
     KEY_FEATURES,
     MANIFEST,
@@ -51,21 +54,19 @@ def derived_rows(
         split: Another split of each of the n samples.
         labels: Other label names of each of the n samples.
     """
-    chosen = np.flatnonzero(keep).tolist()
-    ok = np.flatnonzero((source.frame["status"] == "ok").to_numpy())
-    table = source.table.take(pa.array(ok[chosen]))
-    changed: dict[str, list[Any]] = {}
+    table = source.table.filter(pc.equal(source.table["status"], "ok"))
+    changed: dict[str, Sequence[Any]] = {}
     if split is not None:
-        changed["split"] = [str(split[row]) for row in chosen]
-    if labels is not None and not source.multi_label:
-        changed["label"] = [labels[row][0] for row in chosen]
+        changed["split"] = split
+    if labels is not None and source.multi_label:
+        changed["labels"] = labels
     elif labels is not None:
-        changed["labels"] = [list(labels[row]) for row in chosen]
+        changed["label"] = [next(iter(names), None) for names in labels]
     for name, values in changed.items():
-        place = table.schema.get_field_index(name)
-        column = table.schema.field(place)
-        table = table.set_column(place, column, pa.array(values, type=column.type))
-    return table
+        number = table.schema.get_field_index(name)
+        column = table.schema.field(number)
+        table = table.set_column(number, column, pa.array(values, type=column.type))
+    return table.filter(pa.array(keep))
 
 
 def plan_of_rows(rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
@@ -96,12 +97,8 @@ def derived_plan(base: Run, rows: pa.Table, decides: Mapping[str, Any]) -> Plan:
 
     def features(job: Job) -> None:
         manifest = manifest_of(job.run)
-        place = {name: number for number, name in enumerate(source.samples["id"])}
-        at = np.array([place[name] for name in manifest.samples["id"]], dtype=np.int64)
-        row_of = np.full(len(source.samples), -1)
-        train = source.split("train")
-        row_of[train] = np.arange(len(train))
-        chosen = row_of[at[manifest.split("train")]]
+        at = pd.Index(source.samples["id"]).get_indexer(manifest.samples["id"])
+        chosen = pd.Index(source.split("train")).get_indexer(at[manifest.split("train")])
         job.write(PLAIN_FEATURES, np.asarray(base.read(PLAIN_FEATURES)[at]))
         for artefact in (QUERY_FEATURES, KEY_FEATURES):
             job.write(artefact, np.asarray(base.read(artefact)[:, chosen]))
@@ -147,13 +144,6 @@ def known_names(base: Run, listed: Path | None, folder: Path, *, seed: int, watc
     return known
 
 
-def known_classes(path: Path, target: Path, known: Sequence[str]) -> Path:
-    """A classes.yaml with the known classes alone."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    save_classes(target, [spec for spec in load_classes(path) if spec.name in set(known)])
-    return target
-
-
 def known_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
     """The plan on the known classes, out of a run on all classes.
 
@@ -163,18 +153,10 @@ def known_plan(base: Run, known: Sequence[str], *, seed: int) -> Plan:
     source = manifest_of(base)
     if source.multi_label:
         raise NotForThisData("open-set recognition needs one label per sample", hint="use another table")
+    labels = SINGLE_LABEL.encode(source.samples["labels"].tolist(), known)
+    split = source.samples["split"].to_numpy(dtype=object).copy()
+    train = np.flatnonzero((split == "train") & (labels >= 0))
+    split[train[folds(labels[train], VAL_SHARE, seed=seed) == 0]] = "val"
+    rows = derived_rows(source, (labels >= 0) | (split == "test"), split=split.tolist())
     decides = {"from": base.identity("scan"), "known": list(known), "seed": seed, "val": VAL_SHARE}
-    return derived_plan(base, _known_rows(source, known, seed), decides)
-
-
-def _known_rows(source: Manifest, known: Sequence[str], seed: int) -> pa.Table:
-    """Rows of the derived manifest."""
-    samples = source.samples
-    labels = [row[0] if row else "" for row in samples["labels"]]
-    wanted = np.array([label in set(known) for label in labels])
-    split = samples["split"].to_numpy(dtype=object).copy()
-    train = np.flatnonzero((split == "train") & wanted)
-    index = {name: number for number, name in enumerate(known)}
-    own = np.array([index[labels[row]] for row in train], dtype=np.int64)
-    split[train[folds(own, VAL_SHARE, seed=seed) == 0]] = "val"
-    return derived_rows(source, wanted | (split == "test"), split=split.tolist())
+    return derived_plan(base, rows, decides)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from capro.bench.summary import TableResult, spread
+from capro.results.open_set import Curve
 
 WIDTH, LEFT, RIGHT, TOP = 760, 250, 70, 46
 STEP = 26  # height of a row
 SERIES_COLOURS = ("#1f6feb", "#d1495b", "#2a9d5c", "#b07d12", "#7a4fbf", "#4a5568", "#0f8b8d", "#c2410c")
 Point = tuple[float, float]
-AnyPath = Callable[[float], float]
+Scale = Callable[[float], float]  # from a value to where it is drawn
 
 
 def draw(result: TableResult) -> str:
-    """The figure that fits a result: curves, a line over a numeric axis, or dots by row."""
-    if any(row.series for row in result.rows):
-        return curves(
-            result.title, [(row.label, row.series) for row in result.rows if row.series], "threshold"
-        )
-    if result.axis:
-        return line(result)
-    return dots(result)
+    """The figure that fits a result: a line over a numeric axis, or dots by row."""
+    return line(result) if result.axis else dots(result)
 
 
 def dots(result: TableResult) -> str:
@@ -33,10 +28,7 @@ def dots(result: TableResult) -> str:
     rows = [(label, values) for label, values in rows if values]
     low, high = _range([value for _, values in rows for value in values])
     height = TOP + STEP * len(rows) + 40
-
-    def x(value: float) -> float:
-        return LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT)
-
+    x = _scale(low, high, LEFT, WIDTH - RIGHT)
     parts = [_title(result.title), *_x_axis(low, high, x, height, f"{metric}, %")]
     for number, (label, values) in enumerate(rows):
         y = TOP + STEP * number + STEP / 2
@@ -59,16 +51,10 @@ def line(result: TableResult) -> str:
     low, high = _range(values)
     height = 360
     bottom = height - 50
-
-    def x(number: int) -> float:
-        return 90 + number * (WIDTH - 230) / max(1, len(rows) - 1)
-
-    def y(value: float) -> float:
-        return bottom - (value - low) / (high - low) * (bottom - TOP)
-
+    x = _scale(0, max(1, len(rows) - 1), 90, WIDTH - 140)
+    y = _scale(low, high, bottom, TOP)
     parts = [_title(result.title), *_y_axis(low, high, y, 70, WIDTH - 130)]
-    for number, row in enumerate(rows):
-        parts.append(_text(x(number), bottom + 18, row.label, anchor="middle"))
+    parts += [_text(x(n), bottom + 18, row.label, anchor="middle") for n, row in enumerate(rows)]
     parts.append(_text((WIDTH - 60) / 2, height - 10, result.axis, anchor="middle"))
     for place, metric in enumerate(result.metrics):
         colour = SERIES_COLOURS[place % len(SERIES_COLOURS)]
@@ -89,26 +75,19 @@ def line(result: TableResult) -> str:
     return _svg(height, parts)
 
 
-def curves(title: str, series: Sequence[tuple[str, Sequence[Point]]], axis: str) -> str:
-    """Several curves over [0, 1], in percent, with a legend."""
-    height = 340 + 18 * len(series)
+def curves(title: str, by_row: Mapping[str, Curve]) -> str:
+    """C-F1 over the threshold, in percent: a curve for each row, with a legend."""
+    height = 340 + 18 * len(by_row)
     bottom = 300
-    values = [100 * value for _, points in series for _, value in points]
-    low, high = _range([0.0, *values])
-
-    def x(value: float) -> float:
-        return 70 + value * (WIDTH - 130)
-
-    def y(value: float) -> float:
-        return bottom - (value - low) / (high - low) * (bottom - TOP)
-
+    low, high = _range([0.0, *(100 * point.f1 for curve in by_row.values() for point in curve)])
+    x = _scale(0, 1, 70, WIDTH - 60)
+    y = _scale(low, high, bottom, TOP)
     parts = [_title(title), *_y_axis(low, high, y, 70, WIDTH - 60)]
-    for tick in range(0, 11, 2):
-        parts.append(_text(x(tick / 10), bottom + 18, f"{tick / 10:g}", anchor="middle"))
-    parts.append(_text(x(0.5), bottom + 36, axis, anchor="middle"))
-    for number, (label, points) in enumerate(series):
+    parts += [_text(x(tick), bottom + 18, f"{tick:g}", anchor="middle") for tick in ticks(0, 1)]
+    parts.append(_text(x(0.5), bottom + 36, "threshold", anchor="middle"))
+    for number, (label, curve) in enumerate(by_row.items()):
         colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
-        parts.append(_path([(x(t), y(100 * value)) for t, value in points], colour, 2))
+        parts.append(_path([(x(point.threshold), y(100 * point.f1)) for point in curve], colour, 2))
         top = bottom + 50 + 18 * number
         parts.append(_path([(80, top), (110, top)], colour, 3))
         parts.append(_text(118, top + 4, label))
@@ -144,6 +123,11 @@ def _range(values: Sequence[float]) -> Point:
     return low - margin, high + margin
 
 
+def _scale(low: float, high: float, start: float, end: float) -> Scale:
+    """Places between start and end for values between low and high."""
+    return lambda value: start + (value - low) / (high - low) * (end - start)
+
+
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round places on an axis.
 
@@ -158,7 +142,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(number * step, 10) for number in range(first, last + 1)]
 
 
-def _x_axis(low: float, high: float, x: AnyPath, height: float, label: str) -> list[str]:
+def _x_axis(low: float, high: float, x: Scale, height: float, label: str) -> list[str]:
     parts = []
     for tick in ticks(low, high, 8):
         at = x(tick)
@@ -168,7 +152,7 @@ def _x_axis(low: float, high: float, x: AnyPath, height: float, label: str) -> l
     return parts
 
 
-def _y_axis(low: float, high: float, y: AnyPath, left: float, right: float) -> list[str]:
+def _y_axis(low: float, high: float, y: Scale, left: float, right: float) -> list[str]:
     parts = []
     for tick in ticks(low, high, 8):
         at = y(tick)
@@ -177,9 +161,9 @@ def _y_axis(low: float, high: float, y: AnyPath, left: float, right: float) -> l
     return parts
 
 
-def _short(label: str, most: int = 38) -> str:
-    """What fits left of the axis."""
-    return label if len(label) <= most else label[: most - 1].rstrip() + "…"
+def _short(label: str) -> str:
+    """What fits left of the axis: 38 characters."""
+    return label if len(label) <= 38 else label[:37].rstrip() + "…"
 
 
 def _title(text: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 
 from capro import config
 from capro.bench import published
@@ -18,22 +19,6 @@ from capro.bench.baselines.registry import BASELINES
 from capro.bench.published import Published
 from capro.config import Settings
 from capro.errors import ConfigError, did_you_mean
-
-# What every row of the method has, whatever the preset: CAPro as published.
-PAPER = (
-    "method=paper", "net.centred=false",
-    "embed.text_encoder=minilm", "embed.visual=step1",
-    "match.enhancer=reciprocal", "match.own_neighbour=false", "match.anchors=text", "match.top_k=50",
-    "match.contrast=0", "match.random_share=0",
-    "train.start=web", "train.policy=capro", "train.text_weight=0", "train.alpha=0.5", "train.update_every=1",
-    "train.reference=cb", "train.bts_classifier=false",
-    "train.lambda_bts=0.1", "train.lambda_prj=1", "train.lambda_pro=1", "train.lambda_ins=1",
-    "pretrain.lambda_prj=1",
-    "reference.smoothing=0.1", "reference.bootstrap_beta=0.9", "reference.bootstrap_hard=false",
-    "reference.scc_weight=1", "reference.neighbours=10", "reference.ncr_temperature=2", "reference.ncr_weight=null",
-    "reference.mixup_alpha=0.8", "reference.mixup_weight=1",
-    "finetune.balance=null", "finetune.centred=false",
-)  # fmt: skip
 
 # What a preset may decide, for all rows alike: the encoder and its input, the schedule, and what the paper itself
 # chooses by dataset (k, gamma, Q, when encoders learn and correction starts) or by length of training (momenta).
@@ -49,14 +34,11 @@ PRESETS_DECIDE = (
     "train.key_momentum", "train.prototype_momentum",
 )  # fmt: skip
 
-
-def pinned(name: str) -> bool:
-    """Whether rows of the method have their own value of a setting.
-
-    >>> pinned("train.lambda_bts"), pinned("train.epochs")
-    (True, False)
-    """
-    return any(override.partition("=")[0] == name for override in PAPER)
+PINNED = [
+    name for name in config.setting_names() if not any(fnmatch(name, pattern) for pattern in PRESETS_DECIDE)
+]
+# what every row of the method has, whatever the preset: CAPro as published, which the defaults are
+PAPER = tuple(config.override(Settings(), name) for name in PINNED)
 
 
 def row_settings(given: Settings, overrides: Sequence[str]) -> Settings:
@@ -115,13 +97,7 @@ def _of_paper(label: str, *overrides: str, paper: Published | None = None) -> Gr
     return GridRow(label, (*PAPER, *overrides), paper=paper or {})
 
 
-def _with(reference: str) -> tuple[str, ...]:
-    return (f"train.reference={reference}",)
-
-
-NO_REFERENCE, MIXED = _with("none"), _with("cb+mixup")
-RANDOM = ("match.anchors=random", *NO_REFERENCE)  # no text at all
-
+NO_REFERENCE, MIXED = "train.reference=none", "train.reference=cb+mixup"
 SYSTEMS = {each.label: name for name, each in BASELINES.items()}
 
 
@@ -136,7 +112,7 @@ MAIN = Table(
     (
         *(_system(label, published.MAIN) for label in SYSTEMS),
         _of_paper("CAPro", paper=published.MAIN["CAPro"]),
-        _of_paper("CAPro + mix-up", *MIXED, paper=published.MAIN["CAPro + mix-up"]),
+        _of_paper("CAPro + mix-up", MIXED, paper=published.MAIN["CAPro + mix-up"]),
         GridRow("capro, settings as given", product=True),
     ),
     against="Vanilla",
@@ -148,10 +124,11 @@ MAIN = Table(
 
 def _text_rows() -> tuple[GridRow, ...]:
     words = {"none": "no enhancement", "knn": "VSGraph's smoothing", "reciprocal": "our enhancement"}
-    rows = [_of_paper("no text: random anchors", *RANDOM, paper=published.TEXT["none", "none"])]
+    nothing = ("match.anchors=random", NO_REFERENCE)
+    rows = [_of_paper("no text: random anchors", *nothing, paper=published.TEXT["none", "none"])]
     for encoder in ("minilm", "xlnet", "gpt-neo"):
         for enhancer, word in words.items():
-            chosen = (f"embed.text_encoder={encoder}", f"match.enhancer={enhancer}", *NO_REFERENCE)
+            chosen = (f"embed.text_encoder={encoder}", f"match.enhancer={enhancer}", NO_REFERENCE)
             figures = published.TEXT.get((encoder, enhancer))
             rows.append(_of_paper(f"{encoder}, {word}", *chosen, paper=figures))
     return tuple(rows)
@@ -177,7 +154,7 @@ def _provider_rows(encoder: str, labels: Mapping[str, str], prefix: str = "") ->
         _of_paper(
             prefix + label,
             f"embed.text_encoder={encoder}",
-            *_with(name),
+            f"train.reference={name}",
             paper=published.REFERENCE[encoder, name],
         )
         for label, name in labels.items()
@@ -211,7 +188,7 @@ GAMMA = Table(
     "gamma",
     "Threshold gamma of the label rule, without references, with VSGraph's smoothing",
     _sweep(
-        "train.gamma", (0.2, 0.4, 0.6, 0.8, 0.9), "match.enhancer=knn", *NO_REFERENCE, paper=published.GAMMA
+        "train.gamma", (0.2, 0.4, 0.6, 0.8, 0.9), "match.enhancer=knn", NO_REFERENCE, paper=published.GAMMA
     ),
     against="0.6",
     axis="gamma",
@@ -269,10 +246,10 @@ OPENSET = Table(
         _system("Vanilla", published.OPENSET),
         _system("Co-teaching", published.OPENSET),
         _system("VSGraph", published.OPENSET),
-        _of_paper("CAPro without text enhancement and CB", "match.enhancer=none", *NO_REFERENCE),
-        _of_paper("CAPro without CB", *NO_REFERENCE),
+        _of_paper("CAPro without text enhancement and CB", "match.enhancer=none", NO_REFERENCE),
+        _of_paper("CAPro without CB", NO_REFERENCE),
         _of_paper("CAPro", paper=published.OPENSET["CAPro"]),
-        _of_paper("CAPro + mix-up", *MIXED),
+        _of_paper("CAPro + mix-up", MIXED),
     ),
     against="Vanilla",
     note="Trained on half of the classes (drawn by the seed of the settings, or --novel); a tenth of "

@@ -114,25 +114,21 @@ def mean_curves(curves: Mapping[str, Sequence[Curves]]) -> dict[str, Curves]:
     means: dict[str, Curves] = {}
     for label, of_seeds in curves.items():
         for name in of_seeds[0] if of_seeds else ():
-            parts = zip(*(each[name] for each in of_seeds), strict=True)
-            means.setdefault(name, {})[label] = open_set.Curve(
-                *(np.mean(np.stack(values), axis=0) for values in parts)
+            by_threshold = zip(*(each[name] for each in of_seeds), strict=True)
+            mean = open_set.Curve(
+                open_set.Point(*np.mean(points, axis=0).tolist()) for points in by_threshold
             )
+            means.setdefault(name, {})[label] = mean
     return means
-
-
-def points(curve: open_set.Curve) -> list[tuple[float, float]]:
-    """Threshold and C-F1 of a curve."""
-    return [*zip(curve.thresholds.tolist(), curve.f1.tolist(), strict=True)]
 
 
 def curves_csv(means: Mapping[str, Curves]) -> str:
     """Row (and test set), threshold, C-P, C-R, C-F1: what the figures draw, and more."""
     rows = [
-        [f"{label}{name}", *(f"{float(value):.6g}" for value in values)]
+        [f"{label}{name}", *(f"{value:.6g}" for value in point)]
         for name, curves in means.items()
         for label, curve in curves.items()
-        for values in zip(*curve, strict=True)
+        for point in curve
     ]
     return csv_text(["row", "threshold", "C-P", "C-R", "C-F1"], rows)
 

@@ -5,39 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from capro.bench import figure
+from capro.bench import figure, measure
 from capro.bench.baselines.registry import BASELINES, baseline
-from capro.bench.derived import known_classes, known_names, known_plan
+from capro.bench.derived import known_names, known_plan
 from capro.bench.grids import PAPER, GridRow, Table, row_settings, table_of
-from capro.bench.measure import (
-    Curves,
-    Part,
-    cost_markdown,
-    costs_of,
-    curves_csv,
-    figures_by_test_set,
-    mean_curves,
-    open_figures,
-    points,
-)
+from capro.bench.published import MULTI, SINGLE
 from capro.bench.store import SharedRun, only_one
 from capro.bench.summary import Measured, TableResult, csv_text, results_csv, results_markdown, suffixes
 from capro.config import Settings, TrainSettings
 from capro.data.manifest import manifest_of
 from capro.errors import CaproError, ConfigError, DataError, did_you_mean
+from capro.models.classes import load_classes, save_classes
 from capro.pipeline.artefacts import write_text
 from capro.pipeline.plan import Plan
 from capro.pipeline.progress import SILENT, Watch
 from capro.stages import PLAN
 
-METRICS = {
-    "single": ("top1", "top5"),
-    "multi": ("C-F1", "O-F1", "mAP"),
-    "openset": ("C-F1 mean", "C-F1 best", "C-F1 held-out"),
-}
+METRICS = {"single": SINGLE, "multi": MULTI, "openset": ("C-F1 mean", "C-F1 best", "C-F1 held-out")}
 
 
 @dataclass(frozen=True)
@@ -75,12 +63,9 @@ class Bench:
             given=self.given,
         )
 
-    def prepare(self, run: SharedRun, plan: Plan = PLAN) -> None:
-        """Everything up to step 1; shared by all rows of a seed."""
+    def measure(self, run: SharedRun, row: GridRow, plan: Plan = PLAN) -> dict[str, float]:
+        """Do all stages of a row; its figures on each test set. What goes before step 2 all rows of a seed share."""
         plan.do(run, "scan", "pretrain", watch=self.watch)
-
-    def finish(self, run: SharedRun, row: GridRow, plan: Plan = PLAN) -> dict[str, float]:
-        """The rest of a row, after step 1; its figures on each test set."""
         if not len(manifest_of(run).split("test")):
             raise DataError("the data have no test split", hint="give one with --set data.test=PATH")
         if row.baseline is not None:
@@ -89,7 +74,7 @@ class Bench:
             _need_updates(run.settings.train)
             names = plan.all_names(run)
             plan.do(run, *names[names.index("pretrain") + 1 :], watch=self.watch)
-        return figures_by_test_set(run, row.baseline)
+        return measure.figures_by_test_set(run, row.baseline)
 
 
 def _need_updates(train: TrainSettings) -> None:
@@ -131,29 +116,26 @@ def _accuracy(work: Bench, table: Table, rows: Sequence[GridRow]) -> dict[str, A
     measured = {
         row.label: Measured(row.label, paper=row.paper, x=row.x, remark=_remark(work, row)) for row in rows
     }
-    curves: dict[str, list[Curves]] = {row.label: [] for row in rows}
-    total, done = len(work.seeds) * len(rows), 0
-    for seed in work.seeds:
-        for row in rows:
-            done += 1
-            work.watch.say(f"[{done}/{total}] {table.name}: {row.label}, seed {seed}")
-            try:
-                if table.kind == "openset":
-                    figures, of_row = _open_row(work, table, row, seed)
-                    curves[row.label].append(of_row)
-                else:
-                    run = work.run_of(table.name, row.label, row.overrides, seed)
-                    work.prepare(run)
-                    figures = work.finish(run, row)
-            except CaproError as error:
-                hint = f" ({error.hint})" if error.hint else ""
-                measured[row.label].problem = " ".join(f"{error}{hint}".split())
-                work.watch.say(f"  not run: {measured[row.label].problem}")
-                if row.label == table.against:
-                    raise  # nothing to compare with
-                continue
-            measured[row.label].figures[seed] = figures
-            _write(work, table, measured, curves)  # what is there can be read while it runs
+    curves: dict[str, list[measure.Curves]] = {row.label: [] for row in rows}
+    total = len(work.seeds) * len(rows)
+    for number, (seed, row) in enumerate(product(work.seeds, rows), start=1):
+        work.watch.say(f"[{number}/{total}] {table.name}: {row.label}, seed {seed}")
+        try:
+            if table.kind == "openset":
+                figures, of_row = _open_row(work, table, row, seed)
+                curves[row.label].append(of_row)
+            else:
+                run = work.run_of(table.name, row.label, row.overrides, seed)
+                figures = work.measure(run, row)
+        except CaproError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            measured[row.label].problem = " ".join(f"{error}{hint}".split())
+            work.watch.say(f"  not run: {measured[row.label].problem}")
+            if row.label == table.against:
+                raise  # nothing to compare with
+            continue
+        measured[row.label].figures[seed] = figures
+        _write(work, table, measured, curves)  # what is there can be read while it runs
     return _write(work, table, measured, curves)
 
 
@@ -164,11 +146,8 @@ def _remark(work: Bench, row: GridRow) -> str:
 
 
 def _write(
-    work: Bench, table: Table, measured: dict[str, Measured], curves: dict[str, list[Curves]]
+    work: Bench, table: Table, measured: dict[str, Measured], curves: dict[str, list[measure.Curves]]
 ) -> dict[str, Any]:
-    means = mean_curves(curves)
-    for label, mean in means.get("", {}).items():
-        measured[label].series = points(mean)
     known = next(iter(measured[table.against].figures.values()), {})
     kind = "openset" if table.kind == "openset" else "single" if "top1" in known else "multi"
     result = TableResult(
@@ -182,13 +161,14 @@ def _write(
         note=table.note,
         command=work.command,
     )
-    if means:
-        write_text(work.folder / "tables" / f"{table.name}-curves.csv", curves_csv(means))
     rows = {row.label: {"figures": row.figures, "problem": row.problem} for row in result.rows}
     files = {"md": results_markdown(result), "csv": results_csv(result), "svg": figure.draw(result)}
-    for number, (name, by_row) in enumerate([*means.items()][1:], start=2):  # test sets after the first
-        series = [(label, points(mean)) for label, mean in by_row.items()]
-        files[f"{number}.svg"] = figure.curves(f"{table.title}{name}", series, "threshold")
+    means = measure.mean_curves(curves)
+    if means:
+        write_text(work.folder / "tables" / f"{table.name}-curves.csv", measure.curves_csv(means))
+    for number, (name, by_row) in enumerate(means.items(), start=1):  # a figure for each test set
+        end = "svg" if number == 1 else f"{number}.svg"
+        files[end] = figure.curves(f"{table.title}{name}", by_row)
     return _written(work, table, files) | {"rows": rows}
 
 
@@ -203,7 +183,7 @@ def _written(work: Bench, table: Table, files: dict[str, str]) -> dict[str, Any]
 # --- open set -------------------------------------------------------------------------------------
 
 
-def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[str, float], Curves]:
+def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[str, float], measure.Curves]:
     """A row of the open-set table: the same pipeline on the known classes alone."""
     # as the rows: its features have key views, whatever the preset
     base = work.run_of(table.name, "all classes", PAPER, seed)
@@ -213,14 +193,14 @@ def _open_row(work: Bench, table: Table, row: GridRow, seed: int) -> tuple[dict[
     known = known_names(base, work.novel, work.folder, seed=work.settings.seed, watch=work.watch)
     overrides = list(row.overrides)
     if work.settings.data.classes:
-        target = work.folder / "openset" / "classes.yaml"
-        path = known_classes(Path(work.settings.data.classes), target, known)
-        overrides.append(f"data.classes={path}")
+        specs = load_classes(Path(work.settings.data.classes))
+        known_specs = work.folder / "openset" / "classes.yaml"
+        save_classes(known_specs, [spec for spec in specs if spec.name in known])
+        overrides.append(f"data.classes={known_specs}")
     run = work.run_of(table.name, row.label, overrides, seed)
     plan = known_plan(base, known, seed=work.settings.seed)
-    work.prepare(run, plan)
-    work.finish(run, row, plan)
-    return open_figures(run, row)
+    work.measure(run, row, plan)
+    return measure.open_figures(run, row)
 
 
 # --- cost -----------------------------------------------------------------------------------------
@@ -232,16 +212,15 @@ def _cost(work: Bench, table: Table) -> dict[str, Any]:
     for number, row in enumerate(table.rows, start=1):
         work.watch.say(f"[{number}/{len(table.rows)}] cost: reference {row.label}, seed {seed}")
         run = work.run_of("reference", row.label, row.overrides, seed)
-        work.prepare(run)
-        work.finish(run, row)
+        work.measure(run, row)
         runs[row.label] = run
     ours = next(row.label for row in table.rows if "train.reference=cb" in row.overrides[-1:])
-    parts = costs_of(runs[ours], runs)
+    parts = measure.costs_of(runs[ours], runs)
     samples = len(manifest_of(runs[ours]).split("train"))
     timed = [(part.name, part.seconds) for part in parts if part.seconds is not None]
     files = {
-        "md": cost_markdown(table.title, parts, samples, work.command),
-        "csv": csv_text(Part._fields, parts),
+        "md": measure.cost_markdown(table.title, parts, samples, work.command),
+        "csv": csv_text(measure.Part._fields, parts),
         "svg": figure.bars("Seconds of each part", timed, "s"),
     }
     return _written(work, table, files) | {"parts": [part._asdict() for part in parts]}

@@ -17,27 +17,7 @@ ON = " on "  # between a metric and the test set that is not the data's own
 
 
 class Spread(NamedTuple):
-    """Mean and standard deviation (n - 1) over seeds; nan where one value has no spread."""
-
-    mean: float
-    std: float
-    size: int
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Mean and spread.
-
-    >>> spread([1.0, 3.0])
-    Spread(mean=2.0, std=1.4142135623730951, size=2)
-    """
-    if not values:
-        return Spread(math.nan, math.nan, 0)
-    std = statistics.stdev(values) if len(values) > 1 else math.nan
-    return Spread(statistics.fmean(values), std, len(values))
-
-
-class Paired(NamedTuple):
-    """Differences on the same seeds: their mean and spread, and how often they are positive."""
+    """Mean and standard deviation (n - 1) over seeds, nan where one value has no spread; how many are positive."""
 
     mean: float
     std: float
@@ -45,15 +25,24 @@ class Paired(NamedTuple):
     size: int
 
 
-def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Paired:
-    """A row against another, seed by seed; seeds that only one has do not count.
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and spread.
+
+    >>> spread([1.0, 3.0])
+    Spread(mean=2.0, std=1.4142135623730951, wins=2, size=2)
+    """
+    mean = statistics.fmean(values) if values else math.nan
+    std = statistics.stdev(values) if len(values) > 1 else math.nan
+    return Spread(mean, std, sum(value > 0 for value in values), len(values))
+
+
+def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Spread:
+    """A row's gains over another, seed by seed; seeds that only one has do not count.
 
     >>> paired({0: 2.0, 1: 3.0}, {0: 1.0, 1: 1.0, 2: 9.0})
-    Paired(mean=1.5, std=0.7071067811865476, wins=2, size=2)
+    Spread(mean=1.5, std=0.7071067811865476, wins=2, size=2)
     """
-    gains = [values[seed] - base[seed] for seed in sorted(values) if seed in base]
-    over_seeds = spread(gains)
-    return Paired(over_seeds.mean, over_seeds.std, sum(gain > 0 for gain in gains), len(gains))
+    return spread([values[seed] - base[seed] for seed in sorted(values) if seed in base])
 
 
 def suffixes(metrics: Iterable[str]) -> list[str]:
@@ -74,7 +63,6 @@ class Measured:
     paper: Published = field(default_factory=dict)
     x: float | None = None
     problem: str = ""
-    series: list[tuple[float, float]] = field(default_factory=list)  # a curve, mean over seeds
     remark: str = ""  # what a reader must know of the row
 
     @property
@@ -112,17 +100,15 @@ def results_markdown(result: TableResult) -> str:
     shown = [row for row in result.rows if row.figures]
     papers = _papers(result, shown)
     head = [result.axis or "row", *(f"{metric}, %" for metric in result.metrics)]
-    head += [f"{metric} - ({result.against})" for metric in result.metrics[:1]]
+    main = result.metrics[0]
+    head.append(f"{main} - ({result.against})")
     head += [f"paper's {name}: {' / '.join(METRICS_OF[name])}" for name in papers]
     cells = []
     for row in shown:
         means = [_spread(spread(list(row.values(metric).values()))) for metric in result.metrics]
-        gains = [
-            "" if row is result.base else _paired(paired(row.values(metric), result.base.values(metric)))
-            for metric in result.metrics[:1]
-        ]
+        gain = "" if row is result.base else _paired(paired(row.values(main), result.base.values(main)))
         own = [_printed(row.paper.get(name, ())) for name in papers]
-        cells.append([row.name, *means, *gains, *own])
+        cells.append([row.name, *means, gain, *own])
     lines = markdown_table(result.title, head, cells)
     problems = [f"- not run: {row.label}: {row.problem}" for row in result.rows if row.problem]
     lines += [*problems, ""] if problems else []
@@ -171,10 +157,10 @@ def results_csv(result: TableResult) -> str:
     return csv_text(["table", "row", "seed", "metric", "value"], values)
 
 
-def _spread(value: Spread | Paired, form: str = ".1f") -> str:
+def _spread(value: Spread, form: str = ".1f") -> str:
     """Mean and spread in percent.
 
-    >>> _spread(Spread(0.5, 0.01, 3)), _spread(Spread(math.nan, math.nan, 0))
+    >>> _spread(Spread(0.5, 0.01, 3, 3)), _spread(spread([]))
     ('50.0 ± 1.0', '-')
     """
     if math.isnan(value.mean):
@@ -183,7 +169,7 @@ def _spread(value: Spread | Paired, form: str = ".1f") -> str:
     return f"{100 * value.mean:{form}}{std}"
 
 
-def _paired(value: Paired) -> str:
+def _paired(value: Spread) -> str:
     return _spread(value, "+.1f") + (f" ({value.wins}/{value.size})" if value.size else "")
 
 

@@ -1,14 +1,6 @@
 """The command line: commands of a few lines each. Importing it does not import torch."""
 
-from capro.cli import result_commands, run_commands, stage_commands
+from capro.cli import result_commands, run_commands, stage_commands  # noqa: F401 - each adds its commands
 from capro.cli.program import app, main
 
-__all__ = [
-    "app",
-    "main",
-    "publish_command",
-    "result_commands",
-    "review_commands",
-    "run_commands",
-    "stage_commands",
-]
+__all__ = ["app", "main"]

@@ -9,14 +9,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 import yaml
 
 from capro import config
 from capro.config import DataSettings
-from capro.data.readers import FORMATS, on_hub
+from capro.data.readers import FORMATS
 from capro.errors import ConfigError
 from capro.stores import any_path, local_path
 
@@ -32,31 +32,28 @@ NAMING_FILES = {
     "data.image_root",
     "baselines.verified",
 }
-# the forms that every version of typer reads
-Text = Optional[str]  # noqa: UP045
-Texts = Optional[list[str]]  # noqa: UP045
-OptionalPath = Optional[Path]  # noqa: UP045
 
 # texts, since a path would make s3:/ of s3://
 RunFolder = Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory.")]
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")]
-RunArgument = Annotated[Text, typer.Argument(metavar="RUN", help="Run directory.")]
+RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="Run directory.")]
 RunOption = Annotated[
-    Text, typer.Option("--run", metavar="PATH", help="Run directory, if it is not given as RUN.")
+    str | None, typer.Option("--run", metavar="PATH", help="Run directory, if it is not given as RUN.")
 ]
-Overrides = Annotated[Texts, typer.Option("--set", help="Change a setting: train.gamma=0.4")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: train.gamma=0.4")]
 ReadingOverrides = Annotated[
-    Texts, typer.Option("--set", help="How the data of --on are read: data.label_column=query")
+    list[str] | None, typer.Option("--set", help="How the data of --on are read: data.label_column=query")
 ]
 Preset = Annotated[
-    Text,
+    str | None,
     typer.Option(
         "--preset",
         help="small, good, clip, small-multi, good-multi, clip-multi, paper, webvision1k, google500, nuswide, scratch.",
     ),
 ]
 Memory = Annotated[
-    Text, typer.Option("--memory", help="Memory for the graph, for example 4GB; replaces match.memory_gb.")
+    str | None,
+    typer.Option("--memory", help="Memory for the graph, for example 4GB; replaces match.memory_gb."),
 ]
 EngineName = Annotated[
     str,
@@ -66,13 +63,13 @@ EngineName = Annotated[
     ),
 ]
 Address = Annotated[
-    Text,
+    str | None,
     typer.Option(
         "--address",
         help="Address of the Ray cluster: auto, HOST:PORT, or local, which starts one on this machine.",
     ),
 ]
-SourceOption = Annotated[Text, typer.Option("--data", help="Source of the data; replaces data.source.")]
+SourceOption = Annotated[str | None, typer.Option("--data", help="Source of the data; replaces data.source.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Do the stage again even if nothing has changed.")]
 Yes = Annotated[
@@ -82,7 +79,7 @@ Yes = Annotated[
     ),
 ]
 LicenseName = Annotated[
-    Text,
+    str | None,
     typer.Option(
         "--license", help="Licence for the model card or data card, in the hub's spelling: cc-by-4.0."
     ),
@@ -90,10 +87,12 @@ LicenseName = Annotated[
 NewFolder = Annotated[str, typer.Option("--out", metavar="PATH", help="A folder that does not exist yet.")]
 
 
-def local_only(option: typer.CallbackParam, path: OptionalPath) -> Path | None:
+def local_only(option: typer.CallbackParam, path: Path | None) -> Path | None:
     """The value of an option that cannot be an address: as a path it has become s3:/bucket."""
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(path))
-    return path if found is None else local_path(f"{found[1]}://{str(path)[found.end() :]}", option.opts[0])
+    address = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(path))
+    if address is None:
+        return path
+    return local_path(f"{address[1]}://{str(path)[address.end() :]}", option.opts[0])
 
 
 def local_file(*names: str, help: str) -> Any:
@@ -101,7 +100,7 @@ def local_file(*names: str, help: str) -> Any:
     return typer.Option(*names, callback=local_only, help=help)
 
 
-SettingsFile = Annotated[OptionalPath, typer.Argument(callback=local_only, help="YAML file with settings.")]
+SettingsFile = Annotated[Path | None, typer.Argument(callback=local_only, help="YAML file with settings.")]
 
 
 def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -130,8 +129,8 @@ def _option(name: str) -> Any:
     """A setting as an option: a flag, or a text that the settings check."""
     if DataSettings.model_fields[name].annotation is bool:
         flag = typer.Option(f"--{name.replace('_', '-')}", help=_sentence(name))
-        return Annotated[Optional[bool], flag]  # noqa: UP045
-    return Annotated[Text, typer.Option(help=_sentence(name))]
+        return Annotated[bool | None, flag]
+    return Annotated[str | None, typer.Option(help=_sentence(name))]
 
 
 def _sentence(name: str) -> str:
@@ -149,14 +148,9 @@ def data_overrides(data: Mapping[str, str | bool | None]) -> list[str]:
     >>> data_overrides({"test": None, "label_separator": ";"})
     ['data.label_separator=";"']
     """
-    given = {name: text for name, text in data.items() if text is not None}
-    quoted = {
-        name: str(text).lower()
-        if isinstance(text, bool)
-        else yaml.safe_dump(text, default_style='"', width=math.inf)
-        for name, text in given.items()
-    }
-    return [f"data.{name}={value.strip()}" for name, value in quoted.items()]
+    given = {name: value for name, value in data.items() if value is not None}
+    quoted = {name: yaml.safe_dump(value, default_style='"', width=math.inf) for name, value in given.items()}
+    return [f"data.{name}={text.strip()}" for name, text in quoted.items()]
 
 
 def with_memory(overrides: list[str] | None, memory: str | None) -> list[str]:
@@ -167,25 +161,13 @@ def with_memory(overrides: list[str] | None, memory: str | None) -> list[str]:
     """
     if memory is None:
         return overrides or []
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?)?", memory.strip(), re.IGNORECASE)
+    amount = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?)?", memory.strip(), re.IGNORECASE)
     gigabytes = 0.0
-    if found:
-        gigabytes = float(found[1]) * 1024.0 ** ("KMGT".index((found[2] or "G").upper()) - 2)
+    if amount:
+        gigabytes = float(amount[1]) * 1024.0 ** ("KMGT".index((amount[2] or "G").upper()) - 2)
     if gigabytes <= 0:
         raise ConfigError(f"--memory {memory!r}: not an amount of memory", hint="--memory 4GB")
     return [*(overrides or []), f"match.memory_gb={gigabytes:g}"]
-
-
-def new_settings(
-    source: str | None, overrides: list[str] | None, *, file: Path | None = None, preset: str | None = None
-) -> Settings:
-    """Settings of new runs; a source that is not there is refused."""
-    from capro.stages.scan import find_sources
-
-    settings = resolver(source, overrides, file=file)({}, preset)
-    if not on_hub(settings.data, str(settings.data.source)):  # the hub answers later
-        find_sources(settings.data)
-    return settings
 
 
 def start_run(

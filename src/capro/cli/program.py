@@ -103,8 +103,8 @@ def _main() -> NoReturn:
     except Exception as error:
         if hasattr(error, "format_message"):  # the parser's own, in every version of typer
             usage(error)
-        if found := explained(error):
-            fail(str(found), found.hint)
+        if explanation := explained(error):
+            fail(str(explanation), explanation.hint)
         unexpected(error)
     if code == 130:
         fail("interrupted", "give the same command again: it continues where it stopped", code=130)
@@ -155,12 +155,12 @@ def note(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def print_result(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
-    """What a command found, to stdout: as JSON, or written for people."""
+def print_result(result: Any, as_json: bool, write: Callable[[Any], None]) -> None:
+    """The result of a command, to stdout: as JSON, or written for people."""
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(result, ensure_ascii=False))
     else:
-        write(found)
+        write(result)
 
 
 def agreement(yes: bool) -> Agree | None:

@@ -16,7 +16,6 @@ from capro.cli.options import (
     Force,
     LicenseName,
     NewFolder,
-    OptionalPath,
     Overrides,
     Preset,
     ReadingOverrides,
@@ -24,7 +23,6 @@ from capro.cli.options import (
     RunOption,
     RunPath,
     SettingsFile,
-    Text,
     Yes,
     local_file,
     one_run,
@@ -48,9 +46,9 @@ if TYPE_CHECKING:
 def evaluate(
     path: RunArgument = None,
     run: RunOption = None,
-    on: Annotated[Text, typer.Option(help="Another source to evaluate on.")] = None,
+    on: Annotated[str | None, typer.Option(help="Another source to evaluate on.")] = None,
     truth: Annotated[
-        Text,
+        str | None,
         typer.Option(
             metavar="PATH", help="Table with true labels of the training samples: for measuring only."
         ),
@@ -59,7 +57,7 @@ def evaluate(
         bool, typer.Option("--open-set", help="Count samples of no known class as one open class.")
     ] = False,
     novel: Annotated[
-        OptionalPath, local_file(help="File with the classes that may be open, one per line.")
+        Path | None, local_file(help="File with the classes that may be open, one per line.")
     ] = None,
     set_: ReadingOverrides = None,
     yes: Yes = False,
@@ -74,7 +72,7 @@ def evaluate(
     from capro.stages.evaluate import evaluate as measure
 
     opened = open_run(one_run(path, run))
-    found = measure(
+    details = measure(
         opened,
         on=on,
         reading=settings_for_reading(opened, set_, on),
@@ -84,16 +82,16 @@ def evaluate(
         watch=plain_lines(),
         agree=agreement(yes),
     )
-    print_result(found, as_json, evaluation_tables.assessment)
+    print_result(details, as_json, evaluation_tables.assessment)
 
 
 @app.command()
 def report(
     run: RunPath,
     out: Annotated[
-        Text, typer.Option("--out", metavar="PATH", help="Also write the report to this file.")
+        str | None, typer.Option("--out", metavar="PATH", help="Also write the report to this file.")
     ] = None,
-    title: Annotated[Text, typer.Option("--title", help="Title of the page.")] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title of the page.")] = None,
     force: Force = False,
     yes: Yes = False,
 ) -> None:
@@ -117,7 +115,7 @@ def export(
     out: NewFolder,
     to: Annotated[str, typer.Option("--to", help=f"{', '.join(WRITERS)}.")] = "csv",
     images: Annotated[
-        Text, typer.Option("--images", help="none, link or copy; if unset, what the format needs.")
+        str | None, typer.Option("--images", help="none, link or copy; if unset, what the format needs.")
     ] = None,
     skip_changed: Annotated[
         bool, typer.Option("--skip-changed", help="Leave out pictures that changed since the scan.")
@@ -160,16 +158,16 @@ def export(
     if process_count() > 1:
         ranks = ranks_of(opened.settings)
         with ranks.together():
-            found = lead(ranks, write)
-        if found is None:
+            written = lead(ranks, write)
+        if written is None:
             return  # the main rank says what came of it
     else:
         with engine_of(engine, address) as workers:
-            found = write(workers)
-    text = f"{many(found['samples'], 'sample')} in {out}, {found['dropped']:,} listed in dropped.csv"
-    text += f", {found['changed']:,} in changed.csv" if found["changed"] else ""
-    print_result(found, as_json, lambda _: print(text))
-    back = scan_command(found, entry=load_writer(to).entry, out=any_path(out))
+            written = write(workers)
+    text = f"{many(written['samples'], 'sample')} in {out}, {written['dropped']:,} listed in dropped.csv"
+    text += f", {written['changed']:,} in changed.csv" if written["changed"] else ""
+    print_result(written, as_json, lambda _: print(text))
+    back = scan_command(written, entry=load_writer(to).entry, out=any_path(out))
     note(f"read it back with `{back} --run NEW_RUN`")
 
 
@@ -195,9 +193,9 @@ def export_model(
     opened = open_run(run)
     PLAN.refresh(opened, "finetune", watch=plain_lines(), agree=agreement(yes))
     chosen = threshold(opened, watch=plain_lines())
-    found = write_model(opened, any_path(out), open_set=chosen, onnx=onnx, license=license, say=note)
-    text = f"model of {many(found['num_labels'], 'class', 'classes')} in {out}; {in_words(found['open_set'])}"
-    print_result(found, as_json, lambda _: print(text))
+    model = write_model(opened, any_path(out), open_set=chosen, onnx=onnx, license=license, say=note)
+    text = f"model of {many(model['num_labels'], 'class', 'classes')} in {out}; {in_words(model['open_set'])}"
+    print_result(model, as_json, lambda _: print(text))
 
 
 @app.command()
@@ -205,11 +203,10 @@ def predict(
     model: Annotated[str, typer.Argument(help="Folder made by `capro export-model`.")],
     images: Annotated[list[str], typer.Argument(help="Images, folders, tars or tables.")],
     out: Annotated[
-        OptionalPath,
-        local_file("--out", help="File to write; its ending says csv or jsonl. Stdout if unset."),
+        Path | None, local_file("--out", help="File to write; its ending says csv or jsonl. Stdout if unset.")
     ] = None,
     format: Annotated[
-        Text, typer.Option("--format", help="csv or jsonl; by the ending of --out if unset.")
+        str | None, typer.Option("--format", help="csv or jsonl; by the ending of --out if unset.")
     ] = None,
     top: Annotated[
         int, typer.Option("--top", min=0, help="Number of classes listed per image; 0 for all.")
@@ -292,10 +289,10 @@ def push(
             ask(lines, "publish", "published")
         note("uploading")
 
-    found = publish(local_path(folder, "FOLDER"), repo, private=private, agree=agree)
-    if not (found["added"] or found["replaced"] or found["removed"]):
+    published = publish(local_path(folder, "FOLDER"), repo, private=private, agree=agree)
+    if not (published["added"] or published["replaced"] or published["removed"]):
         note("the repository has these files already; nothing was uploaded")
-    print_result(found, as_json, lambda found: print(found["url"]))
+    print_result(published, as_json, lambda published: print(published["url"]))
 
 
 @app.command()
@@ -313,11 +310,11 @@ def review(
         ),
     ] = "127.0.0.1",
     export: Annotated[
-        OptionalPath,
+        Path | None,
         local_file("--export", help="Write the decisions to a file: .parquet, .csv or .json (Label Studio)."),
     ] = None,
     import_: Annotated[
-        OptionalPath, local_file("--import", help="Read decisions from a file of one of these kinds.")
+        Path | None, local_file("--import", help="Read decisions from a file of one of these kinds.")
     ] = None,
     yes: Yes = False,
 ) -> None:
@@ -365,5 +362,5 @@ def _serve(opened: Run, host: str, port: int, browser: bool) -> None:
     with suppress(KeyboardInterrupt):  # how a person ends it
         app.serve()
     app.stop()
-    said = app.session.progress()
-    note(f"{many(said['decided'], 'sample')} decided; `capro run --run {opened.place}` uses them")
+    decided = app.session.progress()["decided"]
+    note(f"{many(decided, 'sample')} decided; `capro run --run {opened.place}` uses them")

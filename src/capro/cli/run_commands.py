@@ -14,24 +14,22 @@ from capro.cli.options import (
     AsJson,
     EngineName,
     Memory,
-    OptionalPath,
     Overrides,
     Preset,
     RunFolder,
     SettingsFile,
     SourceOption,
-    Text,
-    Texts,
     Yes,
     local_file,
-    new_settings,
     open_run,
+    resolver,
     start_run,
     with_data_options,
     with_memory,
 )
 from capro.cli.program import agreement, app, live, note, plain_lines, print_result
 from capro.config import named_preset
+from capro.data.readers import on_hub
 from capro.errors import ConfigError
 from capro.stores import any_path, local_path
 
@@ -56,7 +54,7 @@ def run_command(
     config: SettingsFile = None,
     data: SourceOption = None,
     run: Annotated[
-        Text, typer.Option("--run", metavar="PATH", help="Run directory; runs/NAME if unset.")
+        str | None, typer.Option("--run", metavar="PATH", help="Run directory; runs/NAME if unset.")
     ] = None,
     preset: Preset = None,
     memory: Memory = None,
@@ -89,10 +87,10 @@ def run_command(
         print_result(rows, as_json, lambda _: tables.outlook(outlooks, kept))
         return
     with engine_of(engine, address) as workers, live(f"capro run {opened.place}") as watch:
-        found = run_all(opened, watch=watch, choose=choose, engine=workers, agree=agreement(yes))
-    print_result(found, as_json, lambda found: tables.run_summary(opened, found))
+        figures = run_all(opened, watch=watch, choose=choose, engine=workers, agree=agreement(yes))
+    print_result(figures, as_json, lambda figures: tables.run_summary(opened, figures))
     if not as_json:
-        note(f"results are in {opened.place}\n{next_commands(opened.place, tested=bool(found))}")
+        note(f"results are in {opened.place}\n{next_commands(opened.place, tested=bool(figures))}")
 
 
 def _name(file: Path | None, data: str | None, overrides: list[str]) -> str:
@@ -120,12 +118,12 @@ def demo(
 
     folder = local_path(run, "--run")
     with live(f"capro demo {run}") as watch:
-        found = run_demo(folder, multi_label=multi_label, overrides=set_ or [], watch=watch)
-    tables.demo_summary(found)
+        made = run_demo(folder, multi_label=multi_label, overrides=set_ or [], watch=watch)
+    tables.demo_summary(made)
     note(next_commands(run, tested=True))
-    note(f"pictures of the anchors: {found.sheet}")
-    note(f"verdicts with evidence:  {found.run.file(VERDICTS)}")
-    note(f"report, opens offline:   {found.report}")
+    note(f"pictures of the anchors: {made.sheet}")
+    note(f"verdicts with evidence:  {made.run.file(VERDICTS)}")
+    note(f"report, opens offline:   {made.report}")
     note(f"review it yourself:      capro review {shlex.quote(run)} --open")
 
 
@@ -141,17 +139,17 @@ def bench_command(
     ],
     run: RunFolder,
     data: SourceOption = None,
-    config: Annotated[OptionalPath, local_file("--config", help="YAML file with settings.")] = None,
+    config: Annotated[Path | None, local_file("--config", help="YAML file with settings.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per row, each with its own seed.")] = 3,
-    rows: Annotated[Texts, typer.Option("--row", help="Only this row; may be repeated.")] = None,
+    rows: Annotated[list[str] | None, typer.Option("--row", help="Only this row; may be repeated.")] = None,
     take: Annotated[
-        Texts,
+        list[str] | None,
         typer.Option(
             "--from", help="Another run, whose stages with the same fingerprint are reused; may be repeated."
         ),
     ] = None,
     novel: Annotated[
-        OptionalPath,
+        Path | None,
         local_file(help="openset: file with the novel classes, one per line; half of the classes if unset."),
     ] = None,
     preset: Preset = None,
@@ -162,12 +160,15 @@ def bench_command(
 
     Runs that are finished are not done again.
     """
-    from capro.bench import TABLES, Bench, NotForThisData, bench, pinned
+    from capro.bench import PINNED, TABLES, Bench, NotForThisData, bench
+    from capro.stages.scan import find_sources
 
-    settings = new_settings(data, set_, file=config, preset=preset)
+    settings = resolver(data, set_, file=config)({}, preset)
+    if not on_hub(settings.data, str(settings.data.source)):  # the hub answers later
+        find_sources(settings.data)
     named = named_preset(config, preset)
     product = f"capro, preset {named}" if named else "capro, settings as given"
-    own = [name for text in set_ or [] if pinned(name := text.partition("=")[0].strip())]
+    own = [name for text in set_ or [] if (name := text.partition("=")[0].strip()) in PINNED]
     if own:
         note(
             f"{', '.join(own)}: used in the row '{product}' only; other rows have the paper's settings (docs/bench.md)"
@@ -185,14 +186,14 @@ def bench_command(
     every = tables == ["all"]
     for name in TABLES if every else tables:
         try:
-            found = bench(work, name, rows=rows or [])
+            table = bench(work, name, rows=rows or [])
         except NotForThisData as error:
             if not every:
                 raise
             note(f"table {name} is left out: {error}")
             continue
-        print_result(found, as_json, lambda found: print(Path(found["files"][0]).read_text("utf-8")))
-        note(f"written: {', '.join(found['files'])}")
+        print_result(table, as_json, lambda table: print(Path(table["files"][0]).read_text("utf-8")))
+        note(f"written: {', '.join(table['files'])}")
 
 
 def _is_run(text: str) -> bool:
@@ -248,7 +249,7 @@ def doctor(
             )
         opened = open_run(path)
         PLAN.refresh(opened, watch=plain_lines(), agree=agreement(yes))
-        found = advice(opened)
+        findings = advice(opened)
     else:
         with tempfile.TemporaryDirectory(prefix="capro-doctor-") as folder:
             watch = plain_lines()
@@ -257,5 +258,5 @@ def doctor(
             opened = choose(opened, watch) if choose else opened
             if opened.settings.data.classes:
                 PLAN.do(opened, "classes", watch=watch)
-            found = advice(opened)
-    print_result(found, as_json, evaluation_tables.findings)
+            findings = advice(opened)
+    print_result(findings, as_json, evaluation_tables.findings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,11 +12,9 @@ from capro.cli.options import (
     AsJson,
     Force,
     Memory,
-    OptionalPath,
     Overrides,
     Preset,
     RunFolder,
-    Text,
     Yes,
     local_file,
     open_run,
@@ -33,7 +32,7 @@ from capro.wording import some
 def scan(
     run: RunFolder,
     source: Annotated[
-        Text,
+        str | None,
         typer.Argument(
             metavar="SOURCE",
             help="Folder, table, tar shards, hub:NAME or s3://ADDRESS; the run's own source if unset.",
@@ -61,14 +60,14 @@ def scan(
     print_result(
         opened.read(SUMMARY),
         as_json,
-        lambda found: tables.scan_summary(found, quarantine, without_texts=without_texts),
+        lambda summary: tables.scan_summary(summary, quarantine, without_texts=without_texts),
     )
 
 
 @classes_app.command("suggest")
 def classes_suggest(
     run: RunFolder,
-    out: Annotated[OptionalPath, local_file("--out", help="File to write: a classes.yaml to edit.")] = None,
+    out: Annotated[Path | None, local_file("--out", help="File to write: a classes.yaml to edit.")] = None,
     set_: Overrides = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -133,8 +132,8 @@ def match(
     from capro.pipeline.artefacts import ANCHORS
 
     opened = open_run(run, with_memory(set_, memory))
-    found = PLAN.do(opened, "match", watch=plain_lines(), agree=agreement(yes))
-    print_result(found, as_json, lambda found: tables.match_summary(found, opened.file(ANCHORS)))
+    result = PLAN.do(opened, "match", watch=plain_lines(), agree=agreement(yes))
+    print_result(result, as_json, lambda result: tables.match_summary(result, opened.file(ANCHORS)))
 
 
 @app.command()
@@ -149,8 +148,8 @@ def clean(run: RunFolder, set_: Overrides = None, yes: Yes = False, as_json: AsJ
     from capro.cli import tables
 
     opened = open_run(run, set_)
-    found = PLAN.do(opened, "clean", watch=plain_lines(), agree=agreement(yes))
-    print_result(found, as_json, lambda _: tables.clean_summary(opened))
+    counts = PLAN.do(opened, "clean", watch=plain_lines(), agree=agreement(yes))
+    print_result(counts, as_json, lambda _: tables.clean_summary(opened))
 
 
 @app.command()

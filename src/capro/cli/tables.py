@@ -46,8 +46,8 @@ NOTES = {  # of a reader, by what it counted: the noun and what happened
 
 def _console() -> Console:
     """The console of stdout; wide enough for a table when it is a pipe."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=110)
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=110)
 
 
 def print_line(text: str, *, whole: bool = False) -> None:
@@ -203,9 +203,9 @@ def match_summary(found: dict[str, Any], anchors: Path) -> None:
 
 def clean_summary(run: Run) -> None:
     """Verdicts by kind."""
-    found = run.result("clean")
-    total = max(1, sum(found.values()))
-    parts = ", ".join(f"{count:,} {name} ({count / total:.0%})" for name, count in found.items())
+    counts = run.result("clean")
+    total = max(1, sum(counts.values()))
+    parts = ", ".join(f"{count:,} {name} ({count / total:.0%})" for name, count in counts.items())
     print_line(f"verdicts: {parts}")
     print_line(f"every verdict with its evidence is in {escape(str(run.file(VERDICTS)))}", whole=True)
 

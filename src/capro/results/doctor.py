@@ -7,14 +7,14 @@ direction and no number, the number is ours and the reason says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from capro.config import Settings
+from capro.config import Settings, value_of
 from capro.core.anchors import anchor_choice
 from capro.data.summary import FEW_TEXTS
 from capro.models.classes import has_meaning
@@ -29,6 +29,12 @@ SMALL_CLASS = 20  # samples; fewer give no prototype worth the name
 UNEVEN = 3  # the largest class over the smallest from which balance is advised
 Level = Literal["warning", "advice", "fine"]
 LEVELS = get_args(Level)
+TOPICS = {"match.top_k": "K", "train.update_every": "frequency"}  # the paper's names of settings, if others
+LOSS_WEIGHTS = {
+    "lambda_pro": "a higher value moves samples closer to the prototype of their class",
+    "lambda_ins": "a higher value moves samples of one class apart",
+    "lambda_prj": "a higher value keeps more details of the feature in the embedding",
+}
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,7 @@ def examine(run: Run) -> Facts:
     bare = store.kind.counts(store.given[store.without_text], len(store.names))
     classes_known = run.finished("classes") is not None
     ratios = [size / max(1, n - size) for size in sizes.tolist() if size and store.multi_label]
+    compared = (run.find_sealed(DETAILS) or {}).get("classes", [])
     noise, origin = _noise(store)
     return Facts(
         task=store.kind.task,
@@ -93,7 +100,9 @@ def examine(run: Run) -> Facts:
         noise_from=origin,
         positive_ratio=float(np.mean(ratios)) if ratios else None,
         classes_wrong=[finding_text(each) for each in class_findings(run)],
-        **_results(store),
+        harmed=[row["class"] for row in compared if row["difference"] < 0],
+        compared=len(compared),
+        emptied=_emptied(store),
     )
 
 
@@ -117,109 +126,174 @@ def _noise(store: VerdictStore) -> tuple[float | None, str]:
     return None, ""
 
 
-def _results(store: VerdictStore) -> dict[str, Any]:
-    """What evaluation and cleaning did to the classes."""
-    results: dict[str, Any] = {}
-    details = store.run.find_sealed(DETAILS)
-    if details is not None:
-        rows = details.get("classes", [])
-        results["harmed"] = [row["class"] for row in rows if row["difference"] < 0]
-        results["compared"] = len(rows)
-    if store.has_verdicts:
-        before, left = (
-            store.kind.counts(labels, len(store.names)) for labels in (store.given, store.corrected)
-        )
-        results["emptied"] = [store.names[c] for c in np.flatnonzero((before > 0) & (left < 0.1 * before))]
-    return results
+def _emptied(store: VerdictStore) -> list[str]:
+    """Classes of which cleaning left less than a tenth."""
+    if not store.has_verdicts:
+        return []
+    before, left = (store.kind.counts(labels, len(store.names)) for labels in (store.given, store.corrected))
+    return [store.names[c] for c in np.flatnonzero((before > 0) & (left < 0.1 * before))]
 
 
 # --- rules ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A finding, and when there is one.
+def diagnose(facts: Facts, settings: Settings) -> list[Finding]:
+    """Findings, warnings first."""
+    look = "check its pictures in the report, then its entry in classes.yaml"
+    findings = [
+        *_about_data(facts, settings),
+        *_about_classes(facts),
+        # the method plus has none of the paper's thresholds to choose
+        *([] if settings.by_posterior else _about_thresholds(facts, settings)),
+        *_about_results(facts),
+        *(Finding("warning", "class", text, look) for text in facts.classes_wrong),
+    ]
+    return sorted(findings, key=lambda each: LEVELS.index(each.level))
 
-    Attributes:
-        level: How urgent.
-        topic: In a few words.
-        problem: What is wrong: nothing if falsy, else `{problem}` in text and action; names are listed.
-        text: What and why, a format with ``problem``, the facts ``f`` and the settings ``s``.
-        action: What to do about it, a format as well.
-    """
 
-    level: Level
-    topic: str
-    problem: Callable[[Facts, Settings], Any]
-    text: str
-    action: str = ""
-
-    def finding(self, facts: Facts, settings: Settings) -> Finding | None:
-        """The finding, if there is one."""
-        problem = self.problem(facts, settings)
-        if not problem:
-            return None
-        problem = some(problem) if isinstance(problem, list) else problem
-        text, action = (
-            form.format(problem=problem, f=facts, s=settings) for form in (self.text, self.action)
+def _about_data(f: Facts, s: Settings) -> Iterator[Finding]:
+    """Copies, texts, sizes."""
+    if leaked := f.duplicates.get("held_out_also_in_train", 0):
+        images = many(leaked, "test or val image is", "test or val images are")
+        pairs = "; ".join(f"{held} = {train}" for train, held in f.duplicates.get("examples", [])[:2])
+        yield Finding(
+            "warning",
+            "duplicates across splits",
+            f"{images} in the training set as well ({pairs}): figures measured on such images are too good",
+            "remove them from the training data",
         )
-        return Finding(self.level, self.topic, text, action)
+    if copies := f.duplicates.get("groups_with_different_labels", 0):
+        yield Finding(
+            "warning",
+            "copies with different labels",
+            f"{many(copies, 'image occurs', 'images occur')} several times in training with different labels: at "
+            "least one label of each is wrong, unless images have several labels",
+        )
+    if not f.test_samples:
+        action = "give one: --set data.test=PATH, or a column with --split-column"
+        yield Finding("warning", "no test split", "nothing can be measured", action)
+    name_columns = "name the columns with texts: --text-column, --description-column, --tags-column"
+    if FEW_TEXTS < f.no_text < 1:
+        yield Finding(
+            "warning",
+            "texts missing",
+            f"{f.no_text:.0%} of the training samples have no text: texts of similar pictures are used for them",
+            name_columns,
+        )
+    if f.no_text == 1 and not s.data.without_texts:
+        yield Finding(
+            "warning",
+            "no texts",
+            "no training sample has a text: only labels and pictures are left to decide, and a run stops",
+            f"{name_columns}; or continue without: --set data.without_texts=true",
+        )
+    if f.no_text == 1 and s.data.without_texts:
+        yield Finding(
+            "advice",
+            "no texts",
+            "no training sample has a text: labels and pictures decide, and anchors are the most typical pictures",
+        )
+    bare = [name for name, share in f.no_text_by_class.items() if share > FEW_TEXTS]
+    if bare and f.no_text <= FEW_TEXTS:
+        text = f"more than half of the samples have no text in these classes: {some(bare)}"
+        yield Finding("warning", "texts missing in classes", text)
+    half = max(1, f.samples // 2)
+    if s.has_step2 and s.train.queue > half:
+        yield Finding(
+            "advice",
+            "dictionary",
+            f"train.queue is {s.train.queue:,} for {f.samples:,} samples: many embeddings "
+            "in the dictionary come from past epochs (our rule: at most half of the samples)",
+            f"--set train.queue={half}",
+        )
+    present = [size for size in f.sizes.values() if size and f.task == "single"]
+    if present and max(present) >= UNEVEN * min(present) and s.finetune.balance is None:
+        yield Finding(
+            "advice",
+            "uneven classes",
+            f"the largest class has {max(present):,} samples, the smallest {min(present):,}: the classifier will "
+            f"favour the large ones (our rule: balance them if the ratio is {UNEVEN} or more)",
+            "--set finetune.balance=0.5, or 0 if classes are as uneven where the model will be used",
+        )
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A setting that the paper's guidelines speak about.
-
-    Attributes:
-        topic: Its name in the paper.
-        setting: Its path in the settings.
-        recommended: The value that follows from the facts, and why.
-        slack: By how much it may differ from that value.
-    """
-
-    topic: str
-    setting: str
-    recommended: Callable[[Facts], tuple[float, str]]
-    slack: Callable[[float], float]
-
-    def finding(self, facts: Facts, settings: Settings) -> Finding:
-        """Whether the setting fits."""
-        name, (wanted, why) = self.setting, self.recommended(facts)
-        value = attrgetter(name)(settings)
-        if abs(value - wanted) <= self.slack(wanted) + 1e-9:
-            return Finding("fine", self.topic, f"{name} = {value:g} fits: {why}")
-        text = f"{name} is {value:g}, {wanted:g} is better: {why}"
-        return Finding("advice", self.topic, text, f"--set {name}={wanted:g}")
-
-
-def _leaked(facts: Facts) -> tuple[str, str] | None:
-    """How many held-out images are also training images, and some of them."""
-    count = facts.duplicates.get("held_out_also_in_train", 0)
-    pairs = [f"{held} = {train}" for train, held in facts.duplicates.get("examples", [])[:2]]
-    images = many(count, "test or val image is", "test or val images are")
-    return (images, "; ".join(pairs)) if count else None
-
-
-def _labelled_differently(facts: Facts) -> str:
-    count = facts.duplicates.get("groups_with_different_labels", 0)
-    return many(count, "image occurs", "images occur") if count else ""
+def _about_classes(f: Facts) -> Iterator[Finding]:
+    """Classes that are too small, and what is known of their meaning."""
+    small = [name for name, size in sorted(f.sizes.items(), key=itemgetter(1)) if size < SMALL_CLASS]
+    if small:
+        yield Finding(
+            "warning",
+            "small classes",
+            f"fewer than {SMALL_CLASS} training samples in {some(small)}: too few for anchors "
+            "and other samples to correct",
+            "collect more images of these classes, or join classes",
+        )
+    if f.undefined and f.no_text < 1:
+        yield Finding(
+            "warning",
+            "classes without meaning",
+            f"neither sense nor definition: {some(f.undefined)}; texts are compared with their bare names",
+            "add a sense or a definition in classes.yaml",
+        )
+    if f.ambiguous and f.no_text < 1:
+        yield Finding(
+            "advice",
+            "ambiguous names",
+            f"several senses: {some(f.ambiguous)}; the class text alone decides which of them the anchors show",
+            "check `capro classes show --run RUN` and match/anchors.png",
+        )
+    if not f.classes_known:
+        yield Finding(
+            "advice",
+            "senses",
+            "the senses of the classes are not chosen yet, so ambiguous classes are not known",
+            "run `capro classes suggest --run RUN`",
+        )
+    if f.noise is not None:
+        text = f"about {f.noise:.0%} of the web labels seem wrong ({f.noise_from}); an estimate, not a measurement"
+        yield Finding("fine", "noise", text)
 
 
-def _small(facts: Facts) -> list[str]:
-    small = [name for name, size in facts.sizes.items() if size < SMALL_CLASS]
-    return sorted(small, key=facts.sizes.__getitem__)
+def _about_results(f: Facts) -> Iterator[Finding]:
+    """Classes that came off badly."""
+    if f.harmed:
+        yield Finding(
+            "advice",
+            "classes made worse",
+            f"worse than vanilla in {len(f.harmed)} of {f.compared} classes: {some(f.harmed)} "
+            "(the paper: 312 of 1,000)",
+            "check their anchors and senses first",
+        )
+    if f.emptied:
+        yield Finding(
+            "warning",
+            "emptied classes",
+            f"cleaning kept less than a tenth of the samples of {some(f.emptied)}",
+            "check their anchors: the sense may be wrong",
+        )
 
 
-def _without_text(facts: Facts) -> list[str]:
-    bare = [name for name, share in facts.no_text_by_class.items() if share > FEW_TEXTS]
-    return bare if facts.no_text <= FEW_TEXTS else []
+# --- settings that the paper's guidelines speak about ---------------------------------------------
 
 
-def _uneven(facts: Facts) -> tuple[int, int] | None:
-    """The largest and the smallest class, where they are far apart."""
-    present = [n for n in facts.sizes.values() if n]
-    apart = facts.task == "single" and present and max(present) >= UNEVEN * min(present)
-    return (max(present), min(present)) if apart else None
+def _about_thresholds(facts: Facts, settings: Settings) -> Iterator[Finding]:
+    """Whether each setting fits: within some slack of the value that follows from the facts."""
+    gamma, k, frequency = recommended_gamma(facts), recommended_k(facts), recommended_frequency(facts)
+    bts = "balances the label and the predictions for similar samples; much more smooths too much"
+    guidelines = {
+        "train.gamma": (*gamma, 0.1),
+        "match.top_k": (*k, 0.35 * k[0]),
+        "train.update_every": (*frequency, 9 if frequency[0] > 1 else 4),
+        "train.lambda_bts": (0.1, bts, 0.1),
+        **{f"train.{name}": (1, f"{why}; try 0 and 1 first", 0.5) for name, why in LOSS_WEIGHTS.items()},
+    }
+    for name, (wanted, why, slack) in guidelines.items():
+        topic, value = TOPICS.get(name, name.partition(".")[2]), value_of(settings, name)
+        if abs(value - wanted) <= slack + 1e-9:
+            yield Finding("fine", topic, f"{name} = {value:g} fits: {why}")
+        else:
+            text = f"{name} is {value:g}, {wanted:g} is better: {why}"
+            yield Finding("advice", topic, text, f"--set {name}={wanted:g}")
 
 
 def recommended_gamma(facts: Facts) -> tuple[float, str]:
@@ -280,127 +354,6 @@ def recommended_frequency(facts: Facts) -> tuple[int, str]:
             "paper's best on NUS-WIDE; differences are small)"
         )
     return 1, "one label: every epoch, for diversity (differences are small)"
-
-
-def _fixed(value: float, why: str) -> Callable[[Facts], tuple[float, str]]:
-    return lambda _: (value, why)
-
-
-_WEIGHTS = {
-    "lambda_pro": "a higher value moves samples closer to the prototype of their class",
-    "lambda_ins": "a higher value moves samples of one class apart",
-    "lambda_prj": "a higher value keeps more details of the feature in the embedding",
-}
-
-RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
-    Rule(
-        "warning", "duplicates across splits",
-        lambda f, _: _leaked(f),
-        "{problem[0]} in the training set as well ({problem[1]}): figures measured on such images are too good",
-        "remove them from the training data",
-    ),
-    Rule(
-        "warning", "copies with different labels",
-        lambda f, _: _labelled_differently(f),
-        "{problem} several times in training with different labels: at "
-        "least one label of each is wrong, unless images have several labels",
-    ),
-    Rule(
-        "warning", "no test split", lambda f, _: not f.test_samples, "nothing can be measured",
-        "give one: --set data.test=PATH, or a column with --split-column",
-    ),
-    Rule(
-        "warning", "texts missing", lambda f, _: FEW_TEXTS < f.no_text < 1,
-        "{f.no_text:.0%} of the training samples have no text: texts of similar pictures are used for them",
-        "name the columns with texts: --text-column, --description-column, --tags-column",
-    ),
-    Rule(
-        "warning", "no texts", lambda f, s: f.no_text == 1 and not s.data.without_texts,
-        "no training sample has a text: only labels and pictures are left to decide, and a run stops",
-        "name the columns with texts: --text-column, --description-column, --tags-column; or continue without: "
-        "--set data.without_texts=true",
-    ),
-    Rule(
-        "advice", "no texts", lambda f, s: f.no_text == 1 and s.data.without_texts,
-        "no training sample has a text: labels and pictures decide, and anchors are the most typical pictures",
-    ),
-    Rule(
-        "warning", "texts missing in classes", lambda f, _: _without_text(f),
-        "more than half of the samples have no text in these classes: {problem}",
-    ),
-    Rule(
-        "advice", "dictionary",
-        lambda f, s: (
-            s.has_step2 and s.train.queue > max(1, f.samples // 2) and max(1, f.samples // 2)
-        ),
-        "train.queue is {s.train.queue:,} for {f.samples:,} samples: many embeddings "
-        "in the dictionary come from past epochs (our rule: at most half of the samples)",
-        "--set train.queue={problem}",
-    ),
-    Rule(
-        "advice", "uneven classes", lambda f, s: s.finetune.balance is None and _uneven(f),
-        "the largest class has {problem[0]:,} samples, the smallest {problem[1]:,}: the classifier will "
-        f"favour the large ones (our rule: balance them if the ratio is {UNEVEN} or more)",
-        "--set finetune.balance=0.5, or 0 if classes are as uneven where the model will be used",
-    ),
-    Rule(
-        "warning", "small classes", lambda f, _: _small(f),
-        f"fewer than {SMALL_CLASS} training samples in {{problem}}: too few for anchors "
-        "and other samples to correct",
-        "collect more images of these classes, or join classes",
-    ),
-    Rule(
-        "warning", "classes without meaning", lambda f, _: f.no_text < 1 and f.undefined,
-        "neither sense nor definition: {problem}; texts are compared with their bare names",
-        "add a sense or a definition in classes.yaml",
-    ),
-    Rule(
-        "advice", "ambiguous names", lambda f, _: f.no_text < 1 and f.ambiguous,
-        "several senses: {problem}; the class text alone decides which of them the anchors show",
-        "check `capro classes show --run RUN` and match/anchors.png",
-    ),
-    Rule(
-        "advice", "senses", lambda f, _: not f.classes_known,
-        "the senses of the classes are not chosen yet, so ambiguous classes are not known",
-        "run `capro classes suggest --run RUN`",
-    ),
-    Rule(
-        "fine", "noise", lambda f, _: f.noise is not None,
-        "about {f.noise:.0%} of the web labels seem wrong ({f.noise_from}); an estimate, not a measurement",
-    ),
-    Parameter("gamma", "train.gamma", recommended_gamma, lambda _: 0.1),
-    Parameter("K", "match.top_k", recommended_k, lambda k: 0.35 * k),
-    Parameter("frequency", "train.update_every", recommended_frequency, lambda epochs: 9 if epochs > 1 else 4),
-    Parameter(
-        "lambda_bts", "train.lambda_bts",
-        _fixed(0.1, "balances the label and the predictions for similar samples; much more smooths too much"),
-        lambda _: 0.1,
-    ),
-    *(
-        Parameter(name, f"train.{name}", _fixed(1, f"{why}; try 0 and 1 first"), lambda _: 0.5)
-        for name, why in _WEIGHTS.items()
-    ),
-    Rule(
-        "advice", "classes made worse", lambda f, _: f.harmed and (len(f.harmed), some(f.harmed)),
-        "worse than vanilla in {problem[0]} of {f.compared} classes: {problem[1]} (the paper: 312 of 1,000)",
-        "check their anchors and senses first",
-    ),
-    Rule(
-        "warning", "emptied classes", lambda f, _: f.emptied,
-        "cleaning kept less than a tenth of the samples of {problem}",
-        "check their anchors: the sense may be wrong",
-    ),
-]  # fmt: skip
-
-
-def diagnose(facts: Facts, settings: Settings) -> list[Finding]:
-    """Findings, warnings first."""
-    # the method plus has none of the paper's thresholds to choose
-    rules = [rule for rule in RULES if not settings.by_posterior or isinstance(rule, Rule)]
-    findings = [each for rule in rules if (each := rule.finding(facts, settings))]
-    look = "check its pictures in the report, then its entry in classes.yaml"
-    findings += [Finding("warning", "class", text, look) for text in facts.classes_wrong]
-    return sorted(findings, key=lambda each: LEVELS.index(each.level))
 
 
 def advice(run: Run) -> dict[str, Any]:

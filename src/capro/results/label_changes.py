@@ -11,7 +11,7 @@ from scipy import sparse
 
 from capro.pipeline.run import Run
 
-SENTENCES = {  # by the kinds of `capro.core.plus.diagnose`
+SENTENCES = {  # by the kinds of `capro.core.label_rule.diagnose`
     "anchors": "{share:.0%} of the anchors of {names} get another label: its sense or definition may be wrong",
     "one class": "{names} can hardly be separated: they may be one class",
     "sense": "hardly any text of {names} is nearest to its own class text: its sense may be wrong",

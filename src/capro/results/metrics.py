@@ -71,9 +71,9 @@ def confusion(scores: Scores, y: Labels) -> Counts:
     return counts_of(y, best_class(scores), (scores.shape[1], scores.shape[1]))
 
 
-def confusion_multi(scores: Scores, y: Labels, *, top: int = 3) -> Counts:
+def confusion_multi(scores: Scores, y: Labels) -> Counts:
     """How often class i was missed (row) while class j was wrongly named (column), (C, C)."""
-    predicted, positive = top_decisions(scores, top), y > 0
+    predicted, positive = top_decisions(scores), y > 0
     missed, false = (
         sparse.csr_array(part.astype(np.int64)) for part in (positive & ~predicted, predicted & ~positive)
     )
@@ -234,9 +234,9 @@ def _precision_recall_f1(
     return precision, recall, f1
 
 
-def multi_label(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, float]:
-    """C-P, C-R, C-F1, O-P, O-R, O-F1 of the ``top`` best classes of each image, and mAP (macro)."""
-    return decisions(top_decisions(scores, top), y) | {"mAP": mean_average_precision(scores, y)}
+def multi_label(scores: Scores, y: Labels) -> dict[str, float]:
+    """C-P, C-R, C-F1, O-P, O-R, O-F1 of the three best classes of each image, and mAP (macro)."""
+    return decisions(top_decisions(scores), y) | {"mAP": mean_average_precision(scores, y)}
 
 
 def at_threshold(scores: Scores, y: Labels, *, threshold: float = 0.5) -> dict[str, float]:
@@ -245,7 +245,7 @@ def at_threshold(scores: Scores, y: Labels, *, threshold: float = 0.5) -> dict[s
     return {f"{name}@{threshold:g}": value for name, value in figures.items()}
 
 
-def released_variants(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, float]:
+def released_variants(scores: Scores, y: Labels) -> dict[str, float]:
     """What the authors' released script prints, under names of its own (docs/evaluation.md).
 
     ``mAP-micro`` ranks all (sample, class) pairs together; the ``-image`` figures are means over
@@ -255,7 +255,7 @@ def released_variants(scores: Scores, y: Labels, *, top: int = 3) -> dict[str, f
     from sklearn.metrics import label_ranking_average_precision_score
 
     micro = ranking_precision(scores.ravel(), y.ravel())
-    p, r, f1 = (float(value) for value in _precision_recall_f1(top_decisions(scores, top), y, "samples"))
+    p, r, f1 = (float(value) for value in _precision_recall_f1(top_decisions(scores), y, "samples"))
     labelled = (y > 0).any(axis=1)
     by_image = float("nan")
     if labelled.any():

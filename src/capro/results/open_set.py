@@ -1,7 +1,6 @@
 """Open-set recognition: known classes plus one open class (docs/evaluation.md). Pure.
 
-A sample is open when its highest probability is below t. The curve over 101 thresholds costs one
-sort: O(n log n + T C), since a sample leaves its class for the open one at a single threshold.
+A sample is open when its highest probability is below t. The curve over T = 101 thresholds costs O(T (n + C)).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capro.core.kept_scores import numbers_only
-from capro.data.labels import SINGLE_LABEL, kind_of
+from capro.data.labels import kind_of
 from capro.data.readers.webvision import named_in
 from capro.errors import DataError, did_you_mean
 from capro.files import read_regular
@@ -34,28 +33,22 @@ class Point(NamedTuple):
     f1: float  # C-F1
 
 
-class Curve(NamedTuple):
-    """C-P, C-R and C-F1 over the known classes and the open one, (T,) each."""
-
-    thresholds: NDArray[np.float64]
-    precision: NDArray[np.float64]
-    recall: NDArray[np.float64]
-    f1: NDArray[np.float64]
+class Curve(list[Point]):
+    """C-P, C-R and C-F1 over the known classes and the open one, by threshold."""
 
     @property
     def best(self) -> Point:
         """The threshold with the highest C-F1; the lowest of equals. Chosen on what it measures."""
-        return self.at(float(self.thresholds[int(self.f1.argmax())]))
+        return max(self, key=lambda point: point.f1)
 
     @property
     def mean(self) -> float:
         """C-F1 averaged over all thresholds: what the paper's table matches."""
-        return float(self.f1.mean())
+        return float(np.mean([point.f1 for point in self]))
 
     def at(self, threshold: float) -> Point:
         """The point whose threshold is nearest."""
-        place = int(np.abs(self.thresholds - threshold).argmin())
-        return Point(*(float(values[place]) for values in self))
+        return min(self, key=lambda point: abs(point.threshold - threshold))
 
     def as_dict(self, held_out: float | None = None) -> dict[str, Any]:
         """Plain data: curve, best point, mean, and the point at a threshold chosen elsewhere."""
@@ -63,7 +56,7 @@ class Curve(NamedTuple):
             "mean": self.mean,
             "best": self.best._asdict(),
             "held_out": None if held_out is None else self.at(held_out)._asdict(),
-            "curve": [Point(*map(float, row))._asdict() for row in zip(*self, strict=True)],
+            "curve": [point._asdict() for point in self],
         }
 
 
@@ -81,29 +74,18 @@ def curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> Curve:
     if not len(scores):
         raise DataError("no sample to measure open-set recognition on", hint="give data with --on")
     sure, taken = scores.max(axis=1), best_class(scores)
-    # sample i is known at threshold number t while t < lasts[i]: open when sure < threshold
-    lasts = np.searchsorted(THRESHOLDS, sure, side="right")
-    right, is_open = taken == y, y < 0
-    made = _alive(taken, lasts, n_classes)  # (T, C) decisions for each known class
-    hit = _alive(taken[right], lasts[right], n_classes)
-    hit_open = is_open.sum() - _alive(taken[is_open], lasts[is_open], n_classes).sum(axis=1)
-    made = np.column_stack([made, len(y) - made.sum(axis=1)])  # (T, C + 1), the open class last
-    hit = np.column_stack([hit, hit_open])
-    there = np.append(SINGLE_LABEL.counts(y, n_classes), is_open.sum())
-    precision = np.divide(hit, made, out=np.zeros(hit.shape), where=made > 0)
-    recall = np.divide(hit, there, out=np.zeros(hit.shape), where=there > 0)
-    c_p, c_r = precision[:, there > 0].mean(axis=1), recall[:, there > 0].mean(axis=1)
-    f1 = np.divide(2 * c_p * c_r, c_p + c_r, out=np.zeros(len(c_p)), where=c_p + c_r > 0)
-    return Curve(THRESHOLDS, c_p, c_r, f1)
-
-
-def _alive(taken: NDArray[np.int64], lasts: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
-    """How many samples are still given to each class at each threshold, (T, C)."""
-    leave = np.zeros((len(THRESHOLDS) + 1, n_classes), dtype=np.int64)
-    np.add.at(leave, (lasts, taken), 1)  # sample leaves from threshold number `lasts` on
-    total = np.bincount(taken, minlength=n_classes)
-    alive: NDArray[np.int64] = total - np.cumsum(leave, axis=0)[:-1]
-    return alive
+    truth = np.where(y < 0, n_classes, y)  # the open class is the last
+    sizes = np.bincount(truth, minlength=n_classes + 1)
+    points = Curve()
+    for threshold in THRESHOLDS.tolist():
+        decided = np.where(sure < threshold, n_classes, taken)
+        made, hit = (
+            np.bincount(part, minlength=n_classes + 1)[sizes > 0]
+            for part in (decided, decided[decided == truth])
+        )
+        precision, recall = mean(hit / np.maximum(1, made)), mean(hit / sizes[sizes > 0])
+        points.append(Point(threshold, precision, recall, harmonic(precision, recall)))
+    return points
 
 
 def answer_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str, list[float | None]]:
@@ -120,11 +102,10 @@ def answer_curve(scores: NDArray[np.floating], y: NDArray[np.int64]) -> dict[str
     """
     best, right, unknown = scores.max(axis=1), best_class(scores) == y, y < 0
     rows = []
-    for threshold, f1 in zip(THRESHOLDS, curve(scores, y).f1.tolist(), strict=True):
-        answered = best >= threshold
-        rows.append(
-            (mean(answered), mean(right[answered]), mean(~answered[~right]), f1, mean(~answered[unknown]))
-        )
+    for point in curve(scores, y):
+        answered = best >= point.threshold
+        caught = mean(~answered[~right])
+        rows.append((mean(answered), mean(right[answered]), caught, point.f1, mean(~answered[unknown])))
     return _columns(("answered", "right", "caught", "f1", "open"), rows)
 
 

@@ -174,8 +174,8 @@ class VerdictStore:
 
     def array(self, artefact: Artefact[NDArray[Any]]) -> NDArray[Any] | None:
         """An array of the training rows; None where its stage has not finished, or belongs to another scan."""
-        found = self.run.find(artefact)
-        return found if found is not None and len(found) == len(self) else None
+        values = self.run.find(artefact)
+        return values if values is not None and len(values) == len(self) else None
 
     @cached_property
     def visual(self) -> NDArray[np.float32] | None:
@@ -193,9 +193,9 @@ class VerdictStore:
     @cached_property
     def anchors(self) -> pd.DataFrame:
         """The anchors with row, class_index, rank and chosen_by; an empty table before `match`."""
-        found = self.run.find(ANCHORS)
+        anchors = self.run.find(ANCHORS)
         columns = ["row", "class_index", "rank", "chosen_by"]
-        return pd.DataFrame(columns=columns, dtype=np.int64) if found is None else found
+        return pd.DataFrame(columns=columns, dtype=np.int64) if anchors is None else anchors
 
     def anchors_of(self, label: int) -> NDArray[np.int64]:
         """Rows of the anchors of a class, the best first."""
@@ -288,19 +288,10 @@ class VerdictStore:
         group[np.bincount(group, minlength=n)[group] == 1] = NO_GROUP
         return group
 
-    @cached_property
-    def _grouped(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows by their group of near duplicates, and the group of each, (n,) each."""
-        order = np.argsort(self.duplicate_group, kind="stable")
-        return order, self.duplicate_group[order]
-
     def group_of(self, row: int) -> NDArray[np.int64]:
         """A row's whole group of near duplicates in order of rows; itself where it has none."""
         group = self.duplicate_group[row]
-        if group < 0:
-            return np.array([row])
-        rows, groups = self._grouped
-        return rows[np.searchsorted(groups, group) : np.searchsorted(groups, group, side="right")]
+        return np.array([row]) if group == NO_GROUP else np.flatnonzero(self.duplicate_group == group)
 
     @cached_property
     def _details(self) -> pa.Table:

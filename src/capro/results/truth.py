@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capro.data.labels import MULTI_LABEL
+from capro.data.labels import MULTI_LABEL, kind_of
 from capro.data.manifest import Manifest, manifest_of
 from capro.data.readers.columns import label_names, text_of
 from capro.data.readers.table_files import header, whole_records
@@ -160,24 +160,17 @@ def noise_shares(before: NDArray[np.int64], after: NDArray[np.int64], member: Bo
     Returns:
         Shares; of nothing where nothing was called, wrong, or replaced.
     """
-    if before.ndim == 1:
-        rows = np.arange(len(before))
-        given, called = np.ones(len(before), dtype=bool), after != before
-        wrong = ~member[rows, before]
-        new, true = called & (after >= 0), member[rows, after]
-        extra = {"corrected": _pairs(new, true)}
-    else:
-        given, kept = before > 0, after > 0
-        wrong, called = given & ~member, given & ~kept
-        added = ~given & kept
-        extra = {"corrected": _pairs(added, member), "found": _pairs(~given & member, added)}
-    return {
+    kind = kind_of(before)
+    given, kept = (kind.membership(labels, member.shape[1]) for labels in (before, after))
+    wrong, called, added = given & ~member, given & ~kept, kept & ~given
+    shares = {
         "noise": _pairs(given, wrong),
         "called": _pairs(given, called),
         "precision": _pairs(called, wrong),
         "recall": _pairs(wrong, called),
-        **extra,
+        "corrected": _pairs(added, member),
     }
+    return shares | ({"found": _pairs(~given & member, added)} if kind.multi_label else {})
 
 
 def noise_detection(before: NDArray[np.int64], after: NDArray[np.int64], member: Bools) -> dict[str, float]:

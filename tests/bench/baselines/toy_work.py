@@ -73,7 +73,7 @@ class ToyWork(Work):
         )
         self.ranks, self.device = one_rank(), torch.device("cpu")
         self._noise, self._verified = noise, np.sort(rng.permutation(n)[:verified])
-        self.job = None  # type: ignore[assignment]
+        self.job = SimpleNamespace(bar=progress.silent)  # type: ignore[assignment]
 
     def _views(self) -> NDArray[np.float32]:
         noise = np.random.default_rng(1).normal(size=(2, *self.v.shape))
@@ -103,9 +103,6 @@ class ToyWork(Work):
 
     def features(self, positions: NDArray[np.int64], net: Siamese | None = None) -> NDArray[np.float32]:
         return self.v[positions]
-
-    def bar(self, label, total):  # type: ignore[no-untyped-def]
-        return progress.silent(label, total)
 
     def verified(self) -> Verified:
         return Verified(self._verified, self.right[self._verified])

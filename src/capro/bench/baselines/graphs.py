@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,9 +10,8 @@ from scipy.special import softmax
 from torch import Tensor, nn
 from torch.nn import functional
 
-from capro.bench.baselines.objectives import SoftLabels, WeightedLabels, balanced_weights, fixed_weights
+from capro.bench.baselines.objectives import WeightedLabels, balanced_weights
 from capro.bench.baselines.work import Learned, Work, minimise
-from capro.config import Settings
 from capro.core.anchors import match
 from capro.data.labels import kind_of
 from capro.graph.neighbors import nearest, unit_rows
@@ -109,8 +106,8 @@ def sinet(work: Work) -> Learned:
     s = unit_rows(np.asarray(work.run.read(TEXTS)))
     centres = prototypes(v, s, labels, len(training.classes))
     weights = sample_weights(v, centres, labels, tau=work.run.settings.net.tau)
-    weigh = fixed_weights(torch.from_numpy(weights).to(work.device))
-    work.fit(WeightedLabels(work, net, weigh=weigh), "SINet")
+    objective = WeightedLabels(work, net, weights=torch.from_numpy(weights).to(work.device))
+    work.fit(objective, "SINet")
     return net, {"weights below 0.1": float((weights < 0.1).mean())}
 
 
@@ -174,7 +171,7 @@ def graph_beliefs(
         return ((losses * (taught >= 0)).sum(dim=1) * weights).mean()
 
     name = "VSGraph: graph network"
-    minimise(net, loss, name=name, steps=GRAPH_STEPS, lr=GRAPH_RATE, decay=GRAPH_DECAY, bar=work.bar)
+    minimise(net, loss, name=name, steps=GRAPH_STEPS, lr=GRAPH_RATE, decay=GRAPH_DECAY, bar=work.job.bar)
     with torch.no_grad():
         beliefs: Tensor = net(inputs).sigmoid()
     return beliefs
@@ -216,11 +213,6 @@ def refined(labels: Tensor, seeds: Tensor, gnn: Tensor, cnn: Tensor) -> Tensor:
     merged = merged * known
     merged = merged / merged.sum(dim=1, keepdim=True).clamp(min=torch.finfo(merged.dtype).tiny)
     return torch.where(known[labels][:, None], merged, web)
-
-
-def vsgraph_settings(settings: Settings) -> dict[str, Any]:
-    """The settings of the graph."""
-    return {"match": settings.match.model_dump(include={"k", "exact_below"})}
 
 
 def corrected(work: Work, net: Siamese) -> tuple[Tensor, Tensor]:
@@ -272,5 +264,5 @@ def vsgraph(work: Work) -> Learned:
         labels = targets.argmax(dim=1)
         changed = labels != training.labels
     weights = balanced_weights(labels, len(training.classes))
-    work.fit(SoftLabels(work, net, targets, weights), "VSGraph", schedule=work.second_schedule())
+    work.fit(WeightedLabels(work, net, targets, weights=weights), "VSGraph", schedule=work.second_schedule())
     return net, {"seeds": int(seeds.sum()), "changed": float(changed.float().mean())}

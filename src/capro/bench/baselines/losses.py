@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from capro.bench.baselines.objectives import BaselineObjective, Referenced, SoftLabels, balanced_weights
+from capro.bench.baselines.objectives import BaselineObjective, Referenced, WeightedLabels, balanced_weights
 from capro.bench.baselines.work import Learned, Work
 from capro.config import Settings, TrainSettings
 from capro.core.references import neighbour_mean, provider, self_contained_target
 from capro.data.labels import kind_of
+from capro.errors import ConfigError
 from capro.models.siamese import Siamese
+from capro.pipeline.artefacts import KEY_FEATURES
 from capro.train.batches import Batch
 from capro.train.judgement import Judge
 from capro.train.objectives import rows_of
@@ -115,12 +117,6 @@ class NeighbourConsistent(BaselineObjective):
         return terms
 
 
-def ncr_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that decide it."""
-    names = {"neighbours", "ncr_temperature", "ncr_weight"}
-    return {"reference": settings.reference.model_dump(include=names)}
-
-
 def ncr(work: Work) -> Learned:
     """NCR: neighbour consistency (Iscen et al., "Learning with Neighbor Consistency for Noisy Labels", CVPR 2022).
 
@@ -182,7 +178,7 @@ def scc(work: Work) -> Learned:
     s = work.believed(net, training.positions)
     targets, confidence = self_contained_target(s, training.labels, power=SCC_POWER)
     weights = balanced_weights(training.labels, len(training.classes))
-    objective = SoftLabels(work, net, targets, weights, alpha=SCC_ALPHA)
+    objective = WeightedLabels(work, net, targets, weights=weights, alpha=SCC_ALPHA)
     work.fit(objective, "SCC", schedule=work.second_schedule())
     return net, {"confidence": float(confidence.mean())}
 
@@ -244,7 +240,12 @@ def mopro(work: Work) -> Learned:
     labels, which the MoPro paper does not treat, prototypes and rule are the per-class ones of the CAPro paper.
     """
     settings, training, net = work.run.settings, work.training, work.net()
-    work.need_key_views("mopro")
+    # a run of the method plus does without key views
+    if settings.net.mode == "frozen" and not len(work.run.read(KEY_FEATURES)):
+        raise ConfigError(
+            "the baseline mopro compares two views of a picture, and no key views are cached",
+            hint="--set method=paper",
+        )
     own = mopro_training(settings)
     nobody = torch.zeros_like(training.labels, dtype=torch.bool)
     objective = MomentumPrototypes(

@@ -9,7 +9,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 from torch.nn import functional
 
-from capro.bench.baselines.objectives import WeightedLabels, fixed_weights
+from capro.bench.baselines.objectives import WeightedLabels
 from capro.bench.baselines.work import Learned, Verified, Work, minimise
 from capro.graph.neighbors import unit_rows
 from capro.models.siamese import Siamese
@@ -17,7 +17,6 @@ from capro.pipeline import progress
 from capro.pipeline.checksums import seed_for
 from capro.pipeline.progress import Bar
 from capro.train.batches import Batch
-from capro.train.objectives import rows_of
 
 REFERENCES = 32  # centres of a class
 MARGIN = 0.1  # rho: cosine of a wrong label, at most
@@ -134,7 +133,9 @@ def sample_weights(work: Work) -> Tensor:
     labels = training.labels.cpu().numpy()
     references = reference_sets(v, labels, len(training.classes), seed=seed).to(work.device)
     features = torch.from_numpy(v).to(work.device)
-    net = trained_cleannet(features, training.labels, references, work.verified(), seed=seed, bar=work.bar)
+    net = trained_cleannet(
+        features, training.labels, references, work.verified(), seed=seed, bar=work.job.bar
+    )
     return relevance(net, features, training.labels, references)
 
 
@@ -160,7 +161,7 @@ def cleannet(work: Work) -> Learned:
     only.
     """
     weights, net = sample_weights(work), work.net()
-    work.fit(WeightedLabels(work, net, weigh=fixed_weights(weights)), "CleanNet")
+    work.fit(WeightedLabels(work, net, weights=weights), "CleanNet")
     return net, {"verified": len(work.verified().rows), "weight": float(weights.mean())}
 
 
@@ -208,33 +209,28 @@ class Mentored(WeightedLabels):
     """
 
     def __init__(self, work: Work, net: Siamese, *, noise: float, verified: Tensor | None) -> None:
-        super().__init__(work, net, weigh=self.weights_of)
-        self._noise, self._bar = noise, work.bar
+        super().__init__(work, net, weights=self.weights_of)
+        self._noise, self._bar = noise, work.job.bar
         epochs, self._seed = work.run.settings.pretrain.epochs, work.run.settings.seed
         self._burnt_in, self._linear, self._again = (
             max(1, round(share * epochs)) for share in (BURN_IN, LINEAR_FROM, LEARN_AGAIN)
         )
-        if verified is None:
-            verified = torch.full_like(self._labels, UNKNOWN)
-        rows = torch.nonzero(verified != UNKNOWN).flatten()
-        self._right = verified[rows]  # (m,)
-        self._number = torch.full_like(verified, UNKNOWN)  # of a training row among the verified ones
-        self._number[rows] = torch.arange(len(rows), device=rows.device)
-        # loss and difference of each verified sample in this epoch; NaN until it is seen, (m, 2)
-        self._seen = torch.full((len(rows), 2), torch.nan, device=rows.device)
-        self._average = torch.tensor(torch.nan, device=rows.device)  # NaN before the first batch
-        self.mentor = Mentor().to(rows.device).requires_grad_(False)
-        self._taught = torch.tensor(False, device=rows.device)  # whether the mentor has learnt
+        self._verified = torch.full_like(self._labels, UNKNOWN) if verified is None else verified
+        # loss and difference of each sample in this epoch; NaN until it is seen, (n, 2)
+        self._seen = torch.full((len(self._labels), 2), torch.nan, device=work.device)
+        self._average = torch.tensor(torch.nan, device=work.device)  # NaN before the first batch
+        self.mentor = Mentor().to(work.device).requires_grad_(False)
+        self._taught = torch.tensor(False, device=work.device)  # whether the mentor has learnt
 
     def begin_epoch(self, epoch: int, *, resumed: bool) -> None:
         super().begin_epoch(epoch, resumed=resumed)
         if resumed:
             return
-        known = ~self._seen.isnan().any(dim=1)
+        known = (self._verified != UNKNOWN) & ~self._seen.isnan().any(dim=1)
         if epoch in (self._burnt_in, self._again) and known.any():
             losses, above = self._seen[known].T
             seed = seed_for(self._seed, "mentor", epoch)
-            self.mentor = taught(losses, above, self._right[known], seed=seed, bar=self._bar)
+            self.mentor = taught(losses, above, self._verified[known], seed=seed, bar=self._bar)
             self._taught.fill_(True)
         self._seen.fill_(torch.nan)
 
@@ -244,7 +240,7 @@ class Mentored(WeightedLabels):
         later = DECAY * self._average + (1 - DECAY) * typical
         self._average = torch.where(self._average.isnan(), typical, later)
         above = losses - self._average
-        self._remember(batch, losses, above)
+        self._seen[torch.from_numpy(batch.samples)] = torch.stack([losses, above], dim=1).to(self._seen)
         burnt_in = batch.epoch >= self._burnt_in
         if not burnt_in:
             weights = torch.ones_like(losses)
@@ -256,11 +252,6 @@ class Mentored(WeightedLabels):
         left_out = int(LEFT_OUT[burnt_in] * len(losses))
         weights[torch.randperm(len(losses), generator=generator)[:left_out].to(losses.device)] = 0
         return weights
-
-    def _remember(self, batch: Batch, losses: Tensor, above: Tensor) -> None:
-        numbers = rows_of(self._number, batch.samples)
-        known = numbers != UNKNOWN
-        self._seen[numbers[known]] = torch.stack([losses[known], above[known]], dim=1).to(self._seen)
 
     def state(self) -> dict[str, Tensor]:
         own = {"average": self._average, "seen": self._seen, "taught": self._taught}

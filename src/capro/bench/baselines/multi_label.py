@@ -36,12 +36,6 @@ def pseudo_labels(logits: Tensor, web: Tensor, *, rho: float) -> Tensor:
     return torch.where(above.any(dim=1, keepdim=True), above, web.to(logits))
 
 
-def binary_loss(logits: Tensor, target: Tensor, *, count: float) -> Tensor:
-    """Binary cross-entropy, summed over classes, mean over samples, (b, C)."""
-    losses = functional.binary_cross_entropy_with_logits(logits, target.to(logits), reduction="none")
-    return losses.sum() / count
-
-
 class IteratedLearning(BaselineObjective):
     """One network, teacher and student in turns.
 
@@ -66,7 +60,9 @@ class IteratedLearning(BaselineObjective):
                 self._teacher.load_state_dict(self.net.state_dict())
             taught = self._teacher.heads.classifier(self._teacher.encoder(batch.query))
             target = pseudo_labels(taught, target, rho=self._rho)
-        return {"cls": binary_loss(self.logits(batch.query), target, count=self.share(batch))}
+        logits = self.logits(batch.query)
+        loss = functional.binary_cross_entropy_with_logits(logits, target.to(logits), reduction="sum")
+        return {"cls": loss / self.share(batch)}  # summed over classes, mean over samples
 
     def state(self) -> dict[str, Tensor]:
         return {f"teacher.{name}": tensor for name, tensor in self._teacher.state_dict().items()}

@@ -54,12 +54,9 @@ class PhraseGenerator(nn.Module):
     def __init__(self, v: Tensor, phrases: Tensor, *, tau: float) -> None:
         super().__init__()
         self.tau = tau
-        self.mean: Tensor
-        self.spread: Tensor
-        self.phrases: Tensor
-        self.register_buffer("mean", v.mean(dim=0))
-        self.register_buffer("spread", v.std().clamp(min=1e-6))
-        self.register_buffer("phrases", phrases)
+        self.mean = nn.Buffer(v.mean(dim=0))
+        self.spread = nn.Buffer(v.std().clamp(min=1e-6))
+        self.phrases = nn.Buffer(phrases)
         self.layers = nn.Sequential(
             nn.Linear(v.shape[1], WIDTH), nn.ReLU(), nn.Linear(WIDTH, phrases.shape[1])
         )
@@ -141,7 +138,7 @@ def _trained_generator(work: Work, v: Tensor, texts: Floats, phrases: Tensor, ha
         return functional.cross_entropy(generator.scores(v[chosen]), near)
 
     name = f"phrase generator {half + 1} of 2"
-    minimise(generator, loss, name=name, steps=len(batches), lr=RATE, decay=DECAY, bar=work.bar)
+    minimise(generator, loss, name=name, steps=len(batches), lr=RATE, decay=DECAY, bar=work.job.bar)
     return generator
 
 

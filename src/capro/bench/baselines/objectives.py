@@ -1,16 +1,14 @@
-"""Objectives that baselines share: web labels with a reference, weighted web labels, soft labels."""
+"""Objectives that baselines share: web labels with a reference, weighted or soft labels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from capro.bench.baselines.work import Work
-from capro.core.losses import classification_loss, classification_loss_multi_label
 from capro.core.references import Mixup, Outputs, Provider
 from capro.data.labels import kind_of
 from capro.models.siamese import Siamese
@@ -65,13 +63,11 @@ class Referenced(BaselineObjective):
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         y, share = rows_of(self._labels, batch.samples), self.share(batch)
         out = self.net(batch.query).query
-        mixed: dict[str, Any] = {}
         mixture = mixture_of(self._reference, batch, self._ranks, self._mixup_seed)
-        if mixture is not None:
-            mixed = {"mixture": mixture, "p_mixed_logits": self.logits(mixture.inputs(batch.query))}
+        mixed = None if mixture is None else self.logits(mixture.inputs(batch.query))
         outputs = Outputs(
-            p_logits=out.p, q_logits=out.q, v=out.v, z=out.z, labels=y,
-            pos_weight=getattr(self._task, "pos_weight", None), **mixed,
+            p_logits=out.p, q_logits=out.q, v=out.v, z=out.z, labels=y, mixture=mixture, p_mixed_logits=mixed,
+            pos_weight=getattr(self._task, "pos_weight", None),
         )  # fmt: skip
         return {
             "cls": self._task.cls(out.p, y, share),
@@ -81,61 +77,35 @@ class Referenced(BaselineObjective):
 
 
 class WeightedLabels(BaselineObjective):
-    """Cross-entropy on web labels in which samples count more or less, single-label: mean of w_i L_cls,i.
+    """Cross-entropy in which samples count more or less: mean of w_i CE(t_i, p_i).
 
     Args:
         work: What the baseline works with.
         net: Networks.
-        weigh: From a batch and its samples' losses, (b,), to their weights, (b,).
-    """
-
-    def __init__(self, work: Work, net: Siamese, *, weigh: Callable[[Batch, Tensor], Tensor]) -> None:
-        super().__init__(work, net)
-        self._weigh = weigh
-
-    def terms(self, batch: Batch) -> dict[str, Tensor]:
-        y, logits = rows_of(self._labels, batch.samples), self.logits(batch.query)
-        weights = self._weigh(batch, sample_losses(self._task, logits, y))
-        return {"cls": classification_loss(logits, y, weight=weights, count=self.share(batch))}
-
-
-def fixed_weights(weights: Tensor) -> Callable[[Batch, Tensor], Tensor]:
-    """Weights of the training rows, (n,), that stay the same in every batch."""
-    return lambda batch, _: rows_of(weights, batch.samples)
-
-
-class SoftLabels(BaselineObjective):
-    """Cross-entropy with soft labels in which samples count more or less: mean of w_i CE(t_i, p_i).
-
-    Args:
-        work: What the baseline works with.
-        net: Networks.
-        targets: t, single-label: distributions; multi-label: probabilities. (n, C).
-        weights: w, (n,).
+        targets: t, single-label: distributions; multi-label: probabilities. (n, C). The web labels if unset.
+        weights: w, (n,); or from a batch and its samples' losses, (b,), to their weights, (b,).
         alpha: Inputs and targets of a batch are mixed by Beta(alpha, alpha); None: they are not.
     """
 
     def __init__(
-        self, work: Work, net: Siamese, targets: Tensor, weights: Tensor, *, alpha: float | None = None
-    ) -> None:
+        self, work: Work, net: Siamese, targets: Tensor | None = None, *,
+        weights: Tensor | Callable[[Batch, Tensor], Tensor], alpha: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(work, net, targets)
-        self._weights = weights
+        self._sample_weights = weights
         self._mixing = Provider() if alpha is None else Mixup(mixup_alpha=alpha)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         x, target = batch.query, rows_of(self._labels, batch.samples)
-        weight = rows_of(self._weights, batch.samples)
         mixture = mixture_of(self._mixing, batch, self._ranks, self._mixup_seed)
         if mixture is not None:
             x, target = mixture.inputs(x), mixture.inputs(target)
-        logits, share = self.logits(x), self.share(batch)
-        pos_weight = getattr(self._task, "pos_weight", None)
-        if pos_weight is None:
-            return {"cls": classification_loss(logits, target, weight=weight, count=share)}
-        loss = classification_loss_multi_label(
-            logits, target, pos_weight=pos_weight, weight=weight, count=share
-        )
-        return {"cls": loss}
+        losses = sample_losses(self._task, self.logits(x), target)
+        if isinstance(self._sample_weights, Tensor):
+            weights = rows_of(self._sample_weights, batch.samples)
+        else:
+            weights = self._sample_weights(batch, losses.detach())
+        return {"cls": (weights * losses).sum() / self.share(batch)}
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:
@@ -150,12 +120,11 @@ def balanced_weights(labels: Tensor, classes: int) -> Tensor:
     return weights / weights.mean()
 
 
-def sample_losses(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
-    """Loss of each sample, (b, C) -> (b,), without gradient."""
-    logits = logits.detach()
-    if not kind_of(labels).multi_label:
-        return functional.cross_entropy(logits, labels, reduction="none")
-    weight = getattr(task, "pos_weight", None)
+def sample_losses(task: Task, logits: Tensor, target: Tensor) -> Tensor:
+    """Loss of each sample, (b, C) -> (b,); classes, (b,), or distributions, (b, C); multi-label: probabilities."""
+    pos_weight = getattr(task, "pos_weight", None)
+    if pos_weight is None:
+        return functional.cross_entropy(logits, target, reduction="none")
     return functional.binary_cross_entropy_with_logits(
-        logits, labels.to(logits), pos_weight=weight, reduction="none"
+        logits, target.to(logits), pos_weight=pos_weight, reduction="none"
     ).mean(dim=1)

@@ -63,26 +63,21 @@ class Baseline:
         return ((BELIEFS_STAGE.name,) if believes else ()) + self.reads
 
 
-def _referenced(label: str, name: str) -> Baseline:
-    def own(settings: Settings) -> dict[str, Any]:
-        values = settings.reference.of(name)
-        return {"reference": values} if values else {}
-
-    return Baseline(label, losses.referenced(name), settings=own)
+def _provider(name: str) -> Callable[[Settings], dict[str, Any]]:
+    """The settings of a reference provider."""
+    return lambda settings: {"reference": settings.reference.of(name)}
 
 
 BASELINES: dict[str, Baseline] = {
     "vanilla": Baseline("Vanilla", losses.vanilla),
     "linear": Baseline("Linear probe", losses.linear),
     "knn": Baseline("k-NN label vote", selection.knn),
-    "smoothing": _referenced("Label smoothing", "smoothing"),
-    "mixup": _referenced("Mix-up", "mixup"),
-    "bootstrap": _referenced("Bootstrap", "bootstrap"),
+    "smoothing": Baseline("Label smoothing", losses.referenced("smoothing"), settings=_provider("smoothing")),
+    "mixup": Baseline("Mix-up", losses.referenced("mixup"), settings=_provider("mixup")),
+    "bootstrap": Baseline("Bootstrap", losses.referenced("bootstrap"), settings=_provider("bootstrap")),
     "scc": Baseline("SCC", losses.scc, version=2),
-    "ncr": Baseline("NCR", losses.ncr, settings=losses.ncr_settings, version=2),
-    "smallloss": Baseline(
-        "Small-loss selection", selection.smallloss, beliefs="single-label", version=2
-    ),
+    "ncr": Baseline("NCR", losses.ncr, settings=_provider("ncr"), version=2),
+    "smallloss": Baseline("Small-loss selection", selection.smallloss, beliefs="single-label", version=2),
     "coteaching": Baseline("Co-teaching", selection.coteaching, beliefs="single-label", version=3),
     "cleanlab": Baseline("Confident learning (cleanlab)", selection.cleanlab, beliefs="always"),
     "mentornet": Baseline(
@@ -94,7 +89,8 @@ BASELINES: dict[str, Baseline] = {
     "somnet": Baseline("SOMNet", weighting.somnet, multi_label=False),
     "mopro": Baseline("MoPro", losses.mopro, settings=losses.mopro_settings),
     "vsgraph": Baseline(
-        "VSGraph", graphs.vsgraph, settings=graphs.vsgraph_settings, reads=("embed",), version=2
+        "VSGraph", graphs.vsgraph, reads=("embed",), version=2,
+        settings=lambda settings: {"match": settings.match.model_dump(include={"k", "exact_below"})},
     ),
     "sinet": Baseline("SINet", graphs.sinet, reads=("embed",), multi_label=False),
     "mile": Baseline("MILe", multi_label.mile, multi_label=False, version=2),
@@ -143,10 +139,7 @@ def baseline_stage(name: str, *, multi_label: bool) -> Stage:
         if net is not None:
             job.write(STEP1, net_state(net))
         job.write(BASELINE_FIGURES, figures)
-        test = manifest.split("test")
-        if not len(test):
-            return {}
-        y = known_labels(manifest, test, this.training.classes)
+        y = known_labels(manifest, manifest.split("test"), this.training.classes)
         return metrics.headline(np.array(job.read(TEST_SCORES.of(stage))), y)
 
     def settings(run: Run) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from capro.bench.baselines.work import Learned, Work
 from capro.core.losses import reconstruction_loss
 from capro.data.labels import kind_of
 from capro.errors import ConfigError
+from capro.graph.neighbors import unit_rows
 from capro.models.siamese import Siamese
 from capro.train.batches import Batch
 from capro.train.objectives import WebLabels, rows_of
@@ -71,12 +72,8 @@ def vote(train: Floats, labels: Labels, test: Floats, n_classes: int, *, k: int)
     """
     import faiss
 
-    from capro.graph.neighbors import unit_rows
-
-    index = faiss.IndexFlatIP(train.shape[1])
-    index.add(np.ascontiguousarray(unit_rows(train), dtype=np.float32))
-    queries = np.ascontiguousarray(unit_rows(test), dtype=np.float32)
-    near, rows = index.search(queries, min(k, len(train)))  # (m, k)
+    k, metric = min(k, len(train)), faiss.METRIC_INNER_PRODUCT
+    near, rows = faiss.knn(unit_rows(test), unit_rows(train), k, metric=metric)  # (m, k)
     weight = np.maximum(near, 0) + 1e-6
     member = kind_of(labels).membership(labels, n_classes).astype(np.float32)
     scores = np.einsum("mk,mkc->mc", weight, member[rows])
@@ -133,9 +130,8 @@ class SmallLoss(BaselineObjective):
         return {"cls": cls, "prj": prj}
 
     def state(self) -> dict[str, Tensor]:
-        if self._other is None:
-            return {}
-        return {f"other.{name}": tensor for name, tensor in self._other.state_dict().items()}
+        other = {} if self._other is None else self._other.state_dict()
+        return {f"other.{name}": tensor for name, tensor in other.items()}
 
 
 def smallest(losses: Tensor, left_out: float) -> Tensor:

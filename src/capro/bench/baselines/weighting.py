@@ -98,7 +98,7 @@ def curriculumnet(work: Work) -> Learned:
     def weigh(batch: Batch, _: Tensor) -> Tensor:
         return rows_of(stages[SUBSETS * batch.epoch // epochs], batch.samples)
 
-    work.fit(WeightedLabels(work, net, weigh=weigh), "CurriculumNet")
+    work.fit(WeightedLabels(work, net, weights=weigh), "CurriculumNet")
     sizes = np.bincount(subset, minlength=SUBSETS).tolist()
     return net, dict(zip(("clean", "noisy", "highly noisy"), sizes, strict=True))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,13 +14,11 @@ from torch import Tensor, nn
 from capro.config import Schedule
 from capro.data.labels import kind_of
 from capro.data.manifest import manifest_of
-from capro.errors import ConfigError
 from capro.models.backbones import FeatureBackbone
 from capro.models.siamese import Siamese
 from capro.pipeline import progress
-from capro.pipeline.artefacts import BASELINE_HISTORY, BELIEFS, KEY_FEATURES, STEP1
+from capro.pipeline.artefacts import BASELINE_HISTORY, BELIEFS, STEP1
 from capro.pipeline.checksums import seed_for
-from capro.pipeline.progress import Step
 from capro.pipeline.run import Run
 from capro.pipeline.stage import Job
 from capro.results.truth import read_truth
@@ -84,19 +81,6 @@ class Work:
     def inputs(self, net: Siamese) -> Inputs:
         """Where the input of networks comes from."""
         return inputs_of(self.run, net.encoder)
-
-    def bar(self, label: str, total: int | None) -> AbstractContextManager[Step]:
-        """Progress of a part of the work."""
-        return self.job.bar(label, total)
-
-    def need_key_views(self, name: str) -> None:
-        """Refuse a run whose cached features have no key views: the method plus does without them."""
-        frozen = self.run.settings.net.mode == "frozen"
-        if frozen and not len(self.run.read(KEY_FEATURES)):
-            raise ConfigError(
-                f"the baseline {name} compares two views of a picture, and no key views are cached",
-                hint="--set method=paper",
-            )
 
     def fit(
         self,
