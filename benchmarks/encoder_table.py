@@ -35,6 +35,7 @@ from capro.train.setup import image_inputs, training_set
 from variants import PRESETS, arguments, bench_of, truth_of
 
 SIZES = [128, 160, 192, 224, 260, 300]
+AXIS = "time for a picture (lite0 at 128 px: 1)"
 FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "encoders.svg"
 Encode = Callable[[Tensor], Tensor]
 
@@ -171,9 +172,7 @@ def draw(rows: dict[str, tuple[float, ...]]) -> None:
         )
     for value in range(int(100 * min(best)), int(100 * max(best)) + 2, 2):
         parts.append(f'<text x="{left - 8}" y="{y(value / 100) + 4:.0f}" text-anchor="end">{value} %</text>')
-    parts.append(
-        f'<text x="{left + width / 2}" y="{top + height + 46}" text-anchor="middle">time for a picture (lite0 at 128 px: 1)</text>'
-    )
+    parts.append(f'<text x="{left + width / 2}" y="{top + height + 46}" text-anchor="middle">{AXIS}</text>')
     style = (
         "text{font:12px sans-serif;fill:#222}polyline{fill:none;stroke-width:2}"
         ".l0,.c0{stroke:#2563eb;fill:#2563eb}.l1,.c1{stroke:#d97706;fill:#d97706}.l2,.c2{stroke:#059669;fill:#059669}"
