@@ -89,3 +89,29 @@ def test_an_unanswered_tag_is_no_evidence_and_is_not_counted(classes):
             (float(alone.hit), float(alone.false)), abs=1e-5
         )
     assert not rates.evidence(torch.where(silent, -1, y))[silent].any()
+
+
+def test_an_annotator_that_nothing_is_known_of_says_nothing():
+    answers = torch.tensor([0, 0, 3, 1, -1, 3])
+    evidence = LabelTable.silent(3, answers).evidence(answers)
+    assert torch.allclose(evidence, evidence[:, :1].expand_as(evidence))
+    assert not evidence[4].any()
+
+
+@given(SEEDS)
+@FEW
+def test_counted_answers_against_a_loop(seed):
+    g = generator(seed)
+    answers, q = torch.randint(-1, 4, (30,), generator=g), distributions(30, 4, seed)
+    given = [int(answer) for answer in answers if answer >= 0]
+    frequency = [(given.count(a) + 1) / (len(given) + 4) for a in range(4)]
+    evidence = LabelTable.silent(3, answers).fitted(q, answers).evidence(answers)
+    for i, a in enumerate(answers.tolist()):
+        for z in range(4):
+            if a < 0:
+                assert evidence[i, z] == 0
+                continue
+            said = sum(float(q[j, z]) for j in range(30) if int(answers[j]) == a)
+            size = sum(float(q[j, z]) for j in range(30) if int(answers[j]) >= 0)
+            wanted = (said + LABEL_SPREAD * frequency[a]) / (size + LABEL_SPREAD)
+            assert float(evidence[i, z].exp()) == pytest.approx(wanted, rel=1e-4)

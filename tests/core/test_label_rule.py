@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -210,12 +211,32 @@ def test_decisions_follow_the_posterior(seed):
     anchors = torch.rand(20, generator=generator(seed + 1)) < 0.3
     found = decide(q, y, anchors, sure=0.5)
     for i in range(20):
-        best, asked = int(q[i].argmax()), bool(q[i].max() < 0.5)
-        label = int(q[i, :3].argmax()) if asked else -1 if best == 3 else best
+        best, p, none = int(q[i, :3].argmax()), float(q[i, :3].max()), float(q[i, 3])
+        label = (
+            -1 if none > p else best if p > 0.5 else int(y[i])
+        )  # a relabel below one half is asked, not done
         kept = LabelDecision.ANCHOR if anchors[i] else LabelDecision.KEEP
         wanted = LabelDecision.DROP if label < 0 else kept if label == y[i] else LabelDecision.RELABEL
         assert (int(found.labels[i]), int(found.decisions[i])) == (label, wanted)
-        assert bool(found.ask[i]) == asked
+        assert bool(found.ask[i]) == (max(p, none) <= 0.5)
+    unlabelled = decide(q, torch.full((20,), -1), anchors, sure=0.5).labels
+    assert torch.equal(unlabelled, torch.where(q[:, 3] > q[:, :3].max(1)[0], -1, q[:, :3].argmax(1)))
+
+
+@given(SEEDS)
+@FEW
+def test_dropping_is_as_strict_as_asked(seed):
+    q, y = distributions(50, 4, seed), torch.randint(0, 3, (50,), generator=generator(seed))
+    nobody = torch.zeros(50, dtype=torch.bool)
+    dropped = [
+        decide(q, y, nobody, drop_above=value).labels == -1 for value in (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
+    ]
+    for strict, lax in pairwise(dropped):
+        assert not (lax & ~strict).any()
+    assert dropped[0].all()
+    assert not dropped[-1].any()
+    share = q[:, 3] / (q[:, 3] + q[:, :3].max(1)[0])
+    assert torch.equal(dropped[3], share > 0.7)
 
 
 @given(SEEDS)

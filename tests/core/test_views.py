@@ -8,7 +8,15 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from capro.core.evidence import ClassMeanings
 from capro.core.linear import assign_folds
-from capro.core.views import Centres, TextField, far_texts, picture_to_text
+from capro.core.views import (
+    Centres,
+    TextField,
+    doubtful_pictures,
+    far_texts,
+    named_other_things,
+    picture_to_text,
+    unknown_to_head,
+)
 from tests.core.cases import FEW, SEEDS, generator, made_up
 
 
@@ -49,3 +57,65 @@ def test_a_picture_is_compared_with_centres_without_itself(seed):
         slow = torch.where(has, slow - slow.mean(), 0.0)
         alone = y[i] >= 0 and not has[y[i]]
         assert torch.allclose(found[i], torch.zeros(4) if alone else slow, atol=1e-5)
+
+
+# --- who starts as none of these
+
+
+def test_other_things_are_named_where_somebody_says_so_and_nobody_names_a_class():
+    answers = [torch.tensor([3, 3, -1, 1, -1]), torch.tensor([-1, 2, 3, 3, -1])]
+    assert named_other_things(answers, 3).tolist() == [True, False, True, False, False]
+    assert bool(named_other_things([], 3))  # without annotators the texts alone decide
+
+
+def test_pictures_that_no_class_knows_are_doubtful():
+    x, _, _, y, _ = made_up(300, noise=0.0)
+    strange = torch.arange(300) % 30 == 0
+    x[strange] = 0.1 * x[strange]  # between all classes
+    fold = assign_folds(300, 3, 0)
+    found = doubtful_pictures(x, y, 4, fold)
+    assert found.sum() <= 30
+    assert found[strange].float().mean() > 0.6
+    assert found[~strange].float().mean() < 0.1
+    unlabelled = torch.where(strange, -1, y)
+    assert not doubtful_pictures(x, unlabelled, 4, fold)[strange].any()
+    assert not doubtful_pictures(x, torch.full_like(y, -1), 4, fold).any()
+
+
+def slow_unknown(mass, rival, y):
+    n = len(mass)
+    sees = [float(mass[i].sum()) >= 0.1 for i in range(n)]
+    right = [sees[i] and int(y[i]) >= 0 and int(mass[i].argmax()) == int(y[i]) for i in range(n)]
+    out = []
+    trusted = sum(right) > sum(s and int(c) >= 0 for s, c in zip(sees, y, strict=True)) / 2
+    for i in range(n):
+        c = int(y[i])
+        if c < 0:
+            out.append(False)
+            continue
+        mine = [j for j in range(n) if int(y[j]) == c]
+        own, other = float(mass[i, c]), float(rival[i, c])
+        below = sorted(float(mass[j, c]) for j in mine)[(len(mine) - 1) // 2]
+        known = trusted and sum(right[j] for j in mine) / len(mine) >= 0.2
+        rivalled = other > 0.2 and other > own
+        out.append(rivalled or (known and not sees[i] and own < 0.02 and own <= below))
+    return out
+
+
+@given(SEEDS)
+@FEW
+def test_unknown_to_the_head_against_a_loop(seed):
+    g = generator(seed)
+    y = torch.randint(-1, 3, (40,), generator=g)
+    mass = torch.rand(40, 3, generator=g) ** 6
+    rows = (y >= 0).nonzero()[:, 0]
+    mass[rows, y[rows]] += (torch.rand(len(rows), generator=g) < 0.6) * 0.5
+    rival = torch.rand(40, 3, generator=g) ** 3
+    assert unknown_to_head(mass, rival, y).tolist() == slow_unknown(mass, rival, y)
+
+
+def test_a_head_that_does_not_know_the_classes_says_nothing():
+    y = torch.arange(40) % 2
+    mass = torch.zeros(40, 2)
+    mass[:20, 0] = 0.9  # sees the first class everywhere: right for half of them, not for most
+    assert not unknown_to_head(mass, torch.zeros(40, 2), y).any()

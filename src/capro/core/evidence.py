@@ -52,10 +52,12 @@ class Settled:
     Attributes:
         at: Their numbers, ascending, (m,).
         q: Probabilities of each state, (m, K), nan where nothing is settled.
+        random: Whether the sample was drawn at random, (m,): only such answers tell how good scores are. None: none.
     """
 
     at: Tensor
     q: Tensor
+    random: Tensor | None = None
 
     @property
     def whole(self) -> Tensor:
@@ -66,7 +68,14 @@ class Settled:
         """Of some of n samples."""
         asked = torch.arange(n)[rows]
         at = torch.isin(asked, self.at).nonzero()[:, 0]
-        return Settled(at, self.q[torch.searchsorted(self.at, asked[at])])
+        own = torch.searchsorted(self.at, asked[at])
+        return Settled(at, self.q[own], None if self.random is None else self.random[own])
+
+    @property
+    def checks(self) -> Tensor:
+        """Places in `at` of the samples that were drawn at random and settled wholly, (k,)."""
+        random = torch.zeros(len(self.at), dtype=torch.bool) if self.random is None else self.random
+        return (random & ~self.q.isnan().any(1)).nonzero()[:, 0]
 
     def over(self, q: Tensor) -> Tensor:
         """A posterior, (n, K), with what is settled in its place.

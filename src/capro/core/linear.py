@@ -220,13 +220,14 @@ class Calibration(NamedTuple):
 NO_CALIBRATION = Calibration(1.0, 0.0)
 
 
-def calibrate(logits: Tensor, q: Tensor, *, multi_label: bool = False) -> Calibration:
+def calibrate(logits: Tensor, q: Tensor, *, multi_label: bool = False, ridge: float = 0.0) -> Calibration:
     """The scale (multi-label: and shift) under which logits predict the posterior best.
 
     Args:
         logits: of samples that the classifier has not seen, (n, C).
         q: their posterior, (n, C); single-label: none of these is left out, rows are scaled to sum 1.
         multi_label: one yes or no per class instead of one class.
+        ridge: of the distance from no calibration, where there are few samples.
 
     >>> calibrate(torch.tensor([[8.0, 0.0], [8.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.5, 0.5]])).scale < 0.5
     True
@@ -237,10 +238,11 @@ def calibrate(logits: Tensor, q: Tensor, *, multi_label: bool = False) -> Calibr
         q = q / q.sum(1, keepdim=True).clamp(min=1e-6)
     scale, shift = torch.ones(()), torch.zeros(())
     logits, q = logits.float(), q.float()
-    minimise(
-        lambda: cross_entropy(scale * logits + shift, q, multi_label=multi_label).mean(),
-        [scale, shift] if multi_label else [scale],
-        50,
-    )
+
+    def value() -> Tensor:
+        loss = cross_entropy(scale * logits + shift, q, multi_label=multi_label).mean()
+        return loss + ridge * ((scale - 1) ** 2 + shift**2)
+
+    minimise(value, [scale, shift] if multi_label else [scale], 50)
     calibration = Calibration(float(scale.clamp(*BOUNDS)), float(shift))
     return calibration if torch.isfinite(torch.tensor(calibration)).all() else NO_CALIBRATION

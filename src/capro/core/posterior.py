@@ -44,7 +44,17 @@ from torch import Tensor
 
 from capro.core.annotators import LOW, Annotator, LabelTable, SharedLabelTable, TagRates
 from capro.core.evidence import Evidence, Joint, JointSpace
-from capro.core.linear import TINY, Centring, Linear, assign_folds, judge_folds, minimise
+from capro.core.linear import (
+    NO_CALIBRATION,
+    TINY,
+    Calibration,
+    Centring,
+    Linear,
+    assign_folds,
+    calibrate,
+    judge_folds,
+    minimise,
+)
 from capro.core.views import (
     Centres,
     PictureClassifier,
@@ -63,6 +73,7 @@ from capro.core.views import (
 )
 
 TEXT_DECAY = 1e-3  # of V
+ENOUGH_CHECKS = 50  # samples, drawn at random and decided by a person, from which they rescale the posterior
 CAUTION = 0.6  # multi-label: of the log-odds of texts and picture, what is reported
 ANCHORS_PER_CLASS, ANCHORS_SHARE = 10, 0.25  # at least and at most, for a start from them
 
@@ -98,10 +109,14 @@ class Posterior:
         fit_weights: Of each field, how much more a text counts that fits its picture, (f,); None without an
             image-text model.
         zero_shot_weight: Scale of that model's likeness of picture and class, in logits per standard deviation.
+        calibration: Of the log-probabilities (multi-label: log-odds) that are reported; learnt from a person's answers
+            to questions that were drawn at random, where there are enough.
     """
 
     multi_label: ClassVar[bool]
     ROUNDS: ClassVar[int]
+
+    calibration: Calibration = NO_CALIBRATION
 
     out_of_fold: Views
     prior: Tensor
@@ -139,6 +154,27 @@ class Posterior:
     @property
     def zero_shot_weight(self) -> float | None:
         return None if self._space is None else self.picture.zero_shot_weight
+
+    def _calibrate(self, evidence: Evidence, reported: Views) -> Views:
+        """Learn the calibration, where people have checked enough samples, and apply it."""
+        settled = evidence.settled
+        if settled is not None and len(checks := settled.checks) >= ENOUGH_CHECKS:
+            logits = self._logits(reported.q[settled.at[checks]])
+            self.calibration = calibrate(
+                logits, settled.q[checks], multi_label=self.multi_label, ridge=1 / len(checks)
+            )
+        return self._final(evidence, reported)
+
+    def _final(self, evidence: Evidence, reported: Views) -> Views:
+        """Calibrated, and with what people have decided."""
+        if self.calibration != NO_CALIBRATION:
+            logits = self.calibration(self._logits(reported.q))
+            q = logits.sigmoid() if self.multi_label else logits.softmax(1)
+            reported = reported._replace(q=q)
+        return reported._replace(q=evidence.settle(reported.q))
+
+    def _logits(self, q: Tensor) -> Tensor:
+        return torch.logit(q, eps=TINY) if self.multi_label else q.clamp(min=TINY).log()
 
     def _measure(self, evidence: Evidence) -> None:
         """The scales of features and of an image-text model's space, the same for samples outside of the fit."""
@@ -378,7 +414,8 @@ class SingleLabelPosterior(Posterior):
                 vectors = self._text_vectors(evidence)
                 residual, self._correction = judge_folds(vectors, q, fold, base=base, decay=TEXT_DECAY)
             logits = self._look(samples, q, fold, guess)
-        self.out_of_fold = Views(evidence.settle(self._pool(words, picture, cautious_pool)), words, picture)
+        reported = Views(self._pool(words, picture, cautious_pool), words, picture)
+        self.out_of_fold = self._calibrate(evidence, reported)
         self.answer_weights, self.field_weights = self.words.trust, self.words.slope[:, None]
         return self
 
@@ -389,7 +426,7 @@ class SingleLabelPosterior(Posterior):
         if self._correction is not None:
             logits = logits + self._correction(self._text_vectors(evidence))
         words, picture = logits.log_softmax(1), self._sharpened(self.picture.logits(samples.seen))
-        return Views(evidence.settle(self._pool(words, picture, cautious_pool)), words, picture)
+        return self._final(evidence, Views(self._pool(words, picture, cautious_pool), words, picture))
 
     def _measure(self, evidence: Evidence) -> None:
         super()._measure(evidence)
@@ -505,7 +542,7 @@ class MultiLabelPosterior(Posterior):
             self.prior = q.mean(0)
             self.picture, logits = PictureClassifier.fitted(seen, q, fold, multi_label=True)
         self.answer_weights = (q * given).sum() / given.sum().clamp(min=1) * torch.ones(len(evidence.answers))
-        self.out_of_fold = self._reported(evidence, words, picture)
+        self.out_of_fold = self._calibrate(evidence, self._reported(evidence, words, picture))
         self.field_weights = self.words.slope.reshape(
             len(evidence.texts), 1 if evidence.meanings.names is None else 2
         )
@@ -516,13 +553,14 @@ class MultiLabelPosterior(Posterior):
         seen = self._see(evidence)
         tags = _sum_of_answers(self._read, evidence)
         words = self.words.logits(tags, TagTexts.of(evidence, seen.joint))
-        return self._reported(evidence, words, self.picture.logits(seen) - log_odds(self.prior))
+        picture = self.picture.logits(seen) - log_odds(self.prior)
+        return self._final(evidence, self._reported(evidence, words, picture))
 
     def _reported(self, evidence: Evidence, words: Tensor, picture: Tensor) -> Views:
         prior, tags = log_odds(self.prior), _sum_of_answers(self._read, evidence)
         words = prior + self.answer_weights[0] * tags + CAUTION * (words - prior - tags)
         share = torch.where(evidence.answers[0] > 0, CAUTION, CAUTION / 2)
-        return Views(evidence.settle((words + share * picture).sigmoid()), words, picture)
+        return Views((words + share * picture).sigmoid(), words, picture)
 
 
 def _sum_of_answers(annotators: Sequence[Annotator], evidence: Evidence) -> Tensor:

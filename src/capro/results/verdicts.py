@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from capro.core.kept_scores import Entries, KeptScores
 from capro.core.label_rule import LabelDecision, PairDecision
 from capro.data.labels import MULTI_LABEL, SINGLE_LABEL, kind_of
-from capro.models.dictionary import Naming
+from capro.models.nouns import Naming
 from capro.results.neighbourhood import Neighbourhood
 from capro.wording import many
 

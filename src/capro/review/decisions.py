@@ -30,12 +30,14 @@ class DecisionArrays:
             Single-label: the last column is "none of these", K = C + 1.
         dropped: Samples that leave the dataset, (n,): they show none of the classes, or are near duplicates.
         anchors: Samples picked as anchors of their class, (n,).
+        random: Whether each sample with a decision was drawn at random, (m,).
     """
 
     rows: NDArray[np.int64]
     membership: NDArray[np.float32]
     dropped: NDArray[np.bool_]
     anchors: NDArray[np.bool_]
+    random: NDArray[np.bool_]
 
     def known(self, rows: Rows = slice(None)) -> NDArray[np.float32]:
         """Membership of any samples, (b, K), nan where it is not decided."""
@@ -112,7 +114,8 @@ def resolve(
         membership[index, [number_of[name] for name in decision.no]] = 0.0
         membership[index, [number_of[name] for name in decision.yes]] = 1.0
         anchors[row] = decision.anchor
-    return DecisionArrays(np.array(rows, dtype=np.int64), membership, dropped, anchors)
+    random = np.array([decisions[ids[row]].random for row in rows], dtype=bool)
+    return DecisionArrays(np.array(rows, dtype=np.int64), membership, dropped, anchors, random)
 
 
 def _deciding(run: Run) -> dict[str, Decision]:
@@ -141,7 +144,7 @@ def decisions_hash(run: Run) -> str:
     if not decisions:
         return ""
     rows = sorted(
-        (sample, each.answer, sorted(each.yes), sorted(each.no), each.whole, each.anchor)
+        (sample, each.answer, sorted(each.yes), sorted(each.no), each.whole, each.anchor, each.random)
         for sample, each in decisions.items()
     )
     return fingerprint(rows)

@@ -47,7 +47,7 @@ from capro.results.neighbourhood import NEIGHBORS, neighbourhood, text_lenders
 from capro.results.verdicts import VerdictRows
 from capro.review.decisions import DecisionArrays
 from capro.stages.decided import decided_of, with_decisions
-from capro.stages.embed import dictionary_of
+from capro.stages.embed import class_nouns
 from capro.stages.graph import SharedSearch, search_options
 from capro.stages.posterior import fit_posterior, row_blocks
 from capro.stages.training import Parts, judge_of, parts_of
@@ -269,13 +269,13 @@ def _namings(job: Job, training: TrainingSet) -> Callable[[int], str] | None:
     """From a training row to a sentence about what its texts name; None where that is no evidence."""
     if training.multi_label or not job.settings.by_posterior:
         return None
-    dictionary = dictionary_of(classes_of(job.run))
+    nouns = class_nouns(classes_of(job.run))
     answers, fields = job.read(NAMED), job.run.result("embed")["fields"]
     texts = manifest_of(job.run).samples[fields].iloc[training.positions]
 
     def naming(row: int) -> str:
         return "".join(
-            verdicts.naming_sentence(field, dictionary.read(texts[field].iat[row]), training.classes)
+            verdicts.naming_sentence(field, nouns.read(texts[field].iat[row]), training.classes)
             for field, answer in zip(fields, answers[row], strict=True)
             if answer >= 0
         )

@@ -31,7 +31,8 @@ def settled_by_people(run: Run, training: TrainingSet) -> Settled | None:
     if decisions is None:
         return None
     rows = np.flatnonzero(decisions.about_content)
-    return Settled(torch.from_numpy(rows), torch.from_numpy(decisions.known(rows)))
+    random = decisions.random[np.isin(decisions.rows, rows)]
+    return Settled(torch.from_numpy(rows), torch.from_numpy(decisions.known(rows)), torch.from_numpy(random))
 
 
 def decided_set(

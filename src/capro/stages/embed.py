@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from capro.data.manifest import manifest_of
 from capro.models.backbones import Backbone, load_backbone
 from capro.models.classes import ClassSpec, class_prompts, class_text, classes_of, meant_sense, other_senses
-from capro.models.dictionary import Dictionary
+from capro.models.nouns import ClassNouns
 from capro.models.text_cleaning import training_fields, training_texts
 from capro.models.text_encoders import TextEncoder, load_text_encoder
 from capro.pipeline.artefacts import (
@@ -157,19 +157,19 @@ def _write_senses(job: Job, specs: list[ClassSpec], encoder: TextEncoder) -> lis
     return owners
 
 
-def dictionary_of(specs: list[ClassSpec]) -> Dictionary:
+def class_nouns(specs: list[ClassSpec]) -> ClassNouns:
     """Finds the classes of a run in texts."""
     senses = map(meant_sense, specs)
-    return Dictionary([None if sense is None else sense.offset for sense in senses])
+    return ClassNouns([None if sense is None else sense.offset for sense in senses])
 
 
 def named_classes(run: Run, specs: list[ClassSpec], fields: list[str]) -> NDArray[np.int64]:
     """The class that the nouns of each field name, (n, f); C for other things, -1 without a noun or without senses."""
     manifest = manifest_of(run)
-    samples, dictionary = manifest.samples.iloc[manifest.split("train")], dictionary_of(specs)
-    if not dictionary.knows_a_class:
+    samples, nouns = manifest.samples.iloc[manifest.split("train")], class_nouns(specs)
+    if not nouns.knows_a_class:
         return np.full((len(samples), len(fields)), -1, np.int64)
-    columns = [dictionary.answers(samples[name].tolist()) for name in fields]
+    columns = [nouns.answers(samples[name].tolist()) for name in fields]
     return np.stack(columns, axis=1) if columns else np.zeros((len(samples), 0), np.int64)
 
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from capro.core.evidence import ClassMeanings, Evidence, HeadKinds, JointVectors, take
 from capro.core.kept_scores import Entries, entries_type, keep, numbers_only, width_of
 from capro.core.label_rule import diagnose
-from capro.core.linear import Centring, numbers_of_fit
+from capro.core.linear import NO_CALIBRATION, Centring, numbers_of_fit
 from capro.core.posterior import MultiLabelPosterior, Posterior, SingleLabelPosterior, Views
 from capro.core.views import Centres
 from capro.models.classes import classes_of, meant_sense, rival_senses
-from capro.models.dictionary import below_classes, head_senses
 from capro.models.folders import has_text_tower
+from capro.models.nouns import below_classes, head_senses
 from capro.pipeline.artefacts import (
     CLASS_NAME_TEXTS,
     CLASS_TEXTS,
@@ -295,6 +295,7 @@ def work(job: Job) -> dict[str, Any]:
         "none_of_these": None if training.multi_label else float(model.prior[-1]),
         "fitted_to": len(posterior.rows),
         "findings": _findings(posterior),
+        "calibration": None if model.calibration == NO_CALIBRATION else model.calibration._asdict(),
     }
     if model.fit_weights is not None:  # how much the image-text model's own evidence counted
         result["zero_shot_weight"] = model.zero_shot_weight

@@ -37,15 +37,15 @@ class Naming(NamedTuple):
     noun: str  # the first noun that names the class; "" where none does
 
 
-class Dictionary:
+class ClassNouns:
     """Which class a text names, by the nouns in it and the classes that these are kinds of.
 
     Args:
         senses: Offset of each class's sense in WordNet, None where it has none.
 
     >>> dog, truck = (wordnet.resolve(name).offset for name in ("dog.n.01", "truck.n.01"))
-    >>> dictionary = Dictionary([dog, truck])
-    >>> [dictionary.read(text) for text in ("my King Charles spaniel", "tractor trailer", "a hot dog", "")]
+    >>> nouns = ClassNouns([dog, truck])
+    >>> [nouns.read(text) for text in ("my King Charles spaniel", "tractor trailer", "a hot dog", "")]
     [Naming(answer=0, noun='king charles spaniel'), Naming(answer=1, noun='tractor trailer'), \
 Naming(answer=2, noun=''), Naming(answer=-1, noun='')]
     """
