@@ -48,6 +48,9 @@ CLEANED = {
     "errors found": "error_average_precision",
     "score ECE": "score_ece",
     "right at 0.9": "right_at_90",
+    "ECE of given tags": "given_ece",
+    "added labels right": "added_right",
+    "removed labels right": "removed_right",
 }  # from a name here to a figure of `cleaned_figures`
 MORE = {"single": ("ECE",), "multi": ("C-F1@0.5", "O-F1@0.5", "ECE")}  # beside the metrics of `capro bench`
 TEXTS, UNBALANCED, STEP3 = ", texts in the label rule", ", balance 0 in step 3", ", then step 3"
@@ -116,7 +119,8 @@ def measure(bench: Bench, truth: Path, labels: Sequence[str] = ()) -> TableResul
     with only_one(bench.folder):
         base = base_of(bench, PAPER)
         task = manifest_of(base).task
-        metrics = [*METRICS[task], *MORE[task], *CLEANED]
+        by_tag = list(CLEANED)[-3:] if task == "single" else []
+        metrics = [*METRICS[task], *MORE[task], *(name for name in CLEANED if name not in by_tag)]
         chosen = variants(bench, base, truth)
         unknown = set(labels) - {row.label for row in chosen}
         if unknown:
@@ -146,7 +150,7 @@ def figures_of(bench: Bench, row: Variant, truth: Path, seed: int) -> dict[str, 
     found = summary(scores[row.model], labels)
     if row.cleans:
         on = cleaned_figures(run, truth)
-        found |= {name: on[figure] for name, figure in CLEANED.items()}
+        found |= {name: on[figure] for name, figure in CLEANED.items() if figure in on}
     return found
 
 

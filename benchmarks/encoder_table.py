@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +58,8 @@ class TwoDepths:
     def __init__(self, backbone: Backbone, block: int) -> None:
         self.backbone = backbone.eval()
         self.inner = torch.zeros(0)
-        backbone.body.net._blocks[block].register_forward_hook(self._keep)
+        net: Any = backbone.body.net
+        net._blocks[block].register_forward_hook(self._keep)
 
     def _keep(self, _module: object, _inputs: object, maps: Tensor) -> None:
         self.inner = maps.mean((2, 3))
@@ -74,7 +76,9 @@ def features(inputs: ImageInputs, encode: Encode, rows: np.ndarray) -> tuple[Ten
     parts, seconds = [], 0.0
     for begin in range(0, len(rows), CPU_BATCH):
         block = rows[begin : begin + CPU_BATCH]
-        x = inputs.ready(inputs.raw(block, epoch=0, view=PLAIN), block, epoch=0, view=PLAIN, device="cpu")
+        x = inputs.ready(
+            inputs.raw(block, epoch=0, view=PLAIN), block, epoch=0, view=PLAIN, device=torch.device("cpu")
+        )
         x = x.contiguous(memory_format=torch.channels_last)
         start = time.perf_counter()
         parts.append(encode(x).float())

@@ -37,8 +37,8 @@ PRESETS = {
     "shopweb64": "small",
     "cococap64": "small-multi",
     "albumtags96": "small-multi",
-    "pages256": "good",
-    "crawl240": "good",
+    "pages256": "photo",
+    "crawl240": "photo",
     "demo": "scratch",  # where the encoder learns; `capro demo` takes preset small
 }
 

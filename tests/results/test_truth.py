@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from capro.results.metrics import wilson
-from capro.results.truth import noise_detection, true_labels
+from capro.results.truth import noise_detection, score_quality, true_labels
 
 
 def test_one_label_by_hand() -> None:
@@ -73,3 +73,23 @@ def test_an_interval_of_pairs_counts_samples() -> None:
     found = true_labels(labels, member)
     assert found.share == 7 / 8
     assert found.interval == wilson(7 / 8, 2)  # eight decisions about two samples
+
+
+def test_given_and_added_labels_are_measured_by_themselves() -> None:
+    rng = np.random.default_rng(0)
+    member, before = rng.random((400, 3)) < 0.2, (rng.random((400, 3)) < 0.3).astype(np.int64)
+    scores = rng.random((400, 3))
+    after = (scores > 0.5).astype(np.int64)
+    found = score_quality(scores, before, after, member)
+    added, removed = (after > 0) & (before == 0), (after == 0) & (before > 0)
+    assert found["added_right"] == pytest.approx(member[added].mean())
+    assert found["removed_right"] == pytest.approx(1 - member[removed].mean())
+    slow = 0.0
+    for name, mask in (("given_ece", before > 0), ("added_ece", added)):
+        slow, p, t = 0.0, scores[mask], member[mask]
+        for low in np.arange(15) / 15:
+            inside = (p > low) & (p <= low + 1 / 15)
+            if inside.any():
+                slow += inside.mean() * abs(p[inside].mean() - t[inside].mean())
+        assert found[name] == pytest.approx(slow, abs=1e-6)
+    assert "given_ece" not in score_quality(scores, before[:, 0], after[:, 0], member)

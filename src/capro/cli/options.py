@@ -48,7 +48,7 @@ Preset = Annotated[
     str | None,
     typer.Option(
         "--preset",
-        help="small, good, clip, small-multi, good-multi, clip-multi, paper, webvision1k, google500, nuswide, scratch.",
+        help="small, photo, good, clip, each also as NAME-multi, paper, webvision1k, google500, nuswide, scratch.",
     ),
 ]
 Memory = Annotated[

@@ -190,6 +190,8 @@ def score_quality(
     ``error_average_precision``: of one minus the score of the given label, for labels that are wrong.
     ``score_ece``: expected calibration error of the score of the label that a kept sample has now; multi-label:
     of every (sample, class) decision. ``right_at_90``: share that is right among scores from 0.85 to 0.95.
+    Multi-label, where most pairs are absent tags: ``given_ece`` and ``added_ece`` of the scores of given and of added
+    labels by themselves, and ``added_right``, ``removed_right``, the shares of added and removed labels that were right.
 
     Args:
         scores: of every class, (n, C).
@@ -197,18 +199,28 @@ def score_quality(
         after: corrected labels in the same shape, -1 for out.
         member: truth, (n, C).
     """
+    by_tag = dict[str, float]()
     if before.ndim == 1:
         rows, kept = np.flatnonzero(before >= 0), np.flatnonzero(after >= 0)
         doubt, wrong = 1 - scores[rows, before[rows]], ~member[rows, before[rows]]
         sure, right = scores[kept, after[kept]], member[kept, after[kept]]
     else:
-        doubt, wrong = 1 - scores[before > 0], ~member[before > 0]
+        given, now = before > 0, after > 0
+        doubt, wrong = 1 - scores[given], ~member[given]
         sure, right = np.maximum(scores, 1 - scores).ravel(), ((scores > 0.5) == member).ravel()
+        added, removed = now & ~given, given & ~now
+        by_tag = {
+            "given_ece": binned(scores[given], member[given]).ece,
+            "added_ece": binned(scores[added], member[added]).ece,
+            "added_right": mean(member[added]),
+            "removed_right": mean(~member[removed]),
+        }
     near = (sure > 0.85) & (sure <= 0.95)
     return {
         "error_average_precision": ranking_precision(doubt, wrong),
         "score_ece": binned(sure, right).ece,
         "right_at_90": mean(right[near]),
+        **by_tag,
     }
 
 

@@ -13,10 +13,9 @@ from capro.pipeline.progress import Watch
 from capro.pipeline.ranks import check_tracker, process_count, ranks_of
 from capro.pipeline.run import Run, settings_in
 
-CHOSEN = {
-    "single": "small",
-    "multi": "small-multi",
-}  # by the labels; pretrained networks that stay as they are
+SMALL, PHOTO = "small", "photo"  # pretrained networks that stay as they are
+NATURAL = 160  # px of the shorter side from which half of the pictures are photographs of natural size
+MANY = 100_000  # pictures for which a CPU takes half an hour at the size of PHOTO
 ABOUT_DATA = {"seed", "data", "scan"}  # what another preset leaves as it is
 LEARNS_FAST = ("small", "tiny")  # the backbones that a CPU can train
 
@@ -40,7 +39,7 @@ def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose
     """
     stored = settings_in(path)
     if stored is None:
-        settings = resolve({}, preset or CHOSEN["single"])
+        settings = resolve({}, preset or SMALL)
     else:
         settings = resolve(stored.model_dump(include=ABOUT_DATA if preset else None), preset)
     run = Run(path, settings)
@@ -48,17 +47,33 @@ def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose
         ranks_of(settings).exchange()
 
     def choose(run: Run, watch: Watch) -> Run:
-        task = manifest_of(run).task
-        name, labels = CHOSEN[task], "one label" if task == "single" else "several labels"
+        name, reason = chosen_preset(run)
         watch.say(
-            f"no preset was named: {name} is used, for images with {labels} and a pretrained network that "
-            "is not trained further, so that no GPU is needed (`--preset paper` trains a ResNet-50)"
+            f"no preset was named: {name} is used, for {reason} and a pretrained network that is not trained "
+            "further, so that no GPU is needed (`--preset paper` trains a ResNet-50)"
         )
         chosen = run.with_settings(resolve({}, name))
         chosen.save_settings()
         return chosen
 
     return run, choose if stored is None and preset is None else None
+
+
+def chosen_preset(run: Run) -> tuple[str, str]:
+    """The preset that fits the data of a scan, and why: by the labels, and by the number and size of the pictures."""
+    import torch
+
+    manifest = manifest_of(run)
+    multi_label, samples = manifest.task == "multi", manifest.samples
+    labels = "several labels" if multi_label else "one label"
+    side = int(samples[["width", "height"]].min(axis=1).median()) if len(samples) else 0
+    name, size = SMALL, f"pictures of {side} px"
+    if side >= NATURAL:
+        if len(samples) <= MANY or torch.accelerator.is_available():
+            name, size = PHOTO, f"photographs of {side} px"
+        else:
+            size = f"{len(samples):,} pictures without a GPU (`--preset photo` is slower and more accurate)"
+    return f"{name}-multi" if multi_label else name, f"{size} with {labels}"
 
 
 def prepare(run: Run, names: Sequence[str], watch: Watch) -> None:
