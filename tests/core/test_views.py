@@ -84,7 +84,7 @@ def test_pictures_that_no_class_knows_are_doubtful():
 
 def slow_unknown(mass, rival, y):
     n = len(mass)
-    sees = [float(mass[i].sum()) >= 0.1 for i in range(n)]
+    sees = [float(mass[i].sum()) >= 0.3 for i in range(n)]
     right = [sees[i] and int(y[i]) >= 0 and int(mass[i].argmax()) == int(y[i]) for i in range(n)]
     out = []
     trusted = sum(right) > sum(s and int(c) >= 0 for s, c in zip(sees, y, strict=True)) / 2
@@ -96,9 +96,9 @@ def slow_unknown(mass, rival, y):
         mine = [j for j in range(n) if int(y[j]) == c]
         own, other = float(mass[i, c]), float(rival[i, c])
         below = sorted(float(mass[j, c]) for j in mine)[(len(mine) - 1) // 2]
-        known = trusted and sum(right[j] for j in mine) / len(mine) >= 0.2
+        known = trusted and sum(right[j] for j in mine) >= 0.1 * len(mine)
         rivalled = other > 0.2 and other > own
-        out.append(rivalled or (known and not sees[i] and own < 0.02 and own <= below))
+        out.append(rivalled or (known and not sees[i] and own < 0.1 and own <= below))
     return out
 
 

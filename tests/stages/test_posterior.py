@@ -201,9 +201,14 @@ def test_step_two_asks_as_the_offline_pass_does(single):
     )
     training = training_set(single)
     q, labels = torch.tensor([[0.1, 0.1, 0.2, 0.6]]), torch.tensor([0])
-    for run, expected in ((single, -1), (single.with_settings(settings), 2)):
+    other = torch.tensor([[0.1, 0.1, 0.7, 0.1]])
+    for run, expected in (
+        (single, 2),
+        (single.with_settings(settings), 0),
+    ):  # a relabel that is asked is not done
         judge = judge_of(run, training, training.task(run.settings.net.tau))
-        assert judge.decide(q[:, :3], labels, torch.tensor([False]))[0].tolist() == [expected]
+        assert judge.decide(q[:, :3], labels, torch.tensor([False]))[0].tolist() == [-1]  # none of these
+        assert judge.decide(other[:, :3], labels, torch.tensor([False]))[0].tolist() == [expected]
 
 
 def test_several_labels_are_mended_pair_by_pair(several):
@@ -359,6 +364,6 @@ def test_what_is_kept_of_a_block_does_not_hold_its_posterior():
     q = np.random.default_rng(0).dirichlet(np.ones(classes + 1), n).astype(np.float32)
     block = keep({"posterior": q, "words": np.log(q), "picture": np.log(q)})
     part = block, np.arange(n), np.zeros(n, dtype=bool)
-    for array in vars(clean._decide(part, classes=classes, sure=0.5)).values():
+    for array in vars(clean._decide(part, classes=classes, sure=0.5, drop_above=0.5)).values():
         assert array.flags.c_contiguous
         assert len(array) == n

@@ -7,8 +7,10 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ from capro.cli import main
 from capro.pipeline.progress import Lines
 from capro.pipeline.run import Run
 from capro.stages import run_all
+from capro.stages import start as beginning
 from capro.stages.start import slow, start
 from tests import squares
 from tests.thread_ranks import ThreadRank, thread_ranks
@@ -59,13 +62,37 @@ def test_a_scan_without_a_preset_takes_the_one_for_its_labels(
     assert call(monkeypatch, "scan", data, "--run", tmp_path / "run", "--set", "match.k=3", *words) == 0
     err = capsys.readouterr().err
     labels = "several labels" if multi else "one label"
-    assert f"no preset was named: {name} is used, for images with {labels}" in err
+    assert f"no preset was named: {name} is used, for pictures of " in err
+    assert f" px with {labels} and" in err
     assert "--preset paper" in err
     found = Run.open(tmp_path / "run").settings
     wanted = config.load(preset_name=name, overrides=["match.k=3"])
     assert config.differences(found, wanted) == [
         "data.source", *(["data.label_separator"] if multi else [])
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("side", "count", "gpu", "multi", "name"),
+    [
+        (128, 10, False, False, "small"),
+        (129, 10, False, False, "photo"),
+        (240, 10, False, True, "photo-multi"),
+        (240, 5000, False, False, "small"),
+        (240, 5000, True, False, "photo"),
+    ],
+)
+def test_the_pictures_choose_the_preset(
+    side: int, count: int, gpu: bool, multi: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = pd.DataFrame({"width": [side] * count, "height": [2 * side] * count})
+    manifest = SimpleNamespace(task="multi" if multi else "single", samples=sizes)
+    monkeypatch.setattr(beginning, "manifest_of", lambda _: manifest)
+    monkeypatch.setattr(beginning, "MANY", 1000)
+    monkeypatch.setattr(beginning, "_has_gpu", lambda: gpu)
+    found, reason = beginning.chosen_preset(Run(Path("none"), config.load()))
+    assert found == name
+    assert ("5,000 pictures" in reason) == (name == "small" and side > 128)
 
 
 def test_the_papers_settings_have_a_name_and_an_existing_run_keeps_its_own(

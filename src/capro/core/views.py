@@ -28,7 +28,7 @@ OWN_MASS, SEEN_MASS, RIVAL_MASS = (
     0.1,
     0.2,
 )  # probability below a label, any class, a rival, by the encoder's head
-HEAD_RECALL = 0.2  # share of the pictures of a label that the head must name
+HEAD_RECALL = 0.1  # share of the pictures of a label that the head must name
 CELLS = 2**22  # of samples x senses that are compared at once
 GATE_RIDGE = 1e-3  # of how much more a text counts that fits its picture
 TEXT_GUESS = 5.0  # sharpness that a guess by texts starts with
@@ -132,7 +132,7 @@ def doubtful_pictures(x: Tensor, y: Tensor, classes: int, fold: Tensor) -> Tenso
 def unknown_to_head(mass: Tensor, rival: Tensor, y: Tensor) -> Tensor:
     """Pictures in which the encoder's own head sees their rival, or neither their class nor another, (n,) bool.
 
-    Of a class the head is asked if it names it for a fifth of the pictures with that label, and of all only if it
+    Of a class the head is asked if it names it for a tenth of the pictures with that label, and of all only if it
     names the label of most pictures in which it sees a class. At most the lower half of a class is unknown: ImageNet
     may have few of its kinds.
 
@@ -150,7 +150,7 @@ def unknown_to_head(mass: Tensor, rival: Tensor, y: Tensor) -> Tensor:
         return out
     for c in torch.bincount(y[has]).nonzero()[:, 0].tolist():
         mine = y == c
-        if right[mine].float().mean() >= HEAD_RECALL:
+        if int(right[mine].sum()) >= HEAD_RECALL * int(mine.sum()):
             out |= mine & ~sees & (own < OWN_MASS) & (own <= own[mine].median())
     return out
 

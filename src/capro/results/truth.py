@@ -191,7 +191,7 @@ def score_quality(
     ``score_ece``: expected calibration error of the score of the label that a kept sample has now; multi-label:
     of every (sample, class) decision. ``right_at_90``: share that is right among scores from 0.85 to 0.95.
     Multi-label, where most pairs are absent tags: ``given_ece`` and ``added_ece`` of the scores of given and of added
-    labels by themselves, and ``added_right``, ``removed_right``, the shares of added and removed labels that were right.
+    labels by themselves, and ``added_right``, ``removed_right``, the shares of added and removed labels that are right.
 
     Args:
         scores: of every class, (n, C).

@@ -14,7 +14,7 @@ from capro.pipeline.ranks import check_tracker, process_count, ranks_of
 from capro.pipeline.run import Run, settings_in
 
 SMALL, PHOTO = "small", "photo"  # pretrained networks that stay as they are
-NATURAL = 160  # px of the shorter side from which half of the pictures are photographs of natural size
+NATURAL = 128  # px of the shorter side above which SMALL would throw detail away, for half of the pictures
 MANY = 100_000  # pictures for which a CPU takes half an hour at the size of PHOTO
 ABOUT_DATA = {"seed", "data", "scan"}  # what another preset leaves as it is
 LEARNS_FAST = ("small", "tiny")  # the backbones that a CPU can train
@@ -61,15 +61,13 @@ def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose
 
 def chosen_preset(run: Run) -> tuple[str, str]:
     """The preset that fits the data of a scan, and why: by the labels, and by the number and size of the pictures."""
-    import torch
-
     manifest = manifest_of(run)
     multi_label, samples = manifest.task == "multi", manifest.samples
     labels = "several labels" if multi_label else "one label"
     side = int(samples[["width", "height"]].min(axis=1).median()) if len(samples) else 0
     name, size = SMALL, f"pictures of {side} px"
-    if side >= NATURAL:
-        if len(samples) <= MANY or torch.accelerator.is_available():
+    if side > NATURAL:
+        if len(samples) <= MANY or _has_gpu():
             name, size = PHOTO, f"photographs of {side} px"
         else:
             size = f"{len(samples):,} pictures without a GPU (`--preset photo` is slower and more accurate)"
@@ -91,14 +89,18 @@ def prepare(run: Run, names: Sequence[str], watch: Watch) -> None:
 
 def slow(settings: Settings) -> str:
     """A warning where a network is to be trained and there is no GPU; empty otherwise."""
-    import torch
-
     if settings.net.mode == "frozen" or settings.net.backbone in LEARNS_FAST:
         return ""
     epochs = settings.pretrain.epochs + settings.train.epochs
-    if torch.accelerator.is_available() or not epochs:
+    if _has_gpu() or not epochs:
         return ""
     return (
         f"no GPU was found, and {settings.net.backbone} is to be trained for {epochs} epochs: on a CPU this "
         "takes days or weeks; --preset small (or small-multi) uses a pretrained network without training it"
     )
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.accelerator.is_available()
