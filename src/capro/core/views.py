@@ -23,11 +23,7 @@ DOUBTED_BEST, DOUBTED_LABEL = (
     0.1,
     0.25,
 )  # shares of the pictures whose best class, and whose label, are least probable
-OWN_MASS, SEEN_MASS, RIVAL_MASS = (
-    0.02,
-    0.1,
-    0.2,
-)  # probability below a label, any class, a rival, by the encoder's head
+OWN_MASS, SEEN_MASS, RIVAL_MASS = 0.1, 0.3, 0.2  # by the head: below a label, below any class, below a rival
 HEAD_RECALL = 0.1  # share of the pictures of a label that the head must name
 CELLS = 2**22  # of samples x senses that are compared at once
 GATE_RIDGE = 1e-3  # of how much more a text counts that fits its picture
