@@ -19,10 +19,7 @@ from capro.core.evidence import ClassMeanings, Evidence, Joint, text_weights
 from capro.core.linear import Linear, cross_entropy, judge_folds, minimise
 
 NONE_SHARE = 0.05  # of the texts, per criterion, that start as none of these
-DOUBTED_BEST, DOUBTED_LABEL = (
-    0.1,
-    0.25,
-)  # shares of the pictures whose best class, and whose label, are least probable
+DOUBTED_BEST, DOUBTED_LABEL = 0.1, 0.25  # shares of pictures with the least probable best class, and label
 OWN_MASS, SEEN_MASS, RIVAL_MASS = 0.1, 0.3, 0.2  # by the head: below a label, below any class, below a rival
 HEAD_RECALL = 0.1  # share of the pictures of a label that the head must name
 CELLS = 2**22  # of samples x senses that are compared at once
