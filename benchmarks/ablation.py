@@ -4,8 +4,7 @@
     python benchmarks/ablation.py --data all
     python benchmarks/ablation.py --data queryweb32 --per-class 20      fitted to 20 samples of each class, and judged
 
-The inputs are those of the runs of accuracy.py (frozen EfficientNet-Lite0 at 128 px), which are made where
-they are missing. Mean over three seeds of the folds (and of the samples with `--per-class`, whose anchors are those of
+The inputs are those of the runs of accuracy.py (frozen EfficientNet-Lite0), which are made where they are missing. Mean over three seeds of the folds (and of the samples with `--per-class`, whose anchors are those of
 all samples as in a fit to a part). The truth measures and decides nothing.
 """
 
@@ -48,7 +47,15 @@ def without_texts(evidence: Evidence) -> Evidence:
 
 
 def without_labels(evidence: Evidence) -> Evidence:
-    return replace(evidence, answers=[torch.full_like(y, -1) for y in evidence.answers])
+    return replace(evidence, answers=[torch.full_like(evidence.answers[0], -1), *evidence.answers[1:]])
+
+
+def without_nouns(evidence: Evidence) -> Evidence:
+    return replace(evidence, answers=evidence.answers[:1])
+
+
+def without_head(evidence: Evidence) -> Evidence:
+    return replace(evidence, head=None)
 
 
 def joined_fields(evidence: Evidence) -> Evidence:
@@ -98,9 +105,12 @@ SINGLE: dict[str, Change] = BOTH | {
     "weights that classes share": {"shared": True},
     "no other senses": without_senses,
     "no correction on text vectors (V)": [(posterior, "TEXT_DECAY", 1e6)],
-    "no texts start as none of these": [
-        (posterior, "first_none", lambda field: torch.zeros_like(field.present))
+    "no nouns": without_nouns,
+    "none of these: not by texts": [(posterior, "far_texts", lambda field: torch.zeros_like(field.present))],
+    "none of these: not by doubt": [
+        (posterior, "doubtful_pictures", lambda _, y, *__: torch.zeros_like(y, dtype=torch.bool))
     ],
+    "none of these: not by the encoder's head": without_head,
     "sharpness of the picture not fitted": [(Temperature, "fitted", classmethod(not_fitted))],
     "Bayes' rule in place of the cautious pool": [(posterior, "cautious_pool", posterior.pool)],
 }
