@@ -4,7 +4,8 @@
     python benchmarks/ablation.py --data all
     python benchmarks/ablation.py --data queryweb32 --per-class 20      fitted to 20 samples of each class, and judged
 
-The inputs are those of the runs of accuracy.py (frozen EfficientNet-Lite0), which are made where they are missing. Mean over three seeds of the folds (and of the samples with `--per-class`, whose anchors are those of
+The inputs are those of the runs of accuracy.py (frozen EfficientNet-Lite0), which are made where they are
+missing. Mean over three seeds of the folds (and of the samples with `--per-class`, whose anchors are those of
 all samples as in a fit to a part). The truth measures and decides nothing.
 """
 
@@ -174,8 +175,9 @@ def measure(bench: Bench, seeds: Sequence[int], per_class: int | None) -> dict[s
             corrected = decide_multi_label(q, given) if training.multi_label else decide(q, given, anchors)
             after, scores = corrected.labels.numpy(), q[:, : len(training.classes)].numpy()
             quality = score_quality(scores, given.numpy(), after, true)
+            shown = [quality[name] for name in ("error_average_precision", "score_ece", "right_at_90")]
             out = training.kind.dropped(after)
-            found.append([true_labels(after, true).share, 1 - out.mean(), *quality.values()])
+            found.append([true_labels(after, true).share, 1 - out.mean(), *shown])
         figures[label] = np.mean(found, axis=0).tolist()
         bench.watch.say(f"{label}: {figures[label]}")
     return figures
