@@ -169,7 +169,12 @@ def draw(rows: dict[str, tuple[float, ...]]) -> None:
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b, _ in mine)
         parts.append(f'<polyline class="l{number}" points="{points}"/>')
         parts += [f'<circle class="c{number}" cx="{a:.1f}" cy="{b:.1f}" r="4"/>' for a, b, _ in mine]
-        parts += [f'<text x="{a + 7:.1f}" y="{b + 4:.1f}">{label}</text>' for a, b, label in mine]
+        parts += [
+            f'<text class="t{number}" x="{a:.1f}" y="{b + (-10, 20, 32)[number]:.1f}" text-anchor="middle">'
+            f"{label.split()[1]}</text>"
+            for a, b, label in mine
+        ]
+        parts.append(f'<text class="t{number}" x="{left + 20}" y="{top + 20 + 18 * number}">{net}, px</text>')
     for power in range(round(min(times)), round(max(times)) + 1):
         parts.append(
             f'<text x="{x(power):.0f}" y="{top + height + 24}" text-anchor="middle">{2.0**power:g}×</text>'
@@ -179,8 +184,10 @@ def draw(rows: dict[str, tuple[float, ...]]) -> None:
     parts.append(f'<text x="{left + width / 2}" y="{top + height + 46}" text-anchor="middle">{AXIS}</text>')
     style = (
         "text{font:12px sans-serif;fill:#222}polyline{fill:none;stroke-width:2}"
-        ".l0,.c0{stroke:#2563eb;fill:#2563eb}.l1,.c1{stroke:#d97706;fill:#d97706}.l2,.c2{stroke:#059669;fill:#059669}"
-        "polyline{fill:none!important}@media(prefers-color-scheme:dark){text{fill:#eee}}"
+        ".l0,.c0{stroke:#2563eb;fill:#2563eb}.l1,.c1{stroke:#b45309;fill:#b45309}.l2,.c2{stroke:#047857;fill:#047857}"
+        ".t0{fill:#2563eb}.t1{fill:#b45309}.t2{fill:#047857}"
+        "polyline{fill:none!important}"
+        "@media(prefers-color-scheme:dark){text{fill:#eee}.t0{fill:#93c5fd}.t1{fill:#fbbf24}.t2{fill:#6ee7b7}}"
     )
     FIGURE.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 60} {top + height + 56}" role="img" '
