@@ -53,17 +53,13 @@ CLEANED = {
     "removed labels right": "removed_right",
 }  # from a name here to a figure of `cleaned_figures`
 MORE = {"single": ("ECE",), "multi": ("C-F1@0.5", "O-F1@0.5", "ECE")}  # beside the metrics of `capro bench`
-TEXTS, UNBALANCED, STEP3 = ", texts in the label rule", ", balance 0 in step 3", ", then step 3"
+UNBALANCED, STEP3 = ", balance 0 in step 3", ", then step 3"
 PAPER = ("method=paper", "net.frozen_views=3")
 RANDOM = (
     "match.anchors=random", "train.policy=mopro", "train.start=web", "train.reference=none",
-    "train.text_weight=0", "finetune.balance=null",
+    "finetune.balance=null",
 )  # fmt: skip
-RULES = {
-    "": ("train.text_weight=0",),
-    TEXTS: ("train.text_weight=1",),
-    UNBALANCED: ("train.text_weight=0", "finetune.balance=0"),
-}
+BALANCES = {"": (), UNBALANCED: ("finetune.balance=0",)}
 
 
 @dataclass(frozen=True)
@@ -103,9 +99,9 @@ def variants(bench: Bench, base: Run, truth: Path) -> list[Variant]:
             rows.append(Variant("cleanlab Datalab", PAPER, cleanlab_plan(PLAN, datalab)))
         rows += [Variant("random anchors, MoPro's rule", [*PAPER, *RANDOM]), Variant("anchors only", heads)]
         rows += [
-            Variant(f"CAPro from {start}{name}", [*PAPER, f"train.start={start}", *rule])
+            Variant(f"CAPro from {start}{name}", [*PAPER, f"train.start={start}", *balance])
             for start in ("web", "anchors")
-            for name, rule in RULES.items()
+            for name, balance in BALANCES.items()
         ]
     for name, relabel in oracles.items():
         plan = step3_after_step1(oracle(base, truth, relabel=relabel))

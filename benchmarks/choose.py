@@ -1,6 +1,6 @@
 """Choose settings on held-out training data: the test set and the truth are never read.
 
-    python benchmarks/choose.py --data queryweb32 --folds 3 --vary train.text_weight=0,1 ...
+    python benchmarks/choose.py --data queryweb32 --folds 3 --vary train.gamma=0.5,0.6 ...
 
 Training samples are held out with their web labels and stand in for the test set, which leaves the manifest.
 Every combination of the values is a run to its end; a row is `vanilla` (step 1 alone), or CAPro.

@@ -65,6 +65,34 @@ def frame(source: Path, split: str = "train") -> pd.DataFrame:
     return table.assign(path=[str(source / split / name) for name in table["path"]])
 
 
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given", [{"data": {"join_labels": True}}, {"data__join_labels": True}, {"data.join_labels": True}]
+)
+def test_settings_of_the_data_count_however_they_are_given(given: dict[str, Any]) -> None:
+    made = CAPro(**given)
+    settings = made._resolve({"source": "here"}, {}, "small")
+    assert (settings.data.join_labels, settings.data.source) == (True, "here")
+
+
+@pytest.mark.parametrize("given", [{"data": {"label_column": "what"}}, {"data__label_column": "what"}])
+def test_columns_of_a_frame_are_named_in_either_way(
+    source: Path, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    table = frame(source).rename(columns={"label": "what"}).assign(label="wrong")
+    made = CAPro(**given)._intake(table, None, None, tmp_path / "table.parquet")
+    assert pd.read_parquet(made["source"])["what"].nunique() == len(CLASSES)
+    assert made["label_column"] == "what"
+
+
+def test_data_belongs_to_fit(source: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data=.* is no mapping of settings") as refused:
+        CAPro(data=str(source)).fit(source)
+    assert "fit" in (refused.value.hint or "")
+
+
 # --- fit, predict, issues -------------------------------------------------------------------------
 
 

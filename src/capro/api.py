@@ -115,10 +115,16 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _resolve(self, data: Mapping[str, Any], base: Mapping[str, Any], preset: str | None) -> Settings:
         values = config.load(preset_name=preset, base=base).model_dump()
-        backbone = {} if self.backbone is None else {"net.backbone": self.backbone}
-        for name, value in (self.settings | backbone | {"data": data}).items():
-            values = config.merge(values, config.nested(name.replace("__", "."), value))
+        backbone = {} if self.backbone is None else {"net": {"backbone": self.backbone}}
+        for given in (self._nested_settings(), backbone, {"data": data}):
+            values = config.merge(values, given)
         return config.validate(values, place="CAPro")
+
+    def _nested_settings(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in self.settings.items():
+            values = config.merge(values, config.nested(name.replace("__", "."), value))
+        return values
 
     # --- fitting ----------------------------------------------------------------------------------
 
@@ -160,6 +166,11 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _intake(self, data: Any, y: Sequence[Any] | None, test: Any, table: Path) -> dict[str, Any]:
         """Settings of ``data`` for whatever was given; data in memory is written to ``table``."""
         kind = _kind(data)
+        settings = self._nested_settings().get("data", {})
+        if not isinstance(settings, Mapping):
+            raise ConfigError(
+                f"data={settings!r} is no mapping of settings", hint="give the data to fit: CAPro().fit(data)"
+            )
         if y is not None and kind != "frame":
             raise ConfigError(
                 "y is for a DataFrame", hint="leave y out: a path or a dataset has its own labels"
@@ -171,10 +182,7 @@ class CAPro(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if kind == "path":
             return {"source": str(data), "test": None if test is None else str(test)}
-        named = {
-            name: self.settings.get(f"data__{name}") or self.settings.get(f"data.{name}")
-            for name in ("image_column", "label_column")
-        }
+        named = {name: settings.get(name) for name in ("image_column", "label_column")}
         if kind == "hub":
             return write_hub_source(data if test is None else {"train": data, "test": test}, table, **named)
         if y is not None:

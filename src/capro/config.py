@@ -249,7 +249,6 @@ class TrainSettings(Schedule):
     alpha: Share = setting(
         0.5, "share of the classifier in the fused score, the prototypes have the rest (paper, Tab. 6)"
     )
-    text_weight: Weight = setting(0.0, "weight of the texts in the fused score (one label only); 0: Eq. 6")
     update_every: Count = setting(1, "epochs between updates of the prototypes; 0: from the anchors alone")
     prototype_momentum: Share = setting(0.999, "momentum of the prototypes, m_p (paper, Tab. 6)")
     key_momentum: Share = setting(0.999, "momentum of the second branch (MoCo)")

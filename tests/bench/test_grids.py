@@ -93,7 +93,7 @@ def test_rows_of_the_method_are_the_papers() -> None:
                 continue
             found = settings(row, preset)
             assert found.method == "paper"
-            assert found.match.contrast == found.train.text_weight == found.match.random_share == 0
+            assert found.match.contrast == found.match.random_share == 0
             assert (found.train.start, found.train.bts_classifier) == ("web", False)
             assert found.finetune.balance is None
         capro = settings(row_of("main", "CAPro"), preset)

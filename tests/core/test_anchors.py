@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse import coo_array, csr_array
 
 from capro.core.anchors import galleries, match, rivalry, text_distances
 from capro.errors import ConfigError, DataError
@@ -119,13 +118,12 @@ def test_a_permutation_of_samples_changes_nothing(settings):
     np.testing.assert_array_equal(whole.distance, moved.distance)
 
 
-@pytest.mark.parametrize("form", [np.asarray, csr_array, coo_array])
-def test_membership_of_one_class_each_equals_labels(form):
+def test_membership_of_one_class_each_equals_labels():
     texts, prototypes, labels = problem()
     member = labels[:, None] == np.arange(4)
     ids = names(120)
     one = match(texts, prototypes, labels, k=5, top_k=7, ids=ids)
-    many = match(texts, prototypes, form(member), k=5, top_k=7, ids=ids)
+    many = match(texts, prototypes, member, k=5, top_k=7, ids=ids)
     assert rows(one) == rows(many)
     np.testing.assert_array_equal(one.gallery.distance, many.gallery.distance)
 
@@ -273,27 +271,10 @@ def test_galleries_keep_the_order_of_ids():
 
 def test_messages():
     good = {"k": 1, "top_k": 1, "ids": ["a", "b"]}
-    with pytest.raises(DataError, match="sample 'b' has label 2, there are 2 prototypes"):
-        match(np.eye(2), np.eye(2), [0, 2], **good)
-    with pytest.raises(DataError, match="sample 'a' has label -2"):
-        match(np.eye(2), np.eye(2), [-2, 1], **good)
-    with pytest.raises(DataError, match="labels have 3 classes, there are 2 prototypes"):
-        match(np.eye(2), np.eye(2), np.ones((2, 3)), **good)
-    with pytest.raises(DataError, match="3 texts, 2 labels, 2 ids"):
-        match(np.eye(3), np.eye(3), [0, 1], **good)
-    with pytest.raises(DataError, match=r"texts have shape \(2, 2\), prototypes \(2, 3\)") as error:
-        match(np.eye(2), np.ones((2, 3)), [0, 1], **good)
-    assert error.value.hint == "encode both with the same text encoder"
     with pytest.raises(DataError, match="texts of class 1: row 0 holds NaN"):
         match([[1, 0], [np.nan, 1]], np.eye(2), [0, 1], **good)
-    for settings, message in [
-        ({"top_k": 0}, "top_k must be at least 1, got 0"),
-        ({"random_share": 1.5}, "random_share must be within 0 and 1, got 1.5"),
-        ({"mode": "txt"}, "unknown mode 'txt'"),
-        ({"k": 0}, "k must be at least 1, got 0"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            match(np.eye(2), np.eye(2), [0, 1], **{**good, **settings})
+    with pytest.raises(ConfigError, match="k must be at least 1, got 0"):
+        match(np.eye(2), np.eye(2), [0, 1], **good | {"k": 0})
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 1000))

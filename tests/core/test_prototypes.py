@@ -115,13 +115,6 @@ def test_polish_is_quiet_where_no_sample_is():
     assert torch.equal(polish(prototypes, torch.ones(2, D), out, momentum=0.9), prototypes)
 
 
-def test_mask_says_who_may_polish():
-    prototypes, z, y = sphere(C, D, seed=0), sphere(9, D, seed=1), draw(C, 9, seed=2)
-    mask = torch.arange(9) % 2 == 0
-    found = polish(prototypes, z, y, momentum=0.7, mask=mask)
-    torch.testing.assert_close(found, polish(prototypes, z[mask], y[mask], momentum=0.7))
-
-
 def test_a_prototype_that_cancels_out_stays():
     prototypes = torch.eye(2)
     found = polish(prototypes, -prototypes[:1], torch.tensor([0]), momentum=0.5)
@@ -200,16 +193,14 @@ def test_start_multi_label_equals_loops(seed, n):
     torch.testing.assert_close(unit(blocks), wanted)
 
 
-@given(seeds, st.integers(0, 8), momenta, st.booleans())
-def test_polish_multi_label_is_polish_in_each_subspace(seed, b, momentum, masked):
+@given(seeds, st.integers(0, 8), momenta)
+def test_polish_multi_label_is_polish_in_each_subspace(seed, b, momentum):
     prototypes, z = sphere(C, 2, D, seed=seed), sphere(b, C, D, seed=seed + 1)
     prototypes[0, 1] = 0
     y = draw(2, b, C, seed=seed, low=-1)
-    mask = draw(2, b, C, seed=seed + 2) == 1 if masked else None
-    found = polish_multi_label(prototypes, z, y, momentum=momentum, mask=mask)
+    found = polish_multi_label(prototypes, z, y, momentum=momentum)
     for c in range(C):
-        used = y[:, c] if mask is None else torch.where(mask[:, c], y[:, c], -1)
-        wanted = slow_polish(prototypes[c], z[:, c], used, momentum)
+        wanted = slow_polish(prototypes[c], z[:, c], y[:, c], momentum)
         torch.testing.assert_close(found[c], wanted)
     assert present(found)[1:].all()
 

@@ -20,7 +20,7 @@ from capro.core.losses import (
     total,
 )
 from capro.core.references import PROVIDERS, Mixture, Outputs, provider
-from capro.errors import ConfigError, RunError
+from capro.errors import RunError
 
 B, C, D, Q = 6, 4, 3, 7
 seeds = st.integers(0, 10_000)
@@ -437,15 +437,6 @@ def test_two_ranks_average_to_the_global_loss(name, multi):
 
 
 # ---------------------------------------------------------------------------- messages
-
-
-def test_unknown_names_are_answered_with_the_nearest():
-    with pytest.raises(ConfigError, match="no reference provider 'mixpu'") as caught:
-        provider("mixpu")
-    assert caught.value.hint == "did you mean 'mixup'?"
-    with pytest.raises(ConfigError, match="has a setting 'neighbors'") as caught:
-        provider("ncr", neighbors=3)
-    assert caught.value.hint == "did you mean 'neighbours'?"
 
 
 def test_settings_of_other_providers_are_ignored():

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from capro.config import DataSettings, ScanSettings
 from capro.data import readers
 from capro.data.manifest import Manifest
-from capro.data.scan import scan_sources
+from capro.data.scan import LABELS_AHEAD, _peek, scan_sources
 from capro.data.summary import scan_problems
 from capro.errors import DataError
 from tests.data.corpus import png
@@ -203,3 +206,18 @@ def test_one_strange_first_row_does_not_decide_the_task(tmp_path: Path) -> None:
     manifest, summary = scan_it(table(tmp_path / "d", rows), tmp_path / "out")
     assert manifest.task == "single"
     assert summary["quarantined_by"] == {"label-kind": 2}
+
+
+def test_labels_that_come_late_do_not_fill_the_memory(tmp_path: Path) -> None:
+    count, without = LABELS_AHEAD + 30, LABELS_AHEAD + 20
+    labels = [None] * without + ["cat"] * (count - without)
+    images = pa.array([png(key) for key in range(count)], pa.binary())
+    pq.write_table(pa.table({"image": images, "label": labels}), tmp_path / "t.parquet", row_group_size=8)
+    (reader,) = readers.find(DataSettings(), source=str(tmp_path / "t.parquet"))
+    _, rows = _peek(reader.rows())
+    assert [row.data is None for row in rows] == [False] * (LABELS_AHEAD + 1) + [True] * (
+        count - LABELS_AHEAD - 1
+    )
+    manifest, summary = scan_it(tmp_path / "t.parquet", tmp_path / "out")
+    assert summary["quarantined_by"] == {"no-label": without}
+    assert manifest.frame["sha256"].tolist() == [hashlib.sha256(png(key)).hexdigest() for key in range(count)]

@@ -12,7 +12,7 @@ from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardDa
 
 from capro import config as settings
 from capro.errors import ConfigError
-from capro.export.card import _plain, data_card, model_card
+from capro.export.card import _plain, data_card, model_card, size_category
 from capro.export.dataset import export_data
 from capro.pipeline.run import Run
 
@@ -164,3 +164,14 @@ def test_names_of_the_web_stay_inert_in_the_card_of_a_data_set() -> None:
     assert not re.search(r"^# no", made, re.MULTILINE)
     assert "\u202e" not in made
     assert "`labels` is the corrected" in made
+
+
+def test_large_data_sets_have_a_size_too() -> None:
+    assert [size_category(10**power) for power in (7, 8, 9, 10, 11, 12)] == [
+        "10M<n<100M",
+        "100M<n<1B",
+        "1B<n<10B",
+        "10B<n<100B",
+        "100B<n<1T",
+        "n>1T",
+    ]

@@ -162,6 +162,6 @@ def test_splitting_rates_on_real_words():
 
 
 def test_combine_keeps_all_three_parts_once():
-    assert combine("a fox", "in snow", ["red", "fox"]) == "a fox\nin snow\nred, fox"
+    assert combine("a fox", "in snow", "red, fox") == "a fox\nin snow\nred, fox"
     assert combine("a fox", " a fox ", "a fox") == "a fox"
-    assert combine("", None, []) == ""
+    assert combine("", " ", "") == ""

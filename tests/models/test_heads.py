@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capro.models.heads import Auxiliary, Classifier, Heads, Projector, Reconstructor, Subspaces, unit_norm
+from capro.models.heads import Auxiliary, Heads, Projector, Reconstructor, Subspaces, unit_norm
 
 
 def test_projector_is_the_two_layers_of_the_paper() -> None:
@@ -24,7 +24,7 @@ def test_shapes_and_layers() -> None:
     projector, reconstructor = Projector(8, 4), Reconstructor(8, 4)
     assert [tuple(p.shape) for p in projector.parameters()] == [(8, 8), (8,), (4, 8), (4,)]
     assert [tuple(p.shape) for p in reconstructor.parameters()] == [(8, 4), (8,), (8, 8), (8,)]
-    assert tuple(Classifier(8, 3).weight.shape) == (3, 8)
+    assert tuple(Heads(8, 4, 3, tau=1).classifier.weight.shape) == (3, 8)
     z = unit_norm(torch.randn(5, 4))
     hidden = F.linear(z, reconstructor.hidden.weight, reconstructor.hidden.bias).clamp(min=0)
     expected = F.linear(hidden, reconstructor.out.weight, reconstructor.out.bias)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from capro.errors import ConfigError
 from capro.models.backbones import FeatureBackbone, load_backbone
 from capro.models.heads import Heads
 from capro.models.siamese import Siamese
@@ -168,8 +167,3 @@ def test_works_on_cached_features() -> None:
     assert out.z_key.shape == (5, 4)
     net.update_key(0.9)
     net.reset_key()
-
-
-def test_errors() -> None:
-    with pytest.raises(ConfigError, match="width 7, but backbone 'features' gives 6"):
-        Siamese(FeatureBackbone(6), Heads(7, 4, 3, tau=0.1))

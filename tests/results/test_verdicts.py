@@ -80,20 +80,18 @@ def test_sentences_say_what_decided() -> None:
     assert "below chance (0.33)" in said["d"]
 
 
-def test_texts_that_counted_are_named() -> None:
+def test_the_papers_rule_has_no_probability_by_the_text() -> None:
+    table = verdicts.single_label(rows()).set_index("id")
+    assert "(classifier 0.50, prototype 0.50)" in table.loc["c", "evidence"]
+    assert table["text_probability"].isna().all()
+
+
+def test_the_probability_by_the_text_is_of_the_given_label() -> None:
     t = np.array([[0.9, 0.1, 0], [0.3, 0.6, 0.1], [0.5, 0.3, 0.2], [0, 0, 0]], np.float32)
-    given = np.array([0, 0, 0, -1])
-    table = verdicts.single_label(rows(text=t, given=given)).set_index("id")
-    assert table["text_probability"].tolist()[:3] == pytest.approx([0.9, 0.3, 0.5])
-    assert np.isnan(table.loc["d", "text_probability"])
-    assert "(its text gives 0.60 and 0.30)" in table.loc["b", "evidence"]
-    assert "(classifier 0.50, prototype 0.50, text 0.50)" in table.loc["c", "evidence"]
-    nameless = verdicts.single_label(rows(text=t, given=np.array([0, -1, 0, 0])))
-    assert "its text gives" not in nameless.set_index("id").loc["b", "evidence"]
-    t[2] = 0
-    kept = verdicts.single_label(rows(text=t)).set_index("id").loc["c", "evidence"]
-    assert "prototype 0.50, no text)" in kept
-    assert verdicts.single_label(rows())["text_probability"].isna().all()
+    found = rows(text=t, given=np.array([0, 0, 0, -1]), none=np.zeros(4), ask=np.zeros(4, bool))
+    probability = verdicts.single_label(found)["text_probability"]
+    assert probability.tolist()[:3] == pytest.approx([0.9, 0.3, 0.5])
+    assert np.isnan(probability[3])
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from capro.config import update
 from capro.models.classes import classes_of
 from capro.pipeline.plan import DECIDED
 from capro.pipeline.run import Run
-from capro.review.pages import change_class
+from capro.review.pages import change_class, sheet
 from capro.review.session import ReviewSession
+from capro.review.views import View
 from capro.stages import PLAN
 
 
@@ -42,3 +45,8 @@ def test_a_meaning_that_was_changed_again_makes_the_classes_out_of_date(
         assert DECIDED in PLAN.look(again, "classes")[-1].why
         PLAN.do(again, "classes")
         assert PLAN.look(again, "classes")[-1].state == "fresh"
+
+
+def test_a_sample_says_how_many_near_duplicates_its_link_shows(session: ReviewSession) -> None:
+    vars(session.table).update(duplicate_group=np.where(np.arange(len(session.table)) < 22, 7, -1))
+    assert sheet(session, 0, View())["copies"] == 21

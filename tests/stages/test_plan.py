@@ -95,7 +95,7 @@ RATE, SAVE, RENAME = ("capro.train.loop.learning_rate", "capro.train.checkpoints
 @pytest.mark.parametrize(
     ("mode", "overrides", "kills"),
     [
-        ("frozen", [ON_ANCHORS, "train.text_weight=1"], [(RATE, 3), (f"{SAVE} after", 2), (RATE, 6)]),
+        ("frozen", [ON_ANCHORS], [(RATE, 3), (f"{SAVE} after", 2), (RATE, 6)]),
         ("frozen", ["train.update_every=0", "train.reference=mixup"], [(RENAME, 9), (RATE, 5)]),
         ("full", [ON_ANCHORS, "train.reference=cb+mixup"], [(RATE, 8), (SAVE, 2)]),
         (
@@ -326,19 +326,6 @@ def test_labels_outside_the_class_list_are_refused(data, tmp_path):
     PLAN.do(run, "scan")
     with pytest.raises(DataError, match="2 labels are not among the classes, for example 'blue'"):
         PLAN.do(run, "classes")
-
-
-def test_texts_count_where_the_settings_say_so(frozen, multi, tmp_path):
-    weights = "train.text_weight=0", "train.text_weight=1"
-    runs = [tiny.copied(frozen[0], tmp_path / weight, weight) for weight in weights]
-    without, counted = [finish(run) for run in runs]
-    frames = [pd.read_parquet(run.folder("clean") / "verdicts.parquet") for run in runs]
-    assert frames[0]["text_probability"].isna().all()
-    assert frames[1]["text_probability"].between(0, 1).all()
-    assert without["train/model.safetensors"] != counted["train/model.safetensors"]
-    several = [tiny.copied(multi[0], tmp_path / f"multi {weight}", weight) for weight in weights]
-    without, counted = [finish(run) for run in several]  # documented: one label only
-    assert without["train/model.safetensors"] == counted["train/model.safetensors"]
 
 
 def test_step_three_obeys_its_settings(frozen, multi, tmp_path):

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from capro.core.kept_scores import KeptScores
-from capro.core.label_rule import NULL, LabelDecision, TextEvidence
+from capro.core.label_rule import NULL, LabelDecision
 from capro.errors import RunError
 from capro.train.batches import EVAL_BATCH
 from capro.train.judgement import Judged, judge_all
 from tests.train.toys import TAU, Toy
 
 
-def judged(toy: Toy, objective, texts: TextEvidence | None = None, rows: slice = slice(None)) -> Judged:
+def judged(toy: Toy, objective, rows: slice = slice(None)) -> Judged:
     return judge_all(
-        toy.judge(texts), objective.net, objective.prototypes, toy.labels, toy.anchored, toy.inputs(),
+        toy.judge(), objective.net, objective.prototypes, toy.labels, toy.anchored, toy.inputs(),
         toy.positions, rows,
     )  # fmt: skip
 
@@ -61,42 +59,14 @@ def test_verdicts_equal_the_rule_by_hand(policy):
 
 def test_blocks_are_parts_of_the_whole(monkeypatch):
     monkeypatch.setattr("capro.train.batches.EVAL_BATCH", 8)
-    toy = Toy(n=40, settings={"gamma": 0.55, "text_weight": 0.7})
-    rng = np.random.default_rng(0)
-    texts, class_texts = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(3, 6))
-    evidence = TextEvidence.fitted(texts, class_texts, toy.labels.numpy())
-    objective = toy.objective(texts=evidence)
-    whole = judged(toy, objective, evidence)
+    toy = Toy(n=40, settings={"gamma": 0.55})
+    objective = toy.objective()
+    whole = judged(toy, objective)
     for rows in (slice(0, 16), slice(16, 40)):
-        part = judged(toy, objective, evidence, rows)
+        part = judged(toy, objective, rows)
         assert np.array_equal(part.labels, whole.labels[rows])
         assert np.array_equal(part.decisions, whole.decisions[rows])
         assert part.scores.tobytes() == whole.scores[rows].tobytes()
-
-
-def test_texts_count_where_there_are_any():
-    toy = Toy(n=40, settings={"gamma": 0.55, "text_weight": 0.7, "epochs": 2})
-    rng = np.random.default_rng(0)
-    texts, class_texts = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(3, 6))
-    texts[::4] = 0
-    evidence = TextEvidence.fitted(texts, class_texts, toy.labels.numpy())
-    evidence = replace(evidence, tau=0.1)  # the tau that fits random texts makes them count for nothing
-    objective = toy.objective(texts=evidence)
-    toy.fit(objective)
-    plain = toy.objective()
-    toy.fit(plain)
-    assert not torch.equal(objective.state()["pseudo"], plain.state()["pseudo"])
-    found = judged(toy, objective, evidence)
-    without = judged(toy, objective)
-    assert "text" not in without.scores.dtype.names
-    np.testing.assert_array_equal(scores(found, "fused")[::4], scores(without, "fused")[::4])
-    t = evidence.of(np.arange(40)).numpy()
-    np.testing.assert_allclose(scores(found, "text"), t, atol=1e-6)
-    joint = scores(without, "fused") * t**0.7
-    has_text = np.arange(40) % 4 > 0
-    expected = joint[has_text] / joint[has_text].sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(scores(found, "fused")[has_text], expected, atol=1e-5)
-    assert (found.labels != without.labels).any()
 
 
 def test_the_pass_changes_nothing_and_needs_no_luck():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from capro.core.label_rule import LabelDecision, PairDecision
-from capro.core.losses import positive_weights
+from capro.core.losses import classification_loss_multi_label, positive_weights
 from capro.models.heads import Heads
 from capro.train.tasks import MultiLabelTask, SingleLabelTask
 from tests.train.toys import Toy
@@ -29,6 +29,14 @@ def test_probabilities():
     logits = torch.tensor([[2.0, 0.0, 0.0]])
     assert SINGLE.probabilities(logits).sum() == pytest.approx(1)
     assert MULTI.probabilities(logits)[0, 1] == 0.5
+
+
+def test_projection_of_several_labels_is_reconstruction_and_the_cross_entropy_of_each_class():
+    out = Heads(4, 3, 2, tau=0.1, multi_label=True)(torch.randn(5, 4))
+    labels, task = torch.tensor([[1, 0]] * 4 + [[-1, -1]]), MultiLabelTask(2, 0.1, torch.tensor([2.0, 3.0]))
+    auxiliary = classification_loss_multi_label(out.q, labels, pos_weight=task.pos_weight)
+    wanted = (out.v_rec - out.v).square().mean() + auxiliary
+    torch.testing.assert_close(task.prj(out, labels, None, None), wanted)
 
 
 def test_labels_without_the_rule_are_kept():

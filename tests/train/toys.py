@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.config import TrainSettings, ViewSettings
-from capro.core.label_rule import TextEvidence
 from capro.core.losses import positive_weights
 from capro.core.references import provider
 from capro.models.backbones import Backbone, FeatureBackbone, SmallResNet
@@ -127,18 +126,16 @@ class Toy:
         heads = Heads(WIDTH, EMBEDDING, self.classes, tau=TAU, multi_label=self.multi)
         return Siamese(backbone, heads)
 
-    def judge(self, texts: TextEvidence | None = None) -> Judge:
-        return Judge(self.task, self.train, texts)
+    def judge(self) -> Judge:
+        return Judge(self.task, self.train)
 
-    def objective(
-        self, ranks: Ranks | None = None, net: Siamese | None = None, texts: TextEvidence | None = None
-    ) -> PrototypeLearning:
+    def objective(self, ranks: Ranks | None = None, net: Siamese | None = None) -> PrototypeLearning:
         chosen = self.train
         reference = provider(
             chosen.reference, tau=TAU, alpha=chosen.alpha, to_classifier=chosen.bts_classifier
         )
         return PrototypeLearning(
-            net or self.net(), self.judge(texts), reference, self.labels, self.anchored, self.inputs(),
+            net or self.net(), self.judge(), reference, self.labels, self.anchored, self.inputs(),
             self.positions, ranks or one_rank(), tau=TAU, seed=0,
         )  # fmt: skip
 

@@ -1,26 +1,19 @@
 """What becomes of a web label: kept, corrected or dropped. Pure.
 
-The paper's rule looks at the fused score (Eq. 6 and 7), with the text as evidence; the method plus at the posterior of
-the true label, which also says which samples a person should look at and which classes have something wrong.
+The paper's rule looks at the fused score (Eq. 6 and 7); the method plus at the posterior of the true label,
+which also says which samples a person should look at and which classes have something wrong.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from capro.graph.neighbors import unit_rows
-
 NULL = -1
-TINY = 1e-12  # a belief of 0 has no logarithm
 CLASSES_AT_ONCE = 1024  # that are compared with all others
 
 
@@ -48,25 +41,6 @@ def fused_score(p: Tensor, r: Tensor, *, alpha: float) -> Tensor:
     tensor([[0.7500, 0.2500]])
     """
     return alpha * p + (1 - alpha) * r
-
-
-def with_text(o: Tensor, t: Tensor, *, weight: float) -> Tensor:
-    """Count the text too: o' proportional to o t^weight, normalised (ours, single-label only).
-
-    Eq. 6 is a mean of two beliefs that come from the same picture. The text is evidence of its own, so its
-    belief multiplies: a class that one of both excludes is excluded.
-
-    Args:
-        o: fused score, (b, C).
-        t: probabilities by the text, (b, C), `TextEvidence`; a row of zeros, no text, leaves o.
-        weight: 0 gives o.
-
-    >>> with_text(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([[0.8, 0.2], [0.0, 0.0]]), weight=1)
-    tensor([[0.8000, 0.2000],
-            [0.7000, 0.3000]])
-    """
-    joint = o.clamp_min(TINY).log() + weight * t.clamp_min(TINY).log()
-    return torch.where(t.any(dim=1, keepdim=True), joint.softmax(dim=1), o)
 
 
 def adjust(
@@ -281,77 +255,3 @@ def _clearest(mask: Tensor, score: Tensor, shown: int) -> tuple[int, ...]:
     """Rows of the mask with the lowest scores."""
     rows = mask.nonzero()[:, 0]
     return tuple(rows[score[rows].argsort(stable=True)][:shown].tolist())
-
-
-# --- texts as evidence beside the fused score ------------------------------------------------------
-
-FITTED_ON = 20_000  # samples, evenly spread over the set: more would not move the fit
-SHARPEST = 100.0  # 1 / tau_t at most
-RIDGE = 1e-3  # keeps the beta of a class without samples finite
-
-
-@dataclass(frozen=True)
-class TextEvidence:
-    """Texts, class texts, and how to read their likeness.
-
-    Attributes:
-        texts: s_hat, (n, d_t), enhanced texts, a mapped file if large; zero rows are missing texts.
-        prototypes: s^c, (C, d_t), unit norm.
-        tau: temperature of the texts; infinite where they carry no evidence.
-        bias: beta, (C,).
-    """
-
-    texts: NDArray[Any]
-    prototypes: NDArray[np.float32]
-    tau: float
-    bias: Tensor
-
-    @classmethod
-    def fitted(cls, texts: NDArray[Any], prototypes: ArrayLike, labels: NDArray[np.int64]) -> TextEvidence:
-        """With the tau_t and beta under which the web labels, (n,), -1 for none, are most likely."""
-        s_c = unit_rows(prototypes, "prototypes")
-        rows = np.flatnonzero(labels >= 0)
-        rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), FITTED_ON)).astype(np.int64)]
-        cosines = torch.from_numpy(_cosines(texts, s_c, rows))
-        has_text = cosines.any(dim=1)
-        if not has_text.any():
-            return cls(texts, s_c, math.inf, torch.zeros(len(s_c)))
-        sharpness, bias = _fit(cosines[has_text], torch.from_numpy(labels[rows])[has_text])
-        return cls(texts, s_c, 1 / sharpness if sharpness else math.inf, bias)
-
-    def of(self, rows: NDArray[np.int64]) -> Tensor:
-        """The probabilities by the texts of some samples, t, (b, C); a row of zeros where there is no text."""
-        cosines = torch.from_numpy(_cosines(self.texts, self.prototypes, rows))
-        has_text = cosines.any(dim=1, keepdim=True)
-        return torch.where(has_text, (cosines / self.tau + self.bias).softmax(dim=1), 0.0)
-
-
-def _fit(cosines: Tensor, labels: Tensor) -> tuple[float, Tensor]:
-    """1 / tau_t and beta of the largest likelihood: multinomial regression, a convex problem.
-
-    Args:
-        cosines: (m, C).
-        labels: (m,).
-    """
-    cosines = cosines.double()
-    sharpness = torch.tensor(10.0, dtype=torch.float64, requires_grad=True)
-    bias = torch.zeros(cosines.shape[1], dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS(
-        [sharpness, bias], max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe"
-    )
-
-    def loss_of() -> Tensor:
-        optimizer.zero_grad()
-        logits = sharpness * cosines + bias
-        loss = torch.nn.functional.cross_entropy(logits, labels) + RIDGE * (bias**2).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
-    with torch.enable_grad():
-        optimizer.step(loss_of)  # type: ignore[no-untyped-call]
-    sharp = float(sharpness.detach().clamp(0, SHARPEST))  # below 0: texts contradict the labels
-    return sharp, bias.detach().float() if sharp else torch.zeros_like(bias).float()
-
-
-def _cosines(texts: NDArray[Any], s_c: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    return unit_rows(texts[rows], "texts") @ s_c.T  # (b, d_t) x (d_t, C) -> (b, C)

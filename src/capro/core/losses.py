@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from capro.core.prototypes import present, prototype_logits, prototype_margin
-from capro.errors import ConfigError, did_you_mean
 
 # The smallest probability of a target: bounds the gradient of KL(q || b) where b has no mass.
 _FLOOR = 1e-8
@@ -186,11 +185,8 @@ def total(terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
     """
     loss = (1 - weights.get("bts", 0.0) if "bts" in terms else 1.0) * terms["cls"]
     for name, term in terms.items():
-        if name == "cls":
-            continue
-        if name not in weights:
-            raise ConfigError(f"loss term '{name}' has no weight", hint=did_you_mean(name, weights.keys()))
-        loss = loss + weights[name] * term
+        if name != "cls":
+            loss = loss + weights[name] * term
     return loss
 
 
@@ -232,21 +228,6 @@ def classification_loss_multi_label(
         logits, y.clamp(min=0).to(logits), pos_weight=pos_weight, reduction="none"
     )
     return _average(_class_mean(losses, part), part.any(dim=1), weight, count=count)
-
-
-def projection_loss_multi_label(
-    v_rec: Tensor,
-    v: Tensor,
-    q_logits: Tensor,
-    y: Tensor,
-    *,
-    pos_weight: Tensor | None = None,
-    count: Count = None,
-    samples: Count = None,
-) -> Tensor:
-    """`projection_loss` with the binary cross-entropy."""
-    auxiliary = classification_loss_multi_label(q_logits, y, pos_weight=pos_weight, count=count)
-    return reconstruction_loss(v_rec, v, count=samples) + auxiliary
 
 
 def prototype_loss_multi_label(

@@ -50,9 +50,7 @@ def class_sums(z: Tensor, y: Tensor, *, n_classes: int) -> Tensor:
 
 
 @torch.no_grad()
-def polish(
-    prototypes: Tensor, z: Tensor, y: Tensor, *, momentum: float, mask: Tensor | None = None
-) -> Tensor:
+def polish(prototypes: Tensor, z: Tensor, y: Tensor, *, momentum: float) -> Tensor:
     """Move prototypes towards a batch: m^n z^c + (1-m) sum_i m^(n-i) z_i, then one normalisation.
 
     This is z^c <- m z^c + (1-m) z_i over the n samples of class c in batch order, without a loop
@@ -63,7 +61,6 @@ def polish(
         z: query embeddings, (b, d); no gradient flows.
         y: their classes, (b,) int64; samples with y < 0 are ignored.
         momentum: m_p in [0, 1].
-        mask: who may polish, (b,) bool; everyone without it.
 
     Returns:
         (C, d). A class without a sample stays as it is; an absent class takes the batch's mean; a
@@ -75,7 +72,7 @@ def polish(
     """
     n_classes = len(prototypes)
     z = z.to(prototypes.dtype)
-    slot = torch.where(y >= 0 if mask is None else (y >= 0) & mask, y, n_classes)
+    slot = torch.where(y >= 0, y, n_classes)
     # Place of each sample within its class, from the end: a stable sort keeps the batch's order.
     slot, order = slot.sort(stable=True)
     z = z[order]
@@ -138,9 +135,7 @@ def class_sums_multi_label(z_sub: Tensor, y: Tensor, anchored: Tensor) -> Tensor
 
 
 @torch.no_grad()
-def polish_multi_label(
-    prototypes: Tensor, z_sub: Tensor, y: Tensor, *, momentum: float, mask: Tensor | None = None
-) -> Tensor:
+def polish_multi_label(prototypes: Tensor, z_sub: Tensor, y: Tensor, *, momentum: float) -> Tensor:
     """`polish` in every class subspace, for the negative and the positive prototype.
 
     Args:
@@ -148,14 +143,11 @@ def polish_multi_label(
         z_sub: (b, C, d); no gradient flows.
         y: labels (b, C): 1 polishes the positive prototype, 0 the negative, < 0 neither.
         momentum: m_p in [0, 1].
-        mask: which pairs may polish, (b, C) bool, or which samples, (b, 1).
 
     Returns:
         (C, 2, d), with the same treatment of absent and cancelled prototypes as `polish`.
     """
     members = torch.stack([y == 0, y == 1], dim=-1)  # (b, C, 2)
-    if mask is not None:
-        members = members & mask[..., None]
     places = members.cumsum(dim=0)  # i, counted from one, where members
     counts = members.sum(dim=0)  # n, (C, 2)
     dtype = prototypes.dtype

@@ -32,7 +32,7 @@ from capro.core.losses import (
     classification_loss_multi_label,
     collective_target,
 )
-from capro.errors import ConfigError, RunError, did_you_mean
+from capro.errors import RunError
 
 
 class Reference(NamedTuple):
@@ -363,18 +363,10 @@ PROVIDERS: dict[str, type[Provider]] = {
 def provider(name: str, **settings: float) -> Provider:
     """The provider of a name, with those of the settings that are its own.
 
-    One flat set of settings serves all providers; one that none of them has is an error.
+    One flat set of settings serves all providers.
 
     >>> provider("cb", tau=0.2, smoothing=0.3)
     CollectiveBootstrap(tau=0.2, alpha=0.5, to_classifier=False)
     """
-    if name not in PROVIDERS:
-        raise ConfigError(f"no reference provider '{name}'", hint=did_you_mean(name, PROVIDERS))
-    known = {field.name for kind in PROVIDERS.values() for field in fields(kind)}
-    for setting in settings:
-        if setting not in known:
-            raise ConfigError(
-                f"no reference provider has a setting '{setting}'", hint=did_you_mean(setting, known)
-            )
     own = {field.name for field in fields(PROVIDERS[name])}
     return PROVIDERS[name](**{setting: value for setting, value in settings.items() if setting in own})

@@ -9,7 +9,7 @@ import bisect
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import accumulate
@@ -61,21 +61,42 @@ def file_bytes(path: str, offset: int = 0, size: int | None = None, *, most: int
         return os.pread(file.fileno(), whole if most is None else min(whole, most), offset)
 
 
-class ImageStore:
+class StoredImages:
     """Reads images in place: a file, a range of a tar, a row of a Parquet file or hub dataset.
 
     Safe to use from threads.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
-        self._sources = manifest.sources
-        samples = manifest.table.filter(pc.equal(manifest.table["status"], "ok"))
-        # Arrow's own form: a million rows as Python objects would take half a gigabyte
-        self._columns = [samples[name].combine_chunks() for name in PLACES]
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
         self._lock = threading.Lock()  # for the three below
         self._table = cache(_open_table)
         self._cells = lru_cache(ROW_GROUPS)(_image_cells)
         self._hub = cache(load_hub)
+
+    def read(self, row: Row, *, most: int | None = None) -> bytes:
+        """The encoded image of a row; of a file no more than ``most`` bytes, see `row_bytes`."""
+        source = self._sources[row.source]
+        if row.data is not None or row.row is None:
+            return row_bytes(row, source, most=most)
+        with self._lock:
+            if source.kind == "hub":
+                return hub_bytes(self._hub(source.root)[row.path][row.row][source.image_column]) or b""
+            table, begins = self._table(os.path.join(source.root, row.path))
+            group = bisect.bisect_right(begins, row.row) - 1
+            cells = self._cells(table, group, source.image_column)
+            return cells[row.row - begins[group]].as_py() or b""
+
+
+class ImageStore:
+    """The encoded images of a manifest's samples; safe to use from threads."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._sources = manifest.sources
+        self._images = StoredImages(manifest.sources)
+        samples = manifest.table.filter(pc.equal(manifest.table["status"], "ok"))
+        # Arrow's own form: a million rows as Python objects would take half a gigabyte
+        self._columns = [samples[name].combine_chunks() for name in PLACES]
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -87,21 +108,14 @@ class ImageStore:
 
     def read(self, position: int) -> bytes:
         """The bytes of one sample's image, by its position in ``manifest.samples``."""
-        identity, path, offset, size, row, number = (column[position].as_py() for column in self._columns)
-        source = self._sources[number]
+        place = zip(PLACES, self._columns, strict=True)
+        row = Row(**{name: column[position].as_py() for name, column in place})
         try:
-            if source.kind in ("files", "tars"):
-                return row_bytes(Row(identity, path, offset=offset, size=size), source)
-            with self._lock:
-                if source.kind == "hub":
-                    return hub_bytes(self._hub(source.root)[path][row][source.image_column]) or b""
-                table, begins = self._table(os.path.join(source.root, path))
-                group = bisect.bisect_right(begins, row) - 1
-                cells = self._cells(table, group, source.image_column)
-                return cells[row - begins[group]].as_py() or b""
+            return self._images.read(row)
         except OSError as error:
+            root = self._sources[row.source].root
             raise DataError(
-                f"{source.root}: the image of sample {identity} cannot be read: {error.strerror}",
+                f"{root}: the image of sample {row.id} cannot be read: {error.strerror}",
                 hint="put the data back, or run `capro scan` again",
             ) from None
 

@@ -21,7 +21,7 @@ from capro.config import ScanSettings
 from capro.data.images import ImageProblem, decode
 from capro.data.labels import joined_names
 from capro.data.manifest import SPLITS, Manifest, Row, Source, blocks, schema, write_manifest
-from capro.data.pixels import REQUESTS, in_order, row_bytes
+from capro.data.pixels import REQUESTS, StoredImages, in_order
 from capro.data.readers.base import Reader, ReadingNotes
 from capro.data.readers.columns import valid_text
 from capro.data.summary import summarise
@@ -137,7 +137,7 @@ def _peek(rows: Iterator[Row]) -> tuple[bool, Iterator[Row]]:
     ahead: list[Row] = []
     lists = Counter[bool]()
     for row in rows:
-        if row.offset is not None and len(ahead) > LABELS_AHEAD:
+        if len(ahead) > LABELS_AHEAD:
             row.data = None  # it is read again: all rows of a source without labels wait here
         ahead.append(row)
         if not row.problem and (row.labels or row.multi_label):
@@ -155,9 +155,10 @@ def _check_in_threads(
     A thread takes several rows: handing over each alone costs as much as decoding a small picture.
     """
     at_once = max(1, IN_FLIGHT // 2 // threads)
+    images = StoredImages(sources)
 
     def check(some: list[Row]) -> list[Row]:
-        return [_check(row, sources, settings) for row in some]
+        return [_check(row, images, settings) for row in some]
 
     with ThreadPoolExecutor(threads) as pool:
         try:
@@ -177,11 +178,11 @@ def _check_block(
     return [*_check_in_threads(sources, settings, threads, rows)]
 
 
-def _check(row: Row, sources: Sequence[Source], settings: ScanSettings) -> Row:
+def _check(row: Row, images: StoredImages, settings: ScanSettings) -> Row:
     """Hash and decode the image of one row; what is wrong with it becomes the row's problem."""
     try:
         if not row.problem:
-            data = row_bytes(row, sources[row.source], most=settings.max_bytes + 1)
+            data = images.read(row, most=settings.max_bytes + 1)
             if len(data) <= settings.max_bytes:  # else only a part was read
                 row.sha256 = hashlib.sha256(data).hexdigest()
             _, info = decode(data, settings)

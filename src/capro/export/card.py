@@ -33,7 +33,10 @@ METRICS = {
     "F1": "f1",
     "mAP": "mean_average_precision",
 }
-SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M")
+SIZES = (
+    "n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B", "10B<n<100B",
+    "100B<n<1T", "n>1T",
+)  # fmt: skip
 
 
 def check_license(name: str | None) -> None:
@@ -55,7 +58,7 @@ def size_category(count: int) -> str:
     >>> size_category(999), size_category(1000), size_category(10**7)
     ('n<1K', '1K<n<10K', '10M<n<100M')
     """
-    return SIZES[bisect([10**3, 10**4, 10**5, 10**6, 10**7], count)]
+    return SIZES[bisect([10**power for power in range(3, 13)], count)]
 
 
 def _hub_name(source: str | None) -> str | None:

@@ -55,10 +55,6 @@ class Reconstructor(nn.Module):
         return reconstruction  # (b, d_p) -> (b, d_v)
 
 
-class Classifier(nn.Linear):
-    """Linear(d_v, C): v -> logits of p."""
-
-
 class Auxiliary(nn.Linear):
     """Linear(d_p, C) over the temperature: z -> logits of q.
 
@@ -121,10 +117,10 @@ class Heads(nn.Module):
         self, feature_dim: int, embedding_dim: int, classes: int, *, tau: float, multi_label: bool = False
     ) -> None:
         super().__init__()
-        self.feature_dim, self.embedding_dim = feature_dim, embedding_dim
+        self.embedding_dim = embedding_dim
         self.projector = Projector(feature_dim, embedding_dim)
         self.reconstructor = Reconstructor(feature_dim, embedding_dim)
-        self.classifier = Classifier(feature_dim, classes)
+        self.classifier = nn.Linear(feature_dim, classes)
         self.auxiliary = Auxiliary(embedding_dim, classes, tau=tau)
         # absent, not merely unused, for single label: distributed training objects to idle weights
         self.subspaces = Subspaces(embedding_dim, classes) if multi_label else None

@@ -49,15 +49,12 @@ def for_inference(encoder: nn.Module, shape: Sequence[int], *, onnx: bool = Fals
 
         if not is_same(quick):
             quick = encoder
-        if onnx and example.device.type == "cpu" and _weights(quick) <= MOST_WEIGHTS:
+        weights = sum(each.numel() for each in quick.parameters())
+        if onnx and example.device.type == "cpu" and weights <= MOST_WEIGHTS:
             converted = _converted(quick, torch.rand_like(example)[:1])  # compared on another input
             if converted is not None and is_same(converted):
                 return converted
     return quick
-
-
-def _weights(encoder: nn.Module) -> int:
-    return sum(each.numel() for each in encoder.parameters())
 
 
 class OnnxEncoder(nn.Module):

@@ -8,7 +8,6 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from capro.errors import ConfigError
 from capro.models.backbones import Backbone
 from capro.models.heads import HeadOutputs, Heads, Projector
 
@@ -97,12 +96,6 @@ class Siamese(nn.Module):
 
     def __init__(self, backbone: Backbone, heads: Heads) -> None:
         super().__init__()
-        if heads.feature_dim != backbone.dim:
-            raise ConfigError(
-                f"heads for features of width {heads.feature_dim}, but backbone "
-                f"'{backbone.name}' gives {backbone.dim}",
-                hint="build the heads with the backbone's `dim`",
-            )
         self.encoder = backbone
         self.heads = heads
         # A backbone may hold weights that never train (a mask token): unfreezing leaves them alone.

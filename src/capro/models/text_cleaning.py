@@ -122,20 +122,14 @@ def without_markup(raw: str) -> str:
     return " ".join(word for word in text.split() if "." not in word or not _SITE.fullmatch(word[:2048]))
 
 
-def combine(title: str | None, description: str | None, tags: str | Sequence[str] | None) -> str:
+def combine(title: str, description: str, tags: str) -> str:
     r"""All three texts of a sample as one raw text; what repeats an earlier part is left out.
 
-    >>> combine("Red fox", "Red fox", ["wildlife", "snow"])
+    >>> combine("Red fox", "Red fox", "wildlife, snow")
     'Red fox\nwildlife, snow'
-    >>> combine(None, None, None)
-    ''
     """
-    together = tags if isinstance(tags, str) or tags is None else ", ".join(tags)
-    parts: list[str] = []
-    for part in (title, description, together):
-        if part and (part := part.strip()) and part not in parts:
-            parts.append(part)
-    return "\n".join(parts)
+    parts = dict.fromkeys(part.strip() for part in (title, description, tags))
+    return "\n".join(part for part in parts if part)
 
 
 def training_texts(manifest: Manifest) -> list[str]:

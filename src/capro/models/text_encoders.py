@@ -308,7 +308,9 @@ def _load(name: str, folder: Path, device: torch.device, max_tokens: int) -> Tex
 
 def _tower(name: str, tokenizer: Any, model: Any, max_tokens: int) -> TextEncoder:
     """The text tower of an image-text model; a text is cut where the tower was trained to end."""
-    projection = picture_projection(model)
+    projection = (
+        getattr(model, "visual_projection", None) or nn.Identity()
+    )  # SigLIP's features are there already
     tower = TextTower(model)
     # SigLIP was trained on texts of one length; a shorter one would be read at the wrong place
     limit = tower.positions if tower.full_length else min(max_tokens, tower.positions)
@@ -386,8 +388,3 @@ class TextTower(nn.Module):
         mask = None if self.full_length else attention_mask
         features = self.model.get_text_features(input_ids=input_ids, attention_mask=mask)
         return cast(Tensor, getattr(features, "pooler_output", features))  # transformers 5 or 4
-
-
-def picture_projection(model: Any) -> nn.Module:
-    """From the pooled features of the picture tower to the joint space, (b, d_v) -> (b, d)."""
-    return getattr(model, "visual_projection", None) or nn.Identity()  # SigLIP's features are there already

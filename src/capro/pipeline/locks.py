@@ -79,7 +79,7 @@ class StoreLock:
         """Become the owner, or say who is."""
         self._token = secrets.token_hex(8)
         owner = {
-            "who": _user(),
+            "who": current_user(),
             "host": socket.gethostname(),
             "process": os.getpid(),
             "time": round(time.time(), 3),
@@ -132,7 +132,8 @@ class StoreLock:
         return document if isinstance(document, dict) and "token" in document else {}
 
 
-def _user() -> str:
+def current_user() -> str:
+    """Name of the user who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without a user name

@@ -57,7 +57,7 @@ class VerdictRows:
     corrected: NDArray[np.int64]  # -1: dropped
     decisions: NDArray[np.int64]  # of LabelDecision, or of PairDecision
     anchored: NDArray[np.bool_]
-    scores: Entries  # fused (o), classifier (p), similarity (r) and text (t, where texts count), (n, k)
+    scores: Entries  # fused (o), classifier (p) and similarity (r; method plus: text), (n, k)
     text_distance: (
         Floats  # d* to the given label, (n,); multi-label: to each class, nan where it was not given
     )
@@ -97,7 +97,7 @@ class VerdictRows:
 
     @cached_property
     def text(self) -> Floats | None:
-        """t, (n, C), where texts count in the rule; method plus: P(c | words)."""
+        """Method plus: P(c | words), (n, C)."""
         return self._scores("text")
 
     # --- multi-label ---
@@ -174,12 +174,10 @@ def single_label(e: VerdictRows) -> pd.DataFrame:
 
 
 def _text_probability(e: VerdictRows) -> NDArray[np.float64]:
-    """Single-label: probability of each given label by the text; nan without a text."""
+    """Method plus, single-label: probability of each given label by the text; nan without a text."""
     if e.text is None:
         return np.full(len(e.ids), np.nan)
-    # with plus a row without a text still has the probability by its label
-    read = e.text.any(axis=1) if e.none is None else e.has_text
-    known = SINGLE_LABEL.labelled(e.given) & read
+    known = SINGLE_LABEL.labelled(e.given) & e.has_text
     return np.where(known, e.text[np.arange(len(e.ids)), e.given], np.nan)
 
 
@@ -264,8 +262,7 @@ def _rule_sentence(e: VerdictRows, row: int) -> str:
         new = int(e.corrected[row])
         return (
             f"Relabelled from '{label}' to '{e.classes[new]}': the fused score of '{e.classes[new]}' is "
-            f"{top:.2f}, above {e.gamma:.2f}, and that of '{label}' {score:.2f}"
-            f"{_texts_compared(e, row, new)}{_votes(e, row)}."
+            f"{top:.2f}, above {e.gamma:.2f}, and that of '{label}' {score:.2f}{_votes(e, row)}."
         )
     if decision is LabelDecision.DROP:
         return (
@@ -273,13 +270,9 @@ def _rule_sentence(e: VerdictRows, row: int) -> str:
             f"with {top:.2f}), and that of '{label}' is {score:.2f}, below chance ({1 / len(e.classes):.2f})."
         )
     if best == given:
-        by_text = (
-            "" if e.text is None else f", text {e.text[row, best]:.2f}" if e.text[row].any() else ", no text"
-        )
         return (
             f"Kept as '{label}': it has the highest fused score, {score:.2f} (classifier "
-            f"{e.classifier[row, best]:.2f}, prototype {e.similarity[row, best]:.2f}{by_text})"
-            f"{_votes(e, row)}."
+            f"{e.classifier[row, best]:.2f}, prototype {e.similarity[row, best]:.2f}){_votes(e, row)}."
         )
     return (
         f"Kept as '{label}', since no class is sure: '{e.classes[best]}' has a higher fused score, "
@@ -302,13 +295,6 @@ def _anchor_reason(e: VerdictRows, row: int) -> str:
     if e.lenders[row]:
         return f"its own text and the texts of {lenders} have {distance}"
     return f"its own text has {distance}"
-
-
-def _texts_compared(e: VerdictRows, row: int, label: int) -> str:
-    if e.text is None or not e.text[row].any() or e.given[row] < 0:
-        return ""
-    whose = "its text gives" if e.has_text[row] else "texts of similar pictures give"
-    return f" ({whose} {e.text[row, label]:.2f} and {e.text[row, e.given[row]]:.2f})"
 
 
 def _votes(e: VerdictRows, row: int) -> str:

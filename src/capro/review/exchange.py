@@ -19,9 +19,10 @@ from capro.errors import DataError, did_you_mean, first_line, first_problem, sho
 from capro.files import read_regular
 from capro.models.classes import classes_of
 from capro.pipeline.artefacts import atomic_path, write_json, write_table
+from capro.pipeline.locks import current_user
 from capro.pipeline.run import Run
 from capro.review.answers import ANSWERS, Decision
-from capro.review.log import current_user, open_log, replayed
+from capro.review.log import open_log, replayed
 from capro.wording import many
 
 SEPARATOR = "|"  # of the names in a cell of a CSV

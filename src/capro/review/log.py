@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import getpass
 import hashlib
 import itertools
 import json
@@ -276,14 +275,6 @@ def _decision(values: dict[str, Any]) -> Decision:
 def log_file(run: Run) -> Path:
     """Where a run keeps its decisions."""
     return run.path / REVIEW / DECISIONS
-
-
-def current_user() -> str:
-    """Who decides: the name of the user."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a user name
-        return "person"
 
 
 def open_log(run: Run) -> Log:

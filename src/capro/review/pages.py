@@ -120,7 +120,7 @@ def sheet(session: ReviewSession, row: int, view: View) -> dict[str, Any]:
             (text, f"{value:.2f}") for text, value in numbers if value is not None and np.isfinite(value)
         ],
         "history": history(session, row),
-        "copies": min(len(table.group_of(row)) - 1, SIMILAR_SHOWN),
+        "copies": len(table.group_of(row)) - 1,
     }
 
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from capro.errors import ConfigError, first_problem
-from capro.review.log import current_user
+from capro.pipeline.locks import current_user
 from capro.review.serving import ip_address, is_loopback
 from capro.review.views import whole_number
 from capro.wording import plain

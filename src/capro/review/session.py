@@ -161,10 +161,10 @@ class ReviewSession:
         with self._lock:
             actions = self.log.append(kind, person, {"sent": sent} if sent else {})
             rows = self._changed_rows(actions)
-            target = next((action.target for action in reversed(actions) if action.kind == kind), None)
-            if target is None:
+            mine = [action for action in actions if (action.kind, action.person) == (kind, person)]
+            if not mine or mine[-1].target is None:
                 return f"Nothing to {kind}.", rows
-            action = self.log.replay.actions[target]
+            action = self.log.replay.actions[mine[-1].target]
             verb, label = action.context.get("verb", "decision"), action.context.get("label")
             done = "Undone" if kind == "undo" else "Done again"
             what = f"{verb} {label!r}" if label else verb

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from capro.core.evidence import Settled
@@ -35,18 +34,15 @@ def settled_by_people(run: Run, training: TrainingSet) -> Settled | None:
     return Settled(torch.from_numpy(rows), torch.from_numpy(decisions.known(rows)), torch.from_numpy(random))
 
 
-def decided_set(
-    run: Run, training: TrainingSet, anchored: Tensor
-) -> tuple[TrainingSet, Tensor, NDArray[np.int64]]:
+def decided_set(run: Run, training: TrainingSet, anchored: Tensor) -> tuple[TrainingSet, Tensor]:
     """CAPro as published: decided labels stand in the place of web labels and are anchors; what is out is not there.
 
     Returns:
-        The training set of step 2, which of its rows are anchors, (m,) or (m, C), and their numbers among all
-        training rows, (m,).
+        The training set of step 2, and which of its rows are anchors, (m,) or (m, C).
     """
     decisions = decided_of(run, training)
     if decisions is None:
-        return training, anchored, np.arange(len(training.positions))
+        return training, anchored
     rows = np.flatnonzero(~decisions.dropped)
     if not len(rows):
         raise DataError("people dropped every training sample", hint="undo decisions in `capro review`")
@@ -57,7 +53,7 @@ def decided_set(
     mine[decisions.rows] = yes if training.multi_label else yes.any(axis=1)
     own = torch.from_numpy(mine[rows]).to(anchored.device)
     left = replace(training, positions=training.positions[rows], labels=labels)
-    return left, anchored[torch.from_numpy(rows).to(anchored.device)] | own, rows
+    return left, anchored[torch.from_numpy(rows).to(anchored.device)] | own
 
 
 def with_decisions(

@@ -150,7 +150,7 @@ def _posterior(run: Run) -> dict[str, Any]:
 def _clean(run: Run) -> dict[str, Any]:
     if run.settings.by_posterior:
         return {"plus": run.settings.plus.model_dump(), "seed": run.settings.seed}
-    return run.settings.train.model_dump(include={"gamma", "alpha", "text_weight", "policy"})
+    return run.settings.train.model_dump(include={"gamma", "alpha", "policy"})
 
 
 def _training(run: Run, name: StepName) -> dict[str, Any]:

@@ -13,16 +13,13 @@ from torch import Tensor, nn
 
 from capro.config import FinetuneSettings, Schedule, Settings
 from capro.core.kept_scores import CLASS, Entries, KeptScores
-from capro.core.label_rule import TextEvidence
 from capro.core.linear import NO_CALIBRATION, Calibration, calibrate
 from capro.core.references import provider
 from capro.models.backbones import Backbone, FeatureBackbone
 from capro.models.siamese import Siamese
 from capro.pipeline.artefacts import (
-    CLASS_TEXTS,
     CLEANED_LABELS,
     CLEANED_WORDS,
-    ENHANCED_TEXTS,
     FUSED_SCORES,
     HISTORIES,
     POSTERIOR,
@@ -141,16 +138,9 @@ def pretrain(job: Job) -> dict[str, Any]:
     return {"epochs": len(history), **cost}
 
 
-def judge_of(run: Run, training: TrainingSet, task: Task, rows: NDArray[np.int64] | None = None) -> Judge:
-    """The label rule of a run: the posterior, or the fused score with the texts where they count in it.
-
-    Args:
-        run: The run.
-        training: The rows that are judged.
-        task: Single-label or multi-label.
-        rows: Their numbers among all training rows, where they are not all (the paper's rule).
-    """
-    settings, texts = run.settings.train, None
+def judge_of(run: Run, training: TrainingSet, task: Task) -> Judge:
+    """The label rule of a run for training rows: the posterior, or the fused score."""
+    settings = run.settings.train
     if run.settings.by_posterior:
         states, q = (part.to(training.labels.device) for part in _states(run.read(POSTERIOR)))
         return PosteriorJudge(
@@ -158,11 +148,7 @@ def judge_of(run: Run, training: TrainingSet, task: Task, rows: NDArray[np.int64
             posterior=lambda v: _states(_weighed_again(run, training, v)),
             sure=run.settings.plus.ask_below,
         )  # fmt: skip
-    if settings.text_weight and not training.multi_label:
-        labels = training.labels.cpu().numpy()
-        own = run.read(ENHANCED_TEXTS) if rows is None else run.read(ENHANCED_TEXTS)[rows]
-        texts = TextEvidence.fitted(own, run.read(CLASS_TEXTS), labels)
-    return Judge(task, settings, texts)
+    return Judge(task, settings)
 
 
 def _weighed_again(run: Run, training: TrainingSet, features: Tensor) -> Entries:
@@ -179,9 +165,9 @@ def _states(entries: Entries) -> tuple[Tensor, Tensor]:
 def train(job: Job) -> dict[str, Any]:
     settings, parts = job.settings, parts_of(job.run, job.ranks.accelerator.device)
     training, net = parts.training, parts.net
-    anchored, rows = anchored_of(job.run, training), None
+    anchored = anchored_of(job.run, training)
     if not settings.by_posterior:
-        training, anchored, rows = decided_set(job.run, training, anchored)
+        training, anchored = decided_set(job.run, training, anchored)
         parts = replace(parts, training=training)
     load_net(job.run, STEP1, net)
     if settings.train.start == "anchors":
@@ -195,7 +181,7 @@ def train(job: Job) -> dict[str, Any]:
         **settings.reference.model_dump(),
     )
     objective = PrototypeLearning(
-        net, judge_of(job.run, training, parts.task, rows), reference, training.labels, anchored,
+        net, judge_of(job.run, training, parts.task), reference, training.labels, anchored,
         parts.inputs, training.positions, job.ranks, tau=settings.net.tau, seed=settings.seed,
     )  # fmt: skip
     history = fit_step(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from capro.config import TrainSettings
 from capro.core.kept_scores import Entries, keep, numbers_only
-from capro.core.label_rule import TextEvidence, fused_score, with_text
+from capro.core.label_rule import fused_score
 from capro.data.labels import kind_of
 from capro.models.heads import HeadOutputs
 from capro.models.siamese import Siamese
@@ -30,7 +30,6 @@ class ClassScores(NamedTuple):
     fused: Tensor  # o
     classifier: Tensor  # p
     similarity: Tensor  # r
-    text: Tensor | None  # t, where texts count in the rule
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,11 @@ class Judge:
 
     Attributes:
         task: Single-label or multi-label.
-        settings: gamma, alpha, text_weight and policy.
-        texts: Evidence of the texts for each training row, for a ``text_weight`` above 0.
+        settings: gamma, alpha and policy.
     """
 
     task: Task
     settings: TrainSettings
-    texts: TextEvidence | None = None
 
     @property
     def protects_anchors(self) -> bool:
@@ -55,13 +52,10 @@ class Judge:
     @torch.no_grad()
     def scores(self, out: HeadOutputs, prototypes: Tensor, rows: NDArray[np.int64]) -> ClassScores:
         """The fused score of training rows, and what it is made of."""
+        del rows
         p = self.task.probabilities(out.p)
         r = self.task.similarity(out.compared, prototypes)
-        o = fused_score(p, r, alpha=self.settings.alpha)
-        if self.texts is None:
-            return ClassScores(o, p, r, None)
-        t = self.texts.of(rows).to(o)
-        return ClassScores(with_text(o, t, weight=self.settings.text_weight), p, r, t)
+        return ClassScores(fused_score(p, r, alpha=self.settings.alpha), p, r)
 
     def decide(self, fused: Tensor, labels: Tensor, anchored: Tensor) -> tuple[Tensor, Tensor]:
         """New labels and decisions, in the shape of the labels."""
@@ -102,7 +96,7 @@ class PosteriorJudge(Judge):
         p, r = self.task.probabilities(out.p), self.task.similarity(out.compared, prototypes)
         at, classes = torch.from_numpy(rows).to(self.q.device), self.task.classes
         q = self.q.new_zeros(len(at), classes + 1).scatter_(1, self.states[at], self.q[at])
-        return ClassScores(q[:, :classes], p.detach(), r.detach(), None)
+        return ClassScores(q[:, :classes], p.detach(), r.detach())
 
     def decide(self, fused: Tensor, labels: Tensor, anchored: Tensor) -> tuple[Tensor, Tensor]:
         return self.task.decide(fused, labels, anchored, sure=self.sure)[:2]
@@ -121,7 +115,7 @@ class Judged:
 
     labels: NDArray[np.int64]  # (n,) or (n, C); -1: out
     decisions: NDArray[np.int64]  # same shape, numbers of Task.names
-    scores: Entries  # fused (o), classifier (p), similarity (r) and, where texts count, text (t), (n, k)
+    scores: Entries  # fused (o), classifier (p) and similarity (r; method plus: text), (n, k)
     none: NDArray[np.float32] | None = None  # posterior of none of these, (n,), method plus with one label
     ask: NDArray[np.bool_] | None = None  # where a person should be asked, same shape as labels, method plus
 
@@ -161,7 +155,7 @@ def judge_all(
         fused = scores.fused.cpu().numpy()
         numbers_only(fused, place="fused score (Eq. 6)", name=name, begin=int(numbers[0]))
         new, decisions = judge.decide(scores.fused, labels[at], anchored[at])
-        arrays = {name: part.cpu().numpy() for name, part in scores._asdict().items() if part is not None}
+        arrays = {name: part.cpu().numpy() for name, part in scores._asdict().items()}
         own = kind_of(labels).membership(labels[at].cpu().numpy(), len(prototypes))
         entries = keep(arrays, own, multi_label=kind_of(labels).multi_label)
         parts.append((new.cpu().numpy(), decisions.cpu().numpy(), entries))

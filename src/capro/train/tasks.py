@@ -111,10 +111,7 @@ class MultiLabelTask:
         )
 
     def prj(self, out: HeadOutputs, labels: Tensor, count: Count, samples: Count) -> Tensor:
-        return losses.projection_loss_multi_label(
-            out.v_rec, out.v, out.q, labels,
-            pos_weight=self.pos_weight.to(out.q), count=count, samples=samples,
-        )  # fmt: skip
+        return losses.reconstruction_loss(out.v_rec, out.v, count=samples) + self.cls(out.q, labels, count)
 
     def pro(self, out: HeadOutputs, prototypes_: Tensor, labels: Tensor, count: Count) -> Tensor:
         return losses.prototype_loss_multi_label(

@@ -211,7 +211,7 @@ def mopro_training(settings: Settings) -> TrainSettings:
     shared = settings.train.model_dump(include=set(SHARED_WITH_STEP2))
     return TrainSettings(
         **schedule, **shared, correct_after=max(1, round(start * epochs)), frozen_epochs=0,
-        policy="mopro", reference="none", lambda_prj=0.0, lambda_bts=0.0, text_weight=0.0, update_every=1,
+        policy="mopro", reference="none", lambda_prj=0.0, lambda_bts=0.0, update_every=1,
     )  # fmt: skip
 
 

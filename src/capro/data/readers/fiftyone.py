@@ -64,8 +64,10 @@ class FiftyOneReader(Reader):
         return len(self._labels)
 
     def listing(self) -> list[Path]:
-        """The labels."""
-        return [self._file]
+        """The labels, the paths, and the pictures that they name."""
+        pictures = (self._place(key) for key in self._labels)
+        files = (self.root / picture["path"] for picture in pictures if "problem" not in picture)
+        return [self._file, self._file.with_name(PLACES), *files]
 
     def rows(self) -> Iterator[Row]:
         """Every labelled sample, in the order of labels.json."""
