@@ -19,7 +19,7 @@ from capro.pipeline.run import Run
 from capro.review.serving import Review
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-ROWS = (0, 6, 9, 12, 13)  # of the contact sheet: bat, drumstick, mouse, tiger, tiger cat
+ROWS = (0, 9, 12, 15, 16)  # of the contact sheet: bat, drumstick, mouse, tiger, tiger cat
 HEIGHT = 68  # of a row, in pixels
 
 
