@@ -107,9 +107,36 @@ def choose(
     [1, 2, 0]
     """
     order = pairs[np.argsort(scores if lowest else -scores, kind="stable")]
-    if kind == label_changes.KEEP and len(order) > each:  # from the surest to the most doubtful
-        return order[np.linspace(0, len(order) - 1, each).round().astype(np.int64)]
-    return order[:each]
+    return spread(order, each) if kind == label_changes.KEEP else order[:each]
+
+
+def spread(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """At most this many, evenly from the first to the last.
+
+    >>> spread(np.arange(5), 3).tolist()
+    [0, 2, 4]
+    """
+    if len(rows) <= most:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, most).round().astype(np.int64)]
+
+
+def dropped(store: VerdictStore, shown: Shown) -> dict[str, Any] | None:
+    """What each value of `plus.drop_above` drops, with pictures; None where the method has no such value."""
+    levels = []
+    for level in store.drop_levels:
+        chosen = spread(level.rows, PER_GALLERY)
+        levels.append(
+            {
+                "value": level.value,
+                "dropped": level.dropped,
+                "total": len(level.rows),
+                "items": shown.add(chosen.tolist(), large=True),
+                "evidence": [plain(store.evidence(int(row)), 400) for row in chosen],
+            }
+        )
+    now = store.run.settings.plus.drop_above
+    return {"now": now, "of": len(store), "levels": levels} if levels else None
 
 
 # --- matches and map ------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from capro.results.store import VerdictStore
 from capro.wording import many, some
 
 SMALL_CLASS = 20  # samples; fewer give no prototype worth the name
+DROPS_OFF, FEW_DROPS = 0.5, 0.01  # of the expected number, of the samples: nearer than that is near enough
 UNEVEN = 3  # the largest class over the smallest from which balance is advised
 Level = Literal["warning", "advice", "fine"]
 LEVELS = get_args(Level)
@@ -63,6 +64,8 @@ class Facts:
     compared: int = 0
     emptied: list[str] = field(default_factory=list)  # classes that cleaning left nearly empty
     classes_wrong: list[str] = field(default_factory=list)  # sentences about them, method plus
+    drops: Mapping[float, int] = field(default_factory=dict)  # samples by value of plus.drop_above
+    none_expected: float = 0.0  # sum of the probabilities of none of the classes, method plus
 
 
 # --- facts ----------------------------------------------------------------------------------------
@@ -129,6 +132,8 @@ def _results(store: VerdictStore) -> dict[str, Any]:
         before, left = (
             store.kind.counts(labels, len(store.names)) for labels in (store.given, store.corrected)
         )
+        results["drops"] = {level.value: level.dropped for level in store.drop_levels}
+        results["none_expected"] = 0.0 if store.none_score is None else float(store.none_score.sum())
         results["emptied"] = [store.names[c] for c in np.flatnonzero((before > 0) & (left < 0.1 * before))]
     return results
 
@@ -220,6 +225,18 @@ def _uneven(facts: Facts) -> tuple[int, int] | None:
     present = [n for n in facts.sizes.values() if n]
     apart = facts.task == "single" and present and max(present) >= UNEVEN * min(present)
     return (max(present), min(present)) if apart else None
+
+
+def _dropping(facts: Facts, settings: Settings) -> tuple[str, int, float, int] | None:
+    """Whether far more or fewer samples are dropped than probable, how many, and a value that fits better."""
+    drops, now, expected = facts.drops, settings.plus.drop_above, facts.none_expected
+    if now not in drops:
+        return None
+    better = min(drops, key=lambda value: (abs(drops[value] - expected), abs(value - now)))
+    far = abs(drops[now] - expected) > max(DROPS_OFF * expected, FEW_DROPS * facts.samples)
+    if not far or better == now:
+        return None
+    return "strict" if drops[now] > expected else "lax", drops[now], better, drops[better]
 
 
 def recommended_gamma(facts: Facts) -> tuple[float, str]:
@@ -367,6 +384,12 @@ RULES: list[Rule | Parameter] = [  # adding an issue type is one entry here
     Rule(
         "fine", "noise", lambda f, _: f.noise is not None,
         "about {f.noise:.0%} of the web labels seem wrong ({f.noise_from}); an estimate, not a measurement",
+    ),
+    Rule(
+        "advice", "dropping", _dropping,
+        "plus.drop_above = {s.plus.drop_above:g} seems too {problem[0]}: it drops {problem[1]:,} samples, and by their "
+        "probabilities about {f.none_expected:,.0f} show none of the classes (our rule)",
+        "look at what was dropped in the report; --set plus.drop_above={problem[2]:g} drops {problem[3]:,}",
     ),
     Parameter("gamma", "train.gamma", recommended_gamma, lambda _: 0.1),
     Parameter("K", "match.top_k", recommended_k, lambda k: 0.35 * k),
