@@ -68,9 +68,8 @@ STRANGERS = (
     *("1f355", "1f6b2", "1f3e0", "1f697", "1f388", "1f34e"),
     *("1f335", "1f422", "1f418", "1f4f7", "1f680", "1f3b8"),
 )
-FLIP_SHARE = 0.075  # of every class: pictures of another class
-OOD_SHARE = 0.075  # of every class: pictures of no class
-JUNK_SHARE = 0.015  # of every class: banners, and as many screenshots
+# Of every class: pictures of another class, of no class, and of nothing.
+NOISE_SHARES = {"flip": 0.075, "ood": 0.075, **dict.fromkeys(JUNK, 0.015)}
 EMPTY_TEXT = 0.15  # pages without any text
 OTHER_PAGE = 0.10  # pages whose text belongs to something else
 MENTIONED = 0.8  # multi-label: how often a second object in the picture is named as well
@@ -175,13 +174,7 @@ def plan(rng: np.random.Generator, number: int, *, noisy: bool, multi_label: boo
     shots = []
     sizes = apportion(number, [c.size if noisy else 1 for c in DEMO_CLASSES])
     for c, size in zip(DEMO_CLASSES, sizes, strict=True):
-        shares = {
-            "sense": c.other_share,
-            "flip": FLIP_SHARE,
-            "ood": OOD_SHARE,
-            **dict.fromkeys(JUNK, JUNK_SHARE),
-        }
-        noise = shares if noisy else {}
+        noise = {"sense": c.other_share, **NOISE_SHARES} if noisy else {}
         counts = apportion(size, [1 - sum(noise.values()), *noise.values()])
         for kind, count in zip(("clean", *noise), counts, strict=True):
             shots += [single_shot(rng, c, kind) for _ in range(count)]

@@ -15,17 +15,9 @@ WORDS = "home login search page the of and all results about your click here mor
 # {word}: the query; {n}: any number.
 TITLES = {
     "banner": ("{word} shop banner {n}.jpg", "{word} - sale, free shipping", "Buy {word} online"),
-    "screenshot": ("Screenshot {n}.png", "{word} - search results", "{word} | forum, page {n}"),
+    "screenshot": ("{word}: screenshot {n}.png", "{word} - search results", "{word} | forum, page {n}"),
 }
-DESCRIPTIONS = {
-    "banner": ("Our best prices on {word}.", "<p>Click here for more {word} offers!</p>", ""),
-    "screenshot": ("A screenshot of our page on {word}.", "Log in to see all posts about {word}.", ""),
-}
-
-
-@cache
-def _font(size: int) -> Any:
-    return ImageFont.load_default(size=size)
+font = cache(ImageFont.load_default)  # by size
 
 
 def junk_picture(rng: np.random.Generator, kind: str, word: str) -> Image.Image:
@@ -43,7 +35,7 @@ def banner(rng: np.random.Generator, word: str) -> Image.Image:
         text = f"{word.upper()} {text}"
     middle = (BANNER_SIZE[0] / 2, BANNER_SIZE[1] / 2)
     size = min(28, 165 // len(text))  # as large as fits: a letter is about two thirds as wide as high
-    ImageDraw.Draw(image).text(middle, text, fill=ink, font=_font(size), anchor="mm")
+    ImageDraw.Draw(image).text(middle, text, fill=ink, font=font(size), anchor="mm")
     return image
 
 
@@ -59,14 +51,12 @@ def screenshot(rng: np.random.Generator) -> Image.Image:
     left = int(rng.integers(3, 24))
     for y in range(12, height - 6, 8):
         words = rng.choice(WORDS, size=rng.integers(1, 7))
-        draw.text((left, y), " ".join(words), fill=ink, font=_font(7))
+        draw.text((left, y), " ".join(words), fill=ink, font=font(7))
     return image
 
 
 def junk_page(rng: np.random.Generator, kind: str, word: str) -> dict[str, Any]:
     """Title, description and tags of its page: about the query, and about nothing that can be seen."""
-    title, description = (
-        choices[rng.integers(len(choices))].format(word=word, n=f"{rng.integers(10_000):04d}")
-        for choices in (TITLES[kind], DESCRIPTIONS[kind])
-    )
-    return {"title": title, "description": description, "tags": [word, kind][: rng.integers(1, 3)]}
+    title = TITLES[kind][rng.integers(len(TITLES[kind]))]
+    number = f"{rng.integers(10_000):04d}"
+    return {"title": title.format(word=word, n=number), "description": "", "tags": [word]}
