@@ -39,6 +39,7 @@ def main() -> None:
         page.evaluate("document.querySelectorAll('body > header, body > nav').forEach(bar => bar.remove())")
         part(page, "noise", 640)
         part(page, "results", 640)
+        part(page, "dropped", 980)
         page.locator("#galleries").get_by_text("relabelled to another class").first.click()
         part(page, "galleries", 700)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
