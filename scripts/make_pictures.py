@@ -19,7 +19,7 @@ from capro.pipeline.run import Run
 from capro.review.serving import Review
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-ROWS = (0, 6, 9, 12, 13)  # of the contact sheet: bat, drumstick, mouse, tiger, tiger cat
+ROWS = (0, 9, 12, 15, 16)  # of the contact sheet: bat, drumstick, mouse, tiger, tiger cat
 HEIGHT = 68  # of a row, in pixels
 
 
@@ -39,6 +39,7 @@ def main() -> None:
         page.evaluate("document.querySelectorAll('body > header, body > nav').forEach(bar => bar.remove())")
         part(page, "noise", 640)
         part(page, "results", 640)
+        part(page, "dropped", 980)
         page.locator("#galleries").get_by_text("relabelled to another class").first.click()
         part(page, "galleries", 700)
         page = browser.new_page(viewport={"width": 1280, "height": 900})

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from capro.demo import composition
+from capro.demo import composition, junk
 from capro.demo.emoji import DESIGNS, emoji_table, picture
 from capro.errors import ConfigError, DataError
+from capro.models.dictionary import Dictionary
 
-SMALL = {"n_train": 280, "n_test": 42}
+SMALL = {"n_train": 340, "n_test": 51}
 
 
 NAMES = [c.name for c in composition.DEMO_CLASSES]
@@ -126,19 +127,19 @@ def test_classes_file(single):
 def test_same_bytes_twice_and_another_seed_differs(single, tmp_path):
     composition.write_demo(tmp_path / "again", **SMALL)
     assert digests(tmp_path / "again") == digests(single)
-    composition.write_demo(tmp_path / "other", seed=1, n_train=28, n_test=14)
-    composition.write_demo(tmp_path / "zero", seed=0, n_train=28, n_test=14)
+    composition.write_demo(tmp_path / "other", seed=1, n_train=34, n_test=17)
+    composition.write_demo(tmp_path / "zero", seed=0, n_train=34, n_test=17)
     other, zero = digests(tmp_path / "other"), digests(tmp_path / "zero")
     assert not set(other.values()) & {zero[name] for name in zero if name.endswith((".png", "jsonl"))}
 
 
 def test_train_and_test_share_no_picture(single):
     images = [value for name, value in digests(single).items() if name.endswith(".png")]
-    assert len(images) == len(set(images)) == 280 + 42
+    assert len(images) == len(set(images)) == 340 + 51
 
 
 def test_counts_and_format(single):
-    for split, number in (("train", 280), ("test", 42)):
+    for split, number in (("train", 340), ("test", 51)):
         rows = rows_of(single, split)
         files = {str(path.relative_to(single / split)) for path in (single / split).glob("*/*.png")}
         assert len(rows) == number
@@ -147,9 +148,11 @@ def test_counts_and_format(single):
         assert {row["label"] for row in rows} == set(NAMES)
     per_class = collections.Counter(row["label"] for row in rows_of(single, "test"))
     assert set(per_class.values()) == {3}
-    for path in list((single / "train").glob("*/*.png"))[:20]:
-        with Image.open(path) as image:
-            assert (image.size, image.mode, image.format) == ((64, 64), "RGB", "PNG")
+    kinds = {name: of["kind"] for name, of in truth_of(single).items()}
+    sizes = {"banner": junk.BANNER_SIZE, "screenshot": junk.SCREENSHOT_SIZE}
+    for name, kind in kinds.items():
+        with Image.open(single / "train" / name) as image:
+            assert (image.size, image.mode, image.format) == (sizes.get(kind, (64, 64)), "RGB", "PNG")
 
 
 def test_default_noise_is_what_the_issue_asks_for():
@@ -158,6 +161,8 @@ def test_default_noise_is_what_the_issue_asks_for():
     assert 0.38 <= 1 - kinds["clean"] / 2400 <= 0.42
     assert 0.45 <= kinds["sense"] / (2400 - kinds["clean"]) <= 0.6
     assert min(kinds["flip"], kinds["ood"]) >= 0.07 * 2400
+    assert min(kinds["banner"], kinds["screenshot"]) >= 0.01 * 2400
+    assert kinds["banner"] + kinds["screenshot"] <= 0.04 * 2400
     by_class = collections.Counter((shot.web[0], shot.kind) for shot in shots)
     majority = [name for name in NAMES if by_class[name, "sense"] >= by_class[name, "clean"]]
     assert {"tiger cat", "ear", "drumstick"} <= set(majority)
@@ -166,13 +171,46 @@ def test_default_noise_is_what_the_issue_asks_for():
 
 def test_kinds_agree_with_the_truth():
     for shot in composition.plan(np.random.default_rng(3), 500, noisy=True, multi_label=False):
-        (label,), (code,) = shot.web, shot.codes
+        (label,) = shot.web
+        if shot.kind in junk.JUNK:
+            assert (shot.truth, shot.codes, shot.named) == ((), (), ())
+            continue
+        (code,) = shot.codes
         c = composition.DEMO_CLASSES[NAMES.index(label)]
         assert shot.truth == ((SHOWN_BY[code],) if code in SHOWN_BY else ())
         assert (shot.kind == "clean") == (shot.truth == (label,)) == (code in c.shows)
         assert (shot.kind == "sense") == (code in c.other)
         assert (shot.kind == "ood") == (code in composition.STRANGERS)
         assert (shot.kind == "flip") == (code in SHOWN_BY and code not in (*c.shows, *c.other))
+
+
+COMPOUNDS = {"dog": "hot dog", "bus": "bus stop", "bear": "teddy bear"}
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_compounds_show_no_class_and_their_pages_name_them(multi_label):
+    shots = composition.plan(np.random.default_rng(0), 2400, noisy=True, multi_label=multi_label)
+    for word, compound in COMPOUNDS.items():
+        found = [shot for shot in shots if shot.kind == "sense" and shot.web[0] == word]
+        assert len(found) >= 25
+        assert all(word not in shot.truth for shot in found)
+        assert multi_label or all(shot.truth == () for shot in found)
+        assert {emoji_table()[shot.codes[0]].name for shot in found} == {compound}
+        pages = [composition.page_text(np.random.default_rng(i), shot) for i, shot in enumerate(found * 20)]
+        named = [compound in str(text) for text in pages]
+        written = [any(text.values()) for text in pages]
+        assert sum(named) >= 0.85 * sum(written)  # one in nine is the page of something else
+        clean = next(shot for shot in shots if shot.kind == "clean" and shot.web[0] == word)
+        assert not any(
+            compound in str(composition.page_text(np.random.default_rng(i), clean)) for i in range(200)
+        )
+
+
+def test_the_dictionary_knows_that_a_compound_is_no_kind_of_its_word():
+    dictionary = Dictionary([int(c.sense[1:]) for c in composition.DEMO_CLASSES])
+    for word, compound in COMPOUNDS.items():
+        assert dictionary.read(word).answer == NAMES.index(word)
+        assert dictionary.read(compound).answer == len(NAMES)
 
 
 def test_test_set_is_clean():
@@ -189,12 +227,12 @@ def test_truth_file(single):
     for row in rows:
         of = truth[row["file_name"]]
         assert (of["kind"] == "clean") == (of["true_labels"] == row["label"])
-        if of["kind"] == "ood":
+        if of["kind"] in ("ood", *junk.JUNK):
             assert of["true_labels"] == ""
         if of["kind"] == "flip":
             assert of["true_labels"] in NAMES
     wrong = [of for of in truth.values() if of["kind"] != "clean"]
-    assert 0.36 <= len(wrong) / 280 <= 0.44
+    assert 0.36 <= len(wrong) / 340 <= 0.44
 
 
 def test_multi_label_tree(multi):
@@ -208,7 +246,7 @@ def test_multi_label_tree(multi):
         assert 1 <= len(row["labels"]) == len(set(row["labels"])) <= 3
         assert len(true) <= 3
         assert (of["kind"] == "clean") == (set(row["labels"]) == true)
-        assert (of["kind"] == "ood") <= (true == set())
+        assert (of["kind"] in ("ood", *junk.JUNK)) <= (true == set())
         if of["kind"] == "missing":
             assert set(row["labels"]) < true
         wrong += len(set(row["labels"]) - true)
@@ -246,49 +284,49 @@ def test_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(composition, "write_classes", broken)
     with pytest.raises(KeyboardInterrupt):
-        composition.write_demo(tmp_path / "data" / "demo", n_train=14, n_test=14)
+        composition.write_demo(tmp_path / "data" / "demo", n_train=17, n_test=17)
     assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_complete_folder_is_left_alone_and_others_are_replaced(tmp_path):
     folder = tmp_path / "demo"
-    composition.write_demo(folder, n_train=14, n_test=14)
+    composition.write_demo(folder, n_train=17, n_test=17)
     before, born = digests(folder), folder.stat().st_ino
-    composition.write_demo(folder, n_train=14, n_test=14)
+    composition.write_demo(folder, n_train=17, n_test=17)
     assert folder.stat().st_ino == born
     next(folder.glob("train/*/*.png")).unlink()  # no longer complete
-    composition.write_demo(folder, n_train=14, n_test=14)
+    composition.write_demo(folder, n_train=17, n_test=17)
     assert digests(folder) == before
-    composition.write_demo(folder, n_train=15, n_test=14)
-    assert len(rows_of(folder)) == 15
+    composition.write_demo(folder, n_train=18, n_test=17)
+    assert len(rows_of(folder)) == 18
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
 
 
 def test_foreign_folder_is_never_touched(tmp_path):
     (tmp_path / "holiday.txt").write_text("mine")
     with pytest.raises(DataError, match=r"holiday\.txt") as caught:
-        composition.write_demo(tmp_path, n_train=14, n_test=14)
+        composition.write_demo(tmp_path, n_train=17, n_test=17)
     assert "another folder" in caught.value.hint
     with pytest.raises(DataError, match="exists"):
-        composition.write_demo(tmp_path / "holiday.txt", n_train=14, n_test=14)
+        composition.write_demo(tmp_path / "holiday.txt", n_train=17, n_test=17)
     folder = tmp_path / "demo"
-    composition.write_demo(folder, n_train=14, n_test=14)
+    composition.write_demo(folder, n_train=17, n_test=17)
     (folder / "notes").mkdir()
     with pytest.raises(DataError, match="notes"):
-        composition.write_demo(folder, n_train=15, n_test=14)
+        composition.write_demo(folder, n_train=18, n_test=17)
     assert (folder / "notes").is_dir()
 
 
 def test_an_empty_folder_may_be_filled(tmp_path):
-    composition.write_demo(tmp_path / "demo", n_train=14, n_test=14)
+    composition.write_demo(tmp_path / "demo", n_train=17, n_test=17)
     (tmp_path / "empty").mkdir()
-    composition.write_demo(tmp_path / "empty", n_train=14, n_test=14)
+    composition.write_demo(tmp_path / "empty", n_train=17, n_test=17)
     assert digests(tmp_path / "empty") == digests(tmp_path / "demo")
 
 
 def test_too_few_images(tmp_path):
-    with pytest.raises(ConfigError, match="n_test=13: the demo has 14 classes"):
-        composition.write_demo(tmp_path / "demo", n_test=13)
+    with pytest.raises(ConfigError, match="n_test=16: the demo has 17 classes"):
+        composition.write_demo(tmp_path / "demo", n_test=16)
 
 
 @given(st.integers(0, 1000), st.lists(st.floats(0, 10), min_size=1, max_size=8))

@@ -23,7 +23,7 @@ FEW = [
 
 def write_hostile_demo(folder: Path, *, multi_label: bool) -> None:
     """Eight training pictures a class, and a hostile title, description and tag on every third."""
-    write_demo(folder, multi_label=multi_label, n_train=112, n_test=42)
+    write_demo(folder, multi_label=multi_label, n_train=136, n_test=51)
     file = folder / "train" / "metadata.jsonl"
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     for number, row in enumerate(rows[::3]):

@@ -18,7 +18,7 @@ def test_the_demo_ends_with_the_comparison_and_the_reports_path(
     monkeypatch.setattr(demo_run, "run_demo", lambda *_, **__: demo)
     app(["demo", "--run", str(demo.run.path)], standalone_mode=False)
     printed, said = capsys.readouterr()
-    assert printed.startswith("154 samples (112 train, 42 test), 14 classes")
+    assert printed.startswith("187 samples (136 train, 51 test), 17 classes")
     assert printed.index("anchors by") < printed.index("verdicts: ") < printed.index("labels that")
     table = printed[printed.index("on the test set") :].split("\n")
     rows = [line.split()[0] for line in table if line.strip()]

@@ -9,9 +9,11 @@ import pytest
 
 from capro import config
 from capro.core.anchors import match
+from capro.demo.run import DemoRun
 from capro.pipeline.artefacts import CLASS_TEXTS, TEXTS
 from capro.pipeline.run import Run
 from capro.report import galleries, page
+from capro.results.store import VerdictStore
 from capro.train.setup import training_set
 from tests.report.made import SIZE, collected
 
@@ -26,6 +28,29 @@ def test_galleries_say_how_many_of_how_many(run: Run, monkeypatch: pytest.Monkey
     text = page.render(data)
     assert "20 of 48 training images are shown" in text
     assert "Up to 3 images of each kind" in text
+
+
+def test_what_was_dropped_by_every_value_and_why(demo: DemoRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(galleries, "PER_GALLERY", 3)
+    store, shown = VerdictStore(demo.run), galleries.Shown()
+    data = galleries.dropped(store, shown)
+    assert data is not None
+    rows = list(shown.index)
+    counts = {level["value"]: level["dropped"] for level in data["levels"]}
+    assert counts[data["now"]] == (store.corrected < 0).sum() > 0
+    assert [*counts] == sorted(counts, reverse=True)
+    assert [*counts.values()] == sorted(counts.values())
+    for level in data["levels"]:
+        assert len(level["items"]) == len(level["evidence"]) == min(3, level["total"])
+        for number, evidence in zip(level["items"], level["evidence"], strict=True):
+            assert (store.corrected[rows[number]] < 0) == (level["value"] >= data["now"])
+            assert evidence.startswith("Dropped: ") == (level["value"] >= data["now"])
+
+
+def test_a_method_without_the_setting_has_no_such_part(run: Run) -> None:
+    data = collected(run)
+    assert data["dropped"] is None
+    assert "What was dropped, and why" not in page.render(data)
 
 
 def test_many_classes_leave_out_those_with_least_change(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

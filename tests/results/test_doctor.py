@@ -114,6 +114,26 @@ def test_queue_larger_than_half_the_data() -> None:
     assert found["dictionary"].action == "--set train.queue=350"
 
 
+@pytest.mark.parametrize(
+    ("expected", "word", "better"), [(20.0, "strict", 0.9), (250.0, "lax", 0.3), (110.0, "", 0)]
+)
+def test_dropping_is_compared_with_the_probabilities(expected: float, word: str, better: float) -> None:
+    drops = {0.9: 30, 0.7: 60, 0.5: 100, 0.3: 180}
+    found = topics(replace(FACTS, drops=drops, none_expected=expected), "advice")
+    if not word:
+        assert "dropping" not in found
+        return
+    assert f"seems too {word}: it drops 100 samples" in found["dropping"].text
+    assert f"--set plus.drop_above={better} drops {drops[better]}" in found["dropping"].action
+
+
+def test_a_value_without_a_better_one_is_left_alone() -> None:
+    few = replace(FACTS, drops={0.9: 0, 0.7: 0, 0.5: 5, 0.3: 5}, none_expected=1.0)
+    best = replace(FACTS, drops={0.9: 60, 0.7: 70, 0.5: 80, 0.3: 81}, none_expected=300.0)
+    for facts, value in ((few, 0.5), (best, 0.3), (FACTS, 0.5)):
+        assert "dropping" not in topics(facts, "advice", f"plus.drop_above={value}")
+
+
 def test_run_and_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tiny.write_data(tmp_path / "data")
     shutil.copy(data / "train" / "lime-000.png", data / "test" / "lime-000.png")

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from capro.results.label_changes import KINDS, bundle, flow, given_by_corrected, label_changes
+from capro.core.label_rule import dropped_at
+from capro.results.label_changes import (
+    DROP_VALUES,
+    KINDS,
+    bundle,
+    drop_levels,
+    flow,
+    given_by_corrected,
+    label_changes,
+)
 
 C = 4
 label_lists = st.lists(
@@ -65,3 +74,33 @@ def test_counts_of_ten_thousand_classes_are_small() -> None:
     assert matrix.nnz == 10_000
     small, kept = bundle(matrix, 5)
     assert (small.sum(), len(kept)) == (20_000, 6)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.001, 1), st.floats(0.001, 1)), max_size=30),
+    st.sampled_from([0.0, 0.2, 0.5, 1.0]),
+)
+def test_every_value_drops_what_the_rule_drops(pairs: list[tuple[float, float]], now: float) -> None:
+    shares = [none / (none + best) for none, best in pairs]
+    assume(all(abs(share - value) > 1e-9 for share in shares for value in (*DROP_VALUES, now)))
+    levels = drop_levels(np.array(shares), now)
+    assert [level.value for level in levels] == sorted({*DROP_VALUES, now}, reverse=True)
+    before: set[int] = set()
+    for level in levels:
+        slow = {row for row, (none, best) in enumerate(pairs) if dropped_at(none, best, level.value)}
+        assert level.dropped == len(slow)
+        assert sorted(level.rows.tolist()) == sorted(slow - before)
+        assert sorted(level.rows.tolist(), key=lambda row: -shares[row]) == level.rows.tolist()
+        before = slow
+
+
+def test_what_a_person_dropped_is_dropped_at_every_value() -> None:
+    levels = drop_levels(np.array([np.inf, -np.inf, 0.4]), 1.0)
+    assert [(level.value, level.dropped) for level in levels] == [
+        (1, 1),
+        (0.9, 1),
+        (0.7, 1),
+        (0.5, 1),
+        (0.3, 2),
+    ]
+    assert levels[0].rows.tolist() == [0]

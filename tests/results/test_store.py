@@ -90,6 +90,28 @@ def test_before_cleaning_there_are_classes_and_labels_of_the_data(tmp_path: Path
         _ = store.corrected
 
 
+def test_the_share_of_none_and_what_a_person_decided(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    store = VerdictStore(run)
+    assert store.none_share is None
+    assert store.drop_levels == []
+    n, labels = len(store), np.array(store.corrected)
+    labels[:2] = -1, 0
+    none = np.linspace(0, 0.95, n).astype(np.float32)
+    rewrite(run, CLEANED_LABELS, labels)
+    rewrite(run, VERDICTS, run.issues().assign(none_score=none, fused_score=1 - none))
+    store = VerdictStore(run)
+    assert store.none_share is not None
+    np.testing.assert_allclose(store.none_share, none, atol=1e-6)
+    by = ["person"] * 2 + ["method"] * (n - 2)
+    rewrite(run, VERDICTS, run.issues().assign(decided_by=by))
+    store = VerdictStore(run)
+    assert store.none_share is not None
+    assert store.none_share[:2].tolist() == [np.inf, -np.inf]
+    half = next(level for level in store.drop_levels if level.value == 0.5)
+    assert half.dropped == 1 + (none[2:] > 0.5).sum()
+
+
 def test_verdicts_of_another_scan_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     rewrite(run, VERDICTS, run.issues().iloc[:-1])

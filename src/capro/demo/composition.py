@@ -3,7 +3,8 @@
 A query word has several meanings: `mouse` brings animals and computer mice. Every class has one
 intended sense (WordNet 3.0) and most have another one whose pictures the web mixes in. Some of
 those belong to a neighbouring class (`tiger cat` brings tigers, and *tiger* is a class as well), so
-wrong labels cost accuracy, and texts can mend them. The truth is known, for measuring only.
+wrong labels cost accuracy, and texts can mend them. Others belong nowhere: a search for `dog` brings
+hot dogs, and every search brings banners and screenshots. The truth is known, for measuring only.
 
 Costs about 2 ms per picture: five to ten seconds for the default 3,000.
 """
@@ -20,12 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from capro.demo.emoji import page, scene
+from capro.demo.junk import JUNK, junk_page, junk_picture
 from capro.errors import ConfigError, DataError
 from capro.pipeline import files
 from capro.pipeline.files import writing
 
 STAMP = ".capro-demo.json"
-DEMO_VERSION = 1  # raise it whenever the bytes change: an older folder is then made anew
+DEMO_VERSION = 2  # raise it whenever the bytes change: an older folder is then made anew
 
 
 class DemoClass(NamedTuple):
@@ -37,6 +39,7 @@ class DemoClass(NamedTuple):
     other: tuple[str, ...]  # emoji of the other sense
     other_share: float  # of its training images, those that show the other sense
     size: float = 1.0  # relative number of training images
+    compound: str = ""  # what pages of the other sense say in place of the query word
 
 
 DEMO_CLASSES = (
@@ -54,6 +57,10 @@ DEMO_CLASSES = (
     DemoClass("glasses", "n04272054", ("1f453", "1f576-fe0f"), ("1f942", "1f377"), 0.08),  # of wine
     DemoClass("ear", "n05320899", ("1f442",), ("1f33d",), 0.46, 1.3),  # of corn
     DemoClass("corn", "n07731952", ("1f33d",), ("1f37f",), 0.10, 0.7),  # popped
+    # compounds of the word, which no class wants
+    DemoClass("dog", "n02084071", ("1f415", "1f436"), ("1f32d",), 0.25, compound="hot dog"),
+    DemoClass("bus", "n02924116", ("1f68c", "1f68d"), ("1f68f",), 0.20, compound="bus stop"),
+    DemoClass("bear", "n02131653", ("1f43b",), ("1f9f8",), 0.30, compound="teddy bear"),
 )
 # Pizza, bicycle, house, car, balloon, apple, cactus, turtle, elephant, camera, rocket, guitar.
 # They are in no class: out of distribution, and small beside every other picture.
@@ -61,8 +68,8 @@ STRANGERS = (
     *("1f355", "1f6b2", "1f3e0", "1f697", "1f388", "1f34e"),
     *("1f335", "1f422", "1f418", "1f4f7", "1f680", "1f3b8"),
 )
-FLIP_SHARE = 0.085  # of every class: pictures of another class
-OOD_SHARE = 0.085  # of every class: pictures of no class
+# Of every class: pictures of another class, of no class, and of nothing.
+NOISE_SHARES = {"flip": 0.075, "ood": 0.075, **dict.fromkeys(JUNK, 0.015)}
 EMPTY_TEXT = 0.15  # pages without any text
 OTHER_PAGE = 0.10  # pages whose text belongs to something else
 MENTIONED = 0.8  # multi-label: how often a second object in the picture is named as well
@@ -73,8 +80,8 @@ class Shot(NamedTuple):
 
     web: tuple[str, ...]  # labels, the query word first
     truth: tuple[str, ...]
-    kind: str  # clean, sense, flip, ood; multi-label also missing
-    codes: tuple[str, ...]  # emoji in the picture
+    kind: str  # clean, sense, flip, ood, banner, screenshot; multi-label also missing
+    codes: tuple[str, ...]  # emoji in the picture; none of a banner or a screenshot
     named: tuple[str, ...]  # those of them that the page's text is about
 
 
@@ -82,7 +89,7 @@ def codes() -> list[str]:
     """Every emoji that the demo draws, once, in a fixed order.
 
     >>> len(codes())
-    44
+    52
     """
     shown = [code for c in DEMO_CLASSES for code in (*c.shows, *c.other)]
     return list(dict.fromkeys([*shown, *STRANGERS]))
@@ -167,9 +174,9 @@ def plan(rng: np.random.Generator, number: int, *, noisy: bool, multi_label: boo
     shots = []
     sizes = apportion(number, [c.size if noisy else 1 for c in DEMO_CLASSES])
     for c, size in zip(DEMO_CLASSES, sizes, strict=True):
-        noise = (c.other_share, FLIP_SHARE, OOD_SHARE) if noisy else (0, 0, 0)
-        counts = apportion(size, [1 - sum(noise), *noise])
-        for kind, count in zip(("clean", "sense", "flip", "ood"), counts, strict=True):
+        noise = {"sense": c.other_share, **NOISE_SHARES} if noisy else {}
+        counts = apportion(size, [1 - sum(noise.values()), *noise.values()])
+        for kind, count in zip(("clean", *noise), counts, strict=True):
             shots += [single_shot(rng, c, kind) for _ in range(count)]
     if multi_label:
         shots = [with_company(rng, shot, mentioned=MENTIONED if noisy else 1.0) for shot in shots]
@@ -191,6 +198,8 @@ def apportion(number: int, weights: list[float]) -> list[int]:
 
 def single_shot(rng: np.random.Generator, c: DemoClass, kind: str) -> Shot:
     """A picture that a search for one class brings."""
+    if kind in JUNK:
+        return Shot((c.name,), (), kind, (), ())
     if kind == "flip":
         unlike = [k for k in DEMO_CLASSES if not {*k.shows} & {*c.shows, *c.other}]
         choices = unlike[rng.integers(len(unlike))].shows
@@ -206,7 +215,7 @@ def with_company(rng: np.random.Generator, shot: Shot, *, mentioned: float) -> S
 
     Their words are labels when the page mentions them, with probability `mentioned`.
     """
-    if shot.kind == "ood":
+    if shot.kind in ("ood", *JUNK):
         return shot
     absent = [c for c in DEMO_CLASSES if c.name not in {*shot.web, *shot.truth}]
     web, truth, codes, named = (list(field) for field in (shot.web, shot.truth, *shot[3:]))
@@ -235,7 +244,10 @@ def write_split(folder: Path, shots: list[Shot], *, seed: list[int], multi_label
             rng = np.random.default_rng([*seed, number])  # a picture does not depend on the others
             name = file_name(number, shot, multi_label=multi_label)
             distractors = [STRANGERS[i] for i in rng.integers(len(STRANGERS), size=rng.integers(3))]
-            image = scene(rng, list(shot.codes), distractors)
+            if shot.kind in JUNK:
+                image = junk_picture(rng, shot.kind, shot.web[0])
+            else:
+                image = scene(rng, list(shot.codes), distractors)
             image.save(folder / name, compress_level=3)
             labels = {"labels": shot.web} if multi_label else {"label": shot.web[0]}
             row = {"file_name": name, **page_text(rng, shot), **labels}
@@ -252,7 +264,11 @@ def page_text(rng: np.random.Generator, shot: Shot) -> dict[str, Any]:
         c = others[rng.integers(len(others))]
         choices = c.shows + c.other
         return page(rng, [c.name], [choices[rng.integers(len(choices))]])
-    return page(rng, list(shot.web), list(shot.named))
+    if shot.kind in JUNK:
+        return junk_page(rng, shot.kind, shot.web[0])
+    compounds = {c.name: c.compound for c in DEMO_CLASSES if c.compound and shot.kind == "sense"}
+    words = [compounds.get(shot.web[0], shot.web[0]), *shot.web[1:]]
+    return page(rng, words, list(shot.named))
 
 
 def write_truth(path: Path, shots: list[Shot], *, multi_label: bool) -> None:

@@ -22,7 +22,7 @@ from capro.stages.match import anchor_sheet, purity_by_enhancer
 from capro.stages.report import report
 
 PRESETS = {False: "small", True: "small-multi"}  # by whether it is multi-label
-SMALL_CLASSES = "match.top_k=30"  # they have 120 to 190 samples
+SMALL_CLASSES = "match.top_k=30"  # they have 100 to 180 samples
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from capro.pipeline.plan import Plan
 from capro.pipeline.progress import SILENT, Watch
 from capro.pipeline.run import Run
 from capro.report import sentences
-from capro.report.galleries import Shown, class_galleries, embedding, samples, top_matches
+from capro.report.galleries import Shown, class_galleries, dropped, embedding, samples, top_matches
 from capro.results import label_changes, metrics, open_set
 from capro.results.comparison import Evaluated, jsonable, test_split
 from capro.results.label_changes import KINDS, class_findings, finding_text
@@ -107,11 +107,12 @@ def absent_parts(
 def cleaning(store: VerdictStore, shown: Shown) -> dict[str, Any]:
     """What became of every (sample, class); None before the clean stage."""
     if not store.has_verdicts:
-        return dict.fromkeys(("noise", "flow", "matrix", "galleries"))
+        return dict.fromkeys(("noise", "flow", "matrix", "dropped", "galleries"))
     return {
         "noise": noise(store),
         "flow": label_flow(store),
         "matrix": label_matrix(store),
+        "dropped": dropped(store, shown),
         "galleries": class_galleries(store, shown),
     }
 

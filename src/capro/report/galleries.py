@@ -78,13 +78,20 @@ def class_galleries(store: VerdictStore, shown: Shown) -> dict[str, Any]:
                 low = number == label_changes.DROP or (store.multi_label and number == label_changes.AWAY)
                 chosen = choose(inside, scores[inside], number, each, lowest=low)
             parts[kind] = {
-                "total": len(inside),
-                "items": shown.add(changes.row[chosen].tolist(), large=True),
+                **cards(store, shown, changes.row[chosen], len(inside)),
                 "scores": [round(float(value), 3) for value in scores[chosen]],
-                "evidence": [plain(store.evidence(int(row)), 400) for row in changes.row[chosen]],
             }
         made.append({"label": c, "parts": parts})
     return {"each": each, "of": classes, "classes": made}
+
+
+def cards(store: VerdictStore, shown: Shown, rows: NDArray[np.int64], total: int) -> dict[str, Any]:
+    """Some of a total of rows, with the evidence for their verdicts."""
+    return {
+        "total": total,
+        "items": shown.add(rows.tolist(), large=True),
+        "evidence": [plain(store.evidence(int(row)), 400) for row in rows],
+    }
 
 
 def pair_scores(store: VerdictStore) -> NDArray[np.float64]:
@@ -107,9 +114,32 @@ def choose(
     [1, 2, 0]
     """
     order = pairs[np.argsort(scores if lowest else -scores, kind="stable")]
-    if kind == label_changes.KEEP and len(order) > each:  # from the surest to the most doubtful
-        return order[np.linspace(0, len(order) - 1, each).round().astype(np.int64)]
-    return order[:each]
+    return spread(order, each) if kind == label_changes.KEEP else order[:each]
+
+
+def spread(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """At most this many, evenly from the first to the last.
+
+    >>> spread(np.arange(5), 3).tolist()
+    [0, 2, 4]
+    """
+    if len(rows) <= most:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, most).round().astype(np.int64)]
+
+
+def dropped(store: VerdictStore, shown: Shown) -> dict[str, Any] | None:
+    """What each value of `plus.drop_above` drops, with pictures; None where the method has no such value."""
+    levels = [
+        {
+            "value": level.value,
+            "dropped": level.dropped,
+            **cards(store, shown, spread(level.rows, PER_GALLERY), len(level.rows)),
+        }
+        for level in store.drop_levels
+    ]
+    now = store.run.settings.plus.drop_above
+    return {"now": now, "of": len(store), "levels": levels} if levels else None
 
 
 # --- matches and map ------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from capro.results.store import VerdictStore
 from capro.wording import many, some
 
 SMALL_CLASS = 20  # samples; fewer give no prototype worth the name
+DROPS_OFF, FEW_DROPS = 0.5, 0.01  # of the expected number, of the samples: nearer than that is near enough
 UNEVEN = 3  # the largest class over the smallest from which balance is advised
 Level = Literal["warning", "advice", "fine"]
 LEVELS = get_args(Level)
@@ -69,6 +70,8 @@ class Facts:
     compared: int = 0
     emptied: list[str] = field(default_factory=list)  # classes that cleaning left nearly empty
     classes_wrong: list[str] = field(default_factory=list)  # sentences about them, method plus
+    drops: Mapping[float, int] = field(default_factory=dict)  # samples by value of plus.drop_above
+    none_expected: float = 0.0  # sum of the probabilities of none of the classes, method plus
 
 
 # --- facts ----------------------------------------------------------------------------------------
@@ -84,6 +87,7 @@ def examine(run: Run) -> Facts:
     ratios = [size / max(1, n - size) for size in sizes.tolist() if size and store.multi_label]
     compared = (run.find_sealed(DETAILS) or {}).get("classes", [])
     noise, origin = _noise(store)
+    none = store.none_score if store.has_verdicts else None
     return Facts(
         task=store.kind.task,
         sizes=dict(zip(store.names, sizes.tolist(), strict=True)),
@@ -103,6 +107,8 @@ def examine(run: Run) -> Facts:
         harmed=[row["class"] for row in compared if row["difference"] < 0],
         compared=len(compared),
         emptied=_emptied(store),
+        drops={} if none is None else {level.value: level.dropped for level in store.drop_levels},
+        none_expected=0.0 if none is None else float(none.sum()),
     )
 
 
@@ -146,6 +152,7 @@ def diagnose(facts: Facts, settings: Settings) -> list[Finding]:
         # the method plus has none of the paper's thresholds to choose
         *([] if settings.by_posterior else _about_thresholds(facts, settings)),
         *_about_results(facts),
+        *_about_dropping(facts, settings),
         *(Finding("warning", "class", text, look) for text in facts.classes_wrong),
     ]
     return sorted(findings, key=lambda each: LEVELS.index(each.level))
@@ -270,6 +277,23 @@ def _about_results(f: Facts) -> Iterator[Finding]:
             "emptied classes",
             f"cleaning kept less than a tenth of the samples of {some(f.emptied)}",
             "check their anchors: the sense may be wrong",
+        )
+
+
+def _about_dropping(facts: Facts, settings: Settings) -> Iterator[Finding]:
+    """Whether far more or fewer samples are dropped than probable, and a value that fits better."""
+    drops, now, expected = facts.drops, settings.plus.drop_above, facts.none_expected
+    if now not in drops:
+        return
+    better = min(drops, key=lambda value: (abs(drops[value] - expected), abs(value - now)))
+    far = abs(drops[now] - expected) > max(DROPS_OFF * expected, FEW_DROPS * facts.samples)
+    if far and better != now:
+        yield Finding(
+            "advice",
+            "dropping",
+            f"plus.drop_above = {now:g} seems too {'strict' if drops[now] > expected else 'lax'}: it drops "
+            f"{drops[now]:,} samples, and by their probabilities about {expected:,.0f} show none of the classes (our rule)",
+            f"look at what was dropped in the report; --set plus.drop_above={better:g} drops {drops[better]:,}",
         )
 
 

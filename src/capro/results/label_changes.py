@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,3 +172,35 @@ def most_off_diagonal(matrix: Counts, limit: int, classes: int | None = None) ->
     classes = matrix.shape[0] if classes is None else classes
     moved = matrix.sum(axis=1)[:classes] + matrix.sum(axis=0)[:classes] - 2 * matrix.diagonal()[:classes]
     return sorted(np.argsort(-moved, kind="stable")[:limit].tolist())
+
+
+# --- how strict dropping is -----------------------------------------------------------------------
+
+DROP_VALUES = (0.3, 0.5, 0.7, 0.9)  # of plus.drop_above
+
+
+class DropLevel(NamedTuple):
+    """What a value of `plus.drop_above` drops."""
+
+    value: float
+    dropped: int  # samples in all
+    rows: Ints  # those of them that the next larger value keeps, the surest first
+
+
+def drop_levels(none_share: NDArray[np.float64], current: float) -> list[DropLevel]:
+    """What `DROP_VALUES` and the current value would drop, the most cautious first.
+
+    Args:
+        none_share: q(none) / (q(none) + q(best class)), (n,): `VerdictStore.none_share`.
+        current: The run's `plus.drop_above`.
+
+    >>> [(level.value, level.dropped, level.rows.tolist()) for level in drop_levels(np.array([0.95, 0.1, 0.6]), 0.5)]
+    [(0.9, 1, [0]), (0.7, 1, []), (0.5, 2, [2]), (0.3, 2, [])]
+    """
+    surest = np.argsort(-none_share, kind="stable")
+    levels, begin = [], 0
+    for value in sorted({*DROP_VALUES, current}, reverse=True):
+        dropped = int((none_share > value).sum())
+        levels.append(DropLevel(value, dropped, surest[begin:dropped]))
+        begin = dropped
+    return levels

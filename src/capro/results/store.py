@@ -40,7 +40,7 @@ from capro.pipeline.artefacts import (
     Artefact,
 )
 from capro.pipeline.run import Run
-from capro.results.label_changes import LabelChanges, label_changes
+from capro.results.label_changes import DropLevel, LabelChanges, drop_levels, label_changes
 
 VERDICT_NAMES = ("anchor", "keep", "relabel", "drop")  # values of the column `decision`
 NO_GROUP = -1
@@ -276,6 +276,30 @@ class VerdictStore:
     def none_score(self) -> NDArray[np.float32] | None:
         """Method plus, single-label: posterior of none of the classes, (n,)."""
         return self._score("none_score")
+
+    @cached_property
+    def none_share(self) -> NDArray[np.float64] | None:
+        """Method plus, single-label: q(none) / (q(none) + q(best class)), (n,).
+
+        Above `plus.drop_above` a sample is dropped. What a person decided stays at any value: it is infinite where
+        the person dropped the sample, else minus infinity.
+        """
+        if not self.has_verdicts or self.none_score is None:
+            return None
+        none, best = (np.asarray(self._score(name), np.float64) for name in ("none_score", "fused_score"))
+        share = none / np.maximum(none + best, np.finfo(np.float32).tiny)
+        decided = self.verdict_columns("decided_by")
+        if decided.num_columns:
+            person = pc.equal(decided["decided_by"], "person").to_numpy()
+            share[person] = np.where(self.corrected[person] < 0, np.inf, -np.inf)
+        return share
+
+    @cached_property
+    def drop_levels(self) -> list[DropLevel]:
+        """What each value of `plus.drop_above` would drop; empty where the method has no such value."""
+        if self.none_share is None:
+            return []
+        return drop_levels(self.none_share, self.run.settings.plus.drop_above)
 
     @cached_property
     def duplicate_group(self) -> NDArray[np.int64]:

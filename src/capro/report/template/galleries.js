@@ -1,12 +1,22 @@
 // Galleries by class, built when a class is opened; top matches side by side.
 function card(sample, kind, evidence, score) {
   const title = DATA.samples.title[sample] || DATA.samples.text[sample];
-  const moved = kind === "away" || kind === "arrived" ? el("span", { class: "move" }, move(sample)) : null;
+  const moved = ["away", "arrived", "any"].includes(kind) ? el("span", { class: "move" }, move(sample)) : null;
   return el("button", { type: "button", class: "card", on: { click: () => openDetail(sample, evidence, score) } },
     picture(sample),
     el("span", { class: "words" }, moved,
       el("span", { class: title ? "clamp2" : "quiet", dir: "auto" }, title || "no text"),
       el("span", { class: "clamp3" }, evidence)));
+}
+
+function gallery(place, part, kind, order) {
+  const cards = part.items.map((sample, i) => () => card(sample, kind, part.evidence[i], part.scores && part.scores[i]));
+  const first = innerWidth < 760 ? 6 : 12;
+  const box = el("div", { class: "cards" }, ...cards.slice(0, first).map((make) => make()));
+  place.replaceChildren(
+    el("p", { class: "count-line" }, part.items.length < part.total ? `${count(part.items.length)} of ${count(part.total)} are shown, ${order}` : `${count(part.total)} ${part.total === 1 ? "image" : "images"}`),
+    box);
+  if (cards.length > first) place.append(el("button", { type: "button", class: "more", on: { click: (event) => { event.currentTarget.remove(); box.append(...cards.slice(first).map((make) => make())); } } }, `Show ${cards.length - first} more`));
 }
 
 function classGallery(each) {
@@ -21,16 +31,7 @@ function classGallery(each) {
   }
   const fillBody = () => {
     const place = el("div", null);
-    const show = (kind) => {
-      const part = each.parts[kind];
-      const cards = part.items.map((sample, i) => () => card(sample, kind, part.evidence[i], part.scores[i]));
-      const first = innerWidth < 760 ? 6 : 12;
-      const box = el("div", { class: "cards" }, ...cards.slice(0, first).map((make) => make()));
-      place.replaceChildren(
-        el("p", { class: "count-line" }, part.items.length < part.total ? `${count(part.items.length)} of ${count(part.total)} are shown, ${NOTE[kind]}` : `${count(part.total)} ${part.total === 1 ? "image" : "images"}`),
-        box);
-      if (cards.length > first) place.append(el("button", { type: "button", class: "more", on: { click: (event) => { event.currentTarget.remove(); box.append(...cards.slice(first).map((make) => make())); } } }, `Show ${cards.length - first} more`));
-    };
+    const show = (kind) => gallery(place, each.parts[kind], kind, NOTE[kind]);
     const kinds = DATA.noise.kinds.filter((kind) => each.parts[kind].total);
     const meaning = DATA.meanings[each.label];
     if (meaning) body.append(el("p", { class: "how", dir: "auto" }, `Class text: ${meaning}`));
@@ -54,6 +55,20 @@ function galleries() {
   }
   host.append(...made);
   if (made.length) made[0].open = true;
+}
+
+function dropped() {
+  const host = document.getElementById("dropped-list");
+  if (!host) return;
+  const { levels, now } = DATA.dropped, place = el("div", null);
+  const show = (i) => gallery(place, levels[i], "any", NOTE.keep);
+  const options = levels.map((level, i) => {
+    const range = i ? `${level.value} to ${levels[i - 1].value}` : `above ${level.value}`;
+    return [i, level.value < now ? `${range}, not dropped` : range, count(level.total), !level.total];
+  });
+  const first = levels.findIndex((level) => level.total);
+  host.append(chips(options, first, show), place);
+  if (first >= 0) show(first);
 }
 
 function findings() {

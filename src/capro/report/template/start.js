@@ -7,7 +7,7 @@ document.getElementById("theme").addEventListener("click", () => {
 });
 dark.addEventListener("change", redrawAll);
 addEventListener("beforeprint", redrawAll);
-for (const draw of [noiseBars, flowFigure, matrixFigure, galleries, findings, matches, curves, imageMap, confusionFigure, reliabilityFigure, thresholdFigure]) {
+for (const draw of [noiseBars, flowFigure, matrixFigure, galleries, dropped, findings, matches, curves, imageMap, confusionFigure, reliabilityFigure, thresholdFigure]) {
   try { draw(); } catch (error) { console.error(error); } // one broken figure leaves the others
 }
 document.documentElement.dataset.ready = "1";
