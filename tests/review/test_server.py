@@ -392,7 +392,7 @@ def test_progress_states_the_random_part(site: Site) -> None:
     page = site.client.get("/progress").text
     assert "From the random part alone" in page
     assert f"({found['before']['hits']} of {found['before']['total']};" in page
-    assert "do not count yet" not in page
+    assert "not counted yet" not in page
 
 
 def test_progress_names_the_open_sample_that_random_answers_wait_for(site: Site) -> None:
@@ -402,7 +402,7 @@ def test_progress_names_the_open_sample_that_random_answers_wait_for(site: Site)
         site.decide([row], "accept")
     page = site.client.get("/progress").text
     assert "Nothing yet" in page
-    assert "2 more random answers do not count yet" in page
+    assert "2 more random answers not counted yet" in page
     assert f'href="/sample/{first}"' in page
     site.decide([first], "accept")
     found = site.session.progress()
