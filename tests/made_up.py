@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ CLASSES = ["tiger/cat", "tiger cat", "nut"]  # two of them share a safe name
 HOSTILE = ['<img src=x onerror="alert(1)">', 'a, "b"\nc;\td', "=cmd()", "", "naïve 猫 🐈", "\\ \\n '"]
 
 
-def write_source(folder: Path, *, multi: bool = False, per_class: int = 8, test: int = 2) -> Path:
+def write_source(
+    folder: Path, *, multi: bool = False, per_class: int = 8, test: int = 2, classes: Sequence[str] = CLASSES
+) -> Path:
     """An image folder with metadata, train and test; class decides the colour."""
     for split, count in (("train", per_class), ("test", test)):
         root = folder / split
@@ -46,23 +49,30 @@ def write_source(folder: Path, *, multi: bool = False, per_class: int = 8, test:
         with (root / "metadata.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["file_name", "labels" if multi else "label", "title", "tags"])
-            for number in range(count * len(CLASSES)):
-                label = number % len(CLASSES)
+            for number in range(count * len(classes)):
+                label = number % len(classes)
                 pixels = np.asarray(picture(20, 16, seed=1000 * count + number)) // 3
-                pixels[..., label] += 150
+                pixels[..., label % 3] += 150
                 name = f"images/{number:03d} x.png"
                 (root / name).write_bytes(encode(Image.fromarray(pixels)))
-                names = [CLASSES[label]] + ([CLASSES[(label + 1) % 3]] if number % 4 == 0 else [])
-                cell = json.dumps(names) if multi else CLASSES[label]
+                names = [classes[label]] + ([classes[(label + 1) % 3]] if number % 4 == 0 else [])
+                cell = json.dumps(names) if multi else classes[label]
                 writer.writerow([name, cell, HOSTILE[number % len(HOSTILE)], f"tag{label} web"])
     return folder
 
 
-def make_run(folder: Path, *, multi: bool = False, frozen: bool = False, centred: bool = False) -> Run:
+def make_run(
+    folder: Path,
+    *,
+    multi: bool = False,
+    frozen: bool = False,
+    centred: bool = False,
+    names: Sequence[str] = CLASSES,
+) -> Run:
     """A run with every stage that export and predict read."""
-    source = write_source(folder / "data", multi=multi)
+    source = write_source(folder / "data", multi=multi, classes=names)
     classes = folder / "classes.yaml"
-    classes.write_text("".join(f"- {name}\n" for name in CLASSES), "utf-8")
+    classes.write_text("".join(f"- {json.dumps(name)}\n" for name in names), "utf-8")
     overrides = [
         f"data.source={source}",
         f"data.classes={classes}",

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from capro.models.dictionary import Dictionary
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -17,7 +18,6 @@ from PIL import Image
 from capro.demo import composition, junk
 from capro.demo.emoji import DESIGNS, emoji_table, picture
 from capro.errors import ConfigError, DataError
-from capro.models.dictionary import Dictionary
 
 SMALL = {"n_train": 340, "n_test": 51}
 

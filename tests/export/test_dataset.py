@@ -19,7 +19,7 @@ import pytest
 
 from capro import config
 from capro.data.manifest import Manifest, manifest_of
-from capro.data.readers import WRITERS
+from capro.data.readers import WRITERS, find_to_evaluate
 from capro.errors import CaproError, DataError
 from capro.export.dataset import cleaned_table, export_data
 from capro.pipeline.artefacts import CLASSES as CLASSES_FILE
@@ -83,11 +83,80 @@ def test_round_trip(to: str, images: str | None, task: str, single: Run, multi: 
     assert changed == 0  # reversible: the given labels are in the export
 
 
+# words that Hugging Face takes for a split, names that differ by case or by their end, devices of Windows
+ODD_NAMES = ["train", "test", "val", "validation", "train station", "my-eval", "dev2"]
+# (a space at the end is taken off when the data are read)
+ODD_NAMES += ["Nut", "nut", "nut.", "fig ", "con", "NUL", "aux", "com1", "testx"]
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("odd"), names=ODD_NAMES)
+
+
+@pytest.fixture(scope="module")
+def odd_multi(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("odd-multi"), names=ODD_NAMES, multi=True)
+
+
+@pytest.mark.parametrize("task", ["single", "multi"])
+@pytest.mark.parametrize("to", WRITERS)
+def test_odd_class_names_come_back(to: str, task: str, odd: Run, odd_multi: Run, tmp_path: Path) -> None:
+    run = odd if task == "single" else odd_multi
+    note = export_data(run, tmp_path / "out", to=to, images="copy")
+    kept = cleaned_table(VerdictStore(run)).query("decision != 'drop'").set_index("capro_id")
+    column = "label" if task == "single" else "labels"
+    wanted = [[names] if task == "single" else list(names) for names in kept[column]]
+    assert {name for names in wanted for name in names} >= {name.strip() for name in ODD_NAMES}
+    again = rescan(note, tmp_path / "out", tmp_path / "again")
+    assert (again.frame["status"] == "ok").all()
+    assert again.task == task
+    found = again.samples.set_index("id")["labels"].map(list)
+    assert len(found) == len(kept)
+    assert found.loc[kept.index].tolist() == wanted
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # datasets leaves a file open
+@pytest.mark.parametrize("task", ["single", "multi"])
+def test_imagefolder_of_hugging_face_loads_every_row_with_its_label(
+    task: str, odd: Run, odd_multi: Run, tmp_path: Path
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    run = odd if task == "single" else odd_multi
+    note = export_data(run, tmp_path / "out", to="folder", images="copy")
+    kept = cleaned_table(VerdictStore(run)).query("decision != 'drop'").set_index("capro_id")
+    column = "label" if task == "single" else "labels"
+    for number, source in enumerate(
+        ({"path": "imagefolder", "data_dir": str(tmp_path / "out")}, {"path": str(tmp_path / "out")})
+    ):
+        found = datasets.load_dataset(**source, cache_dir=str(tmp_path / f"cache{number}"))
+        assert list(found) == ["train"]
+        assert len(found["train"]) == note["samples"]
+        labels = dict(zip(found["train"]["capro_id"], found["train"][column], strict=True))
+        read = {sample: name if task == "single" else json.loads(name) for sample, name in labels.items()}
+        assert read == kept[column].to_dict()
+
+
+def test_folders_of_classes_have_names_that_windows_takes(odd: Run, tmp_path: Path) -> None:
+    export_data(odd, tmp_path / "out", to="folder")
+    folders = [path.name for path in (tmp_path / "out" / "train").iterdir() if path.is_dir()]
+    assert len(folders) == len({name.casefold() for name in folders}) == len(ODD_NAMES)
+    assert not {name.casefold() for name in folders} & {"con", "nul", "aux", "com1", "train", "test", "val"}
+
+
+def test_an_export_can_be_evaluated_on(single: Run, tmp_path: Path) -> None:
+    note = export_data(single, tmp_path / "out", to="folder")
+    (reader,) = find_to_evaluate(config.load().data, str(tmp_path / "out"))
+    rows = [*reader.rows()]
+    assert len(rows) == note["samples"]
+    assert {name for row in rows for name in row.labels} <= {*CLASSES}
+
+
 def _given(out: Path, to: str, task: str) -> dict[str, list[str]]:
     """Given labels by id, read from an export with no code of ours."""
     column = "given_label" if task == "single" else "given_labels"
     if to in ("csv", "folder"):
-        rows = pd.read_csv(out / ("samples.csv" if to == "csv" else "metadata.csv"))
+        rows = pd.read_csv(out / ("samples.csv" if to == "csv" else "train/metadata.csv"))
         records = rows.to_dict("records")
     elif to in ("parquet", "hf"):
         name = "samples.parquet" if to == "parquet" else "train-00000-of-00001.parquet"
@@ -166,11 +235,11 @@ def test_webdataset_is_the_same_bytes_each_time(single: Run, tmp_path: Path) -> 
 def test_links_share_the_file_and_copies_do_not(single: Run, tmp_path: Path) -> None:
     for images, count in (("link", 2), ("copy", 1)):
         export_data(single, tmp_path / images, to="folder", images=images)
-        pictures = list((tmp_path / images).glob("*/*.png"))
+        pictures = list((tmp_path / images).glob("train/*/*.png"))
         assert pictures
         assert {path.stat().st_nlink >= count for path in pictures} == {True}
         assert not any(path.is_symlink() for path in pictures)
-    copy = next((tmp_path / "copy").glob("*/*.png"))
+    copy = next((tmp_path / "copy").glob("train/*/*.png"))
     assert copy.stat().st_nlink == 1
 
 
@@ -229,12 +298,12 @@ def test_images_in_tars_can_be_copied_but_not_left_in_place(single: Run, tmp_pat
             export_data(run, tmp_path / "no", to=to, images=images)
         assert caught.value.hint == "use --images copy"
     export_data(run, tmp_path / "yes", to="folder", images="copy")
-    assert len(list((tmp_path / "yes").glob("*/*.png"))) == len(manifest.samples)
+    assert len(list((tmp_path / "yes").glob("train/*/*.png"))) == len(manifest.samples)
 
 
 def test_classes_with_one_safe_name_keep_apart(single: Run, tmp_path: Path) -> None:
     export_data(single, tmp_path / "out", to="folder")
-    table = pd.read_csv(tmp_path / "out" / "metadata.csv")
+    table = pd.read_csv(tmp_path / "out/train/metadata.csv")
     folders = table["file_name"].str.split("/").str[0]
     assert table.groupby(folders)["label"].nunique().max() == 1
     assert folders.nunique() == table["label"].nunique()
@@ -408,7 +477,9 @@ def test_hostile_texts_come_back(
     for column in ("title", "description", "tags"):
         assert again[column].tolist() == wanted[column].tolist(), column
     if to in ("csv", "folder"):
-        rows = pd.read_csv(tmp_path / "out" / ("samples.csv" if to == "csv" else "metadata.csv"), dtype=str)
+        rows = pd.read_csv(
+            tmp_path / "out" / ("samples.csv" if to == "csv" else "train/metadata.csv"), dtype=str
+        )
         shown = [text for text in rows["title"].dropna() if text.startswith(("=", "+", "@", "-x", "\t"))]
         assert bool(shown) == (formulas == "keep")
 

@@ -52,7 +52,7 @@ def test_from_the_wheel_to_predictions(installed: Path, tmp_path: Path) -> None:
     capro("report", "run")
     assert (tmp_path / "run" / "report" / "report.html").stat().st_size > 100_000
     capro("export", "run", "--to", "folder", "--out", "cleaned")
-    assert len(pd.read_csv(tmp_path / "cleaned" / "metadata.csv")) > 100
+    assert len(pd.read_csv(tmp_path / "cleaned/train/metadata.csv")) > 100
     capro("export-model", "run", "--out", "model")
     capro("predict", "model", "crawl/Vögel", "--out", "labels.csv")
     assert len(pd.read_csv(tmp_path / "labels.csv")) == crawl.pictures // len(CLASSES)

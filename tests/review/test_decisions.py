@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,11 @@ from capro.pipeline.stage import Stage, perform
 from capro.review.answers import Decision
 from capro.review.decisions import decisions_hash, resolve
 from capro.review.log import log_file, open_log
+from capro.review.session import ReviewSession
+from capro.review.views import View
+from capro.stages.decided import settled_by_people
+from capro.train.setup import training_set
+from tests.review.made import make_run
 
 IDS, CLASSES = ["a", "b", "c", "d"], ["cat", "dog", "cow"]
 
@@ -79,3 +86,20 @@ def test_the_hash_follows_what_is_settled(run: Run) -> None:
     log.decide([Decision("b", "out")], person="me")
     assert decisions_hash(run) != first
     log.close()
+
+
+def test_the_posterior_is_calibrated_by_what_was_asked_at_random_alone(tmp_path: Path) -> None:
+    run = make_run(tmp_path, per_class=30)
+    session, view = ReviewSession(run), View()
+    queue = session.table.queue
+    group = next(rows for row in queue.order.tolist() if len(rows := session.members(row, view)) > 1)
+    asked = next(row for row in queue.order[queue.random[queue.order]].tolist() if row not in group)
+    assert queue.random[group].any()
+    for rows in (group, [asked]):
+        session.decide(rows, "out", person="me", view=view)
+    session.log.close()
+    settled = settled_by_people(run, training_set(run))
+    assert settled is not None
+    assert settled.random is not None
+    assert settled.at[settled.random].tolist() == [asked]
+    assert settled.at.tolist() == sorted([*group, asked])

@@ -384,12 +384,29 @@ def test_progress_counts_the_answers(site: Site) -> None:
 def test_progress_states_the_random_part(site: Site) -> None:
     assert "Nothing yet" in site.client.get("/progress").text
     queue = site.session.table.queue
-    for row in queue.order[queue.random[queue.order]][:3].tolist():
+    last = queue.order[queue.random[queue.order]][3]
+    for row in queue.drawn[: np.flatnonzero(queue.drawn == last)[0] + 1].tolist():
         site.decide([row], "accept")
     found = site.session.progress()["estimate"]
-    assert found["judged"] + found["unsure"] + found["skipped"] == found["part"]
-    assert found["judged"] >= 3
-    assert "From the random part alone" in site.client.get("/progress").text
+    assert found["judged"] + found["unsure"] == found["part"] >= 4
+    page = site.client.get("/progress").text
+    assert "From the random part alone" in page
+    assert f"({found['before']['hits']} of {found['before']['total']};" in page
+    assert "not counted yet" not in page
+
+
+def test_progress_names_the_open_sample_that_random_answers_wait_for(site: Site) -> None:
+    queue = site.session.table.queue
+    first = int(queue.drawn[0])
+    for row in queue.drawn[1:3].tolist():
+        site.decide([row], "accept")
+    page = site.client.get("/progress").text
+    assert "Nothing yet" in page
+    assert "2 more random answers not counted yet" in page
+    assert f'href="/sample/{first}"' in page
+    site.decide([first], "accept")
+    found = site.session.progress()
+    assert (found["waiting"], found["estimate"]["part"]) == (0, 3)
 
 
 def test_a_random_question_counts_only_in_the_whole_queue(site: Site) -> None:

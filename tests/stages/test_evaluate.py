@@ -61,6 +61,10 @@ def test_a_reviewed_random_part_is_printed_without_a_test_split(tmp_path: Path, 
     assert "75.0" in said
     assert "3 of 4" in said
     assert "random questions" in said
+    waiting = {"decided": 2, "estimate": None, "waiting": 2}
+    evaluation_tables.assessment({"on": "no test split", "samples": 0, "open": 0, "reviewed": waiting})
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 random answers not counted yet: an earlier sample of the random order is open" in said
 
 
 def data_of(run: Run) -> Path:

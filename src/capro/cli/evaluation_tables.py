@@ -41,9 +41,14 @@ def assessment(found: Mapping[str, Any]) -> None:
 def _reviewed(found: Mapping[str, Any]) -> None:
     """What a person's answers say of the labels."""
     part, decided = found["estimate"], many(found["decided"], "sample")
+    if found["waiting"]:
+        print_line(
+            f"[bold]review[/]: {many(found['waiting'], 'random answer')} not counted yet: an earlier sample of the "
+            "random order is open, the page Progress of `capro review` links to it"
+        )
     if part is None:
         print_line(
-            f"[bold]review[/]: {decided} decided, no random question among them: "
+            f"[bold]review[/]: {decided} decided, no random question that counts among them: "
             "only random questions show how many labels are right"
         )
         return
@@ -59,7 +64,7 @@ def _reviewed(found: Mapping[str, Any]) -> None:
     ]
     print_line(
         f"[bold]review[/]: {decided} decided; right labels among "
-        f"{many(part['judged'], 'random question')} ({part['unsure']} not sure, {part['skipped']} not answered)",
+        f"{many(part['judged'], 'random question')} ({part['unsure']} not sure)",
         whole=True,
     )
     print_table(["labels", ">right, %", ">95 % interval", ">samples"], rows)

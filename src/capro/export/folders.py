@@ -22,6 +22,10 @@ from capro.stores import AnyPath, ObjectPath
 TEMPORARY = ".capro-new.tmp-"  # how the name of a folder begins that is being written
 BEGUN = ".capro-uploading"  # at an address until everything is there
 LONGEST = 60  # characters of a name; file systems stop at 255 bytes
+# a folder whose name has such a word is a split to Hugging Face's imagefolder, at any depth
+SPLIT_WORDS = "train|training|validation|valid|dev|val|test|testing|eval|evaluation"
+DEVICES = "con|prn|aux|nul|(?:com|lpt)[0-9¹²³]"  # Windows has no files of these names
+_RESERVED = re.compile(rf"(?<![^-_0-9])(?:{SPLIT_WORDS})(?![^-_0-9])|^(?:{DEVICES})$", re.IGNORECASE)
 
 
 @contextmanager
@@ -151,16 +155,20 @@ def safe_name(text: str) -> str:
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:
-    """A safe name for each, all different, on systems that ignore case as well. Cost: O(names).
+    """A safe folder name for each, all different, on systems that ignore case as well. Cost: O(names).
+
+    Words that make a folder a split or a device get an ``x``.
 
     >>> safe_names(["a/b", "a b", "A_B"])
     {'a/b': 'a_b', 'a b': 'a_b-2', 'A_B': 'A_B-3'}
+    >>> safe_names(["test", "train station", "trainer", "con"])
+    {'test': 'testx', 'train station': 'trainx_station', 'trainer': 'trainer', 'con': 'conx'}
     """
     chosen: dict[str, str] = {}
     used: set[str] = set()
     last: dict[str, int] = {}  # number of a name that several have: all up to it are taken
     for name in names:
-        base = candidate = safe_name(name)
+        base = candidate = _RESERVED.sub(r"\g<0>x", safe_name(name))
         number = last.get(base.casefold(), 1)
         while candidate.casefold() in used:
             number += 1

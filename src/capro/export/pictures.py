@@ -106,7 +106,8 @@ class ExportedPictures(Portable):
     def _new_names(self) -> list[str]:
         folders: Iterable[str] = repeat(self.writer.below, len(self.table))
         if self.writer.by_class and "label" in self.table:
-            folders = self.table["label"].map(safe_names(sorted(set(self.table["label"]))))
+            folder_of = safe_names(sorted(set(self.table["label"])))
+            folders = [f"{self.writer.below}/{folder_of[label]}" for label in self.table["label"]]
         names = []
         rows = zip(*(self.table[name] for name in ("path", "source", "format")), folders, strict=True)
         for number, (path, source, kind, below) in enumerate(rows):

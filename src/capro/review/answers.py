@@ -70,7 +70,7 @@ class Decision:
         anchor: Whether it was picked as an anchor of its class.
         given: Web labels that were shown.
         proposed: The method's labels that were shown; empty: it dropped the sample.
-        random: Whether the question was drawn at random.
+        random: Whether the sample was drawn at random and asked for that reason; not where a near duplicate decided it.
     """
 
     sample: str
@@ -108,14 +108,13 @@ class Decision:
     def over(self, before: Decision | None) -> Decision:
         """This decision on top of an earlier one.
 
-        What was shown first stays: once decisions were applied, the method proposes what the person said.
+        What was shown first stays: once decisions were applied, the method proposes what the person said. So does
+        whether it was asked at random: a sample that was first decided for another reason never was.
         Labels that are added or removed one by one change what was decided before.
         """
         if before is None:
             return self
-        merged = replace(
-            self, given=before.given, proposed=before.proposed, random=before.random or self.random
-        )
+        merged = replace(self, given=before.given, proposed=before.proposed, random=before.random)
         if self.whole or before.answer != "labels":
             return merged
         yes = tuple(name for name in dict.fromkeys(before.yes + self.yes) if name not in self.no)
@@ -131,7 +130,7 @@ class Question:
         sample: Its id.
         given: Its web labels.
         proposed: The method's labels; empty: it dropped the sample.
-        random: Whether it was drawn at random.
+        random: Whether it was drawn at random and is asked for that reason.
         multi_label: Whether samples have any number of labels.
         before: What is decided about it already.
         label: The class that the person chose, where the command asks for one.

@@ -2,13 +2,14 @@
 
 Agreement is counted against what the method proposed when the question was shown; decisions that were
 applied since make the method agree with itself. Only the random part says how many labels are right: the
-samples of a fixed random order up to the last random question that was answered. Shares are of samples:
-one whose labels are all right counts as right.
+beginning of a fixed random order, as far as every sample of it is decided. Shares are of samples: one whose
+labels are all right counts as right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -67,34 +68,35 @@ def agreement_by_class(decisions: Iterable[Decision]) -> dict[str, dict[str, Any
 
 
 def random_part(drawn: NDArray[np.int64], decisions: Decisions) -> list[int]:
-    """Rows of the random part: the random order up to the last random question that was answered.
+    """Rows of the random part: the random order up to its first open sample, then back to the last random question.
 
-    A sample in between that was decided in another view is part of it, so that the choice stays random.
+    A sample in between that was decided for another reason is part of it: doubtful samples are, and without
+    them the labels would look better than they are. Behind an open sample, such samples would be too many.
 
-    >>> decisions = {2: Decision("c", "out", random=True), 3: Decision("d", "out")}
-    >>> random_part(np.array([1, 2, 0, 3]), decisions)
-    [1, 2]
+    >>> decisions = {1: Decision("b", "out"), 2: Decision("c", "out", random=True), 3: Decision("d", "out")}
+    >>> random_part(np.array([1, 2, 3, 0]), decisions), random_part(np.array([0, 1, 2, 3]), decisions)
+    ([1, 2], [])
     """
-    asked = np.isin(drawn, [row for row, decision in decisions.items() if decision.random])
-    return [int(row) for row in drawn[: np.flatnonzero(asked)[-1] + 1]] if asked.any() else []
+    part = [*takewhile(decisions.__contains__, drawn.tolist())]
+    while part and not decisions[part[-1]].random:
+        part.pop()
+    return part
 
 
 def estimate(part: Sequence[int], decisions: Decisions) -> dict[str, Any] | None:
     """Share of right labels before and after, from the random part; None where nothing of it was judged.
 
-    ``before``: web labels. ``after``: the method's labels of the samples that it kept. ``skipped`` were
-    not answered, ``unsure`` were not sure: both are in neither share.
+    ``before``: web labels. ``after``: the method's labels of the samples that it kept. ``unsure`` are in neither
+    share: not sure, dropped as a near duplicate, or only some labels decided.
     """
-    answered = [decisions[row] for row in part if row in decisions]
-    content = [decision for decision in answered if judged(decision)]
+    content = [decisions[row] for row in part if judged(decisions[row])]
     if not content:
         return None
     kept = [decision for decision in content if decision.proposed]
     return {
         "part": len(part),
         "judged": len(content),
-        "unsure": sum(decision.answer == "unsure" for decision in answered),
-        "skipped": len(part) - len(answered),
+        "unsure": len(part) - len(content),
         "before": share_of([*map(given_right, content)]),
         "after": share_of([*map(agrees, kept)]),
         "dropped": len(content) - len(kept),
@@ -104,13 +106,18 @@ def estimate(part: Sequence[int], decisions: Decisions) -> dict[str, Any] | None
 def summary(decisions: Decisions, drawn: NDArray[np.int64]) -> dict[str, Any]:
     """How many decisions there are, agreement by class, and the estimate of the random part.
 
+    ``waiting`` answers to random questions do not count yet: a sample before them in the random order is open.
+
     Args:
         decisions: By row.
         drawn: All rows in the random order.
     """
+    part = random_part(drawn, decisions)
+    asked = sum(decision.random for decision in decisions.values())
     return {
         "decided": len(decisions),
-        "estimate": estimate(random_part(drawn, decisions), decisions),
+        "estimate": estimate(part, decisions),
+        "waiting": asked - sum(decisions[row].random for row in part),
         "agreement": agreement_by_class(decisions.values()),
     }
 

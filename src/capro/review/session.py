@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -123,6 +124,7 @@ class ReviewSession:
         if command.multi_label and not self.table.multi_label:
             raise ConfigError("samples have one label here", hint="choose another one instead")
         with self._lock:
+            random = self._asked_at_random(rows, view)
             if verb == "best":
                 row_of = {int(self.table.duplicate_group[row]): row for row in rows}
                 leaders = [row for group, row in row_of.items() if group >= 0]
@@ -130,7 +132,7 @@ class ReviewSession:
                 if len(rows) > MOST:
                     raise ConfigError(f"{len(rows)} near duplicates", hint=f"at most {MOST:,} at once")
             rows = [*dict.fromkeys(rows)]
-            decisions = [command.decide(self._question(row, label, view)) for row in rows]
+            decisions = [command.decide(self._question(row, label, random=row in random)) for row in rows]
             if not decisions:
                 return []
             self._row_of |= {each.sample: row for each, row in zip(decisions, rows, strict=True)}
@@ -144,13 +146,13 @@ class ReviewSession:
             context |= {"sent": sent} if sent else {}
             return self._changed_rows(self.log.decide(decisions, person=person, context=context))
 
-    def _question(self, row: int, label: str | None, view: View) -> Question:
+    def _question(self, row: int, label: str | None, *, random: bool) -> Question:
         table = self.table
         return Question(
             sample=table.sample_id(row),
             given=table.labels(row, before=True),
             proposed=table.labels(row, before=False),
-            random=self.is_random(row, view),
+            random=random,
             multi_label=table.multi_label,
             before=self.decision(row),
             label=label or "",
@@ -183,6 +185,12 @@ class ReviewSession:
     def is_random(self, row: int, view: View) -> bool:
         """Whether the queue asks this sample because it was drawn at random."""
         return view.is_queue and bool(self.table.queue.random[row])
+
+    def _asked_at_random(self, rows: Sequence[int], view: View) -> set[int]:
+        """Of the rows of one answer, those that were asked at random; not what a group question decides along."""
+        leader = self.table.queue.leader
+        together = Counter(leader[[*set(rows)]].tolist())
+        return {row for row in rows if self.is_random(row, view) and together[int(leader[row])] == 1}
 
     def members(self, row: int, view: View) -> list[int]:
         """The rows that a question of the queue decides together, this one first."""
@@ -225,9 +233,10 @@ class ReviewSession:
         """Decided, left, agreement by class, and the estimate from the random part."""
         with self._lock:
             decisions = self.decisions()
-            answers = [decision.answer for decision in decisions.values()]
+            answers, drawn = [decision.answer for decision in decisions.values()], self.table.queue.drawn
             return {
-                **summary(decisions, self.table.queue.drawn),
+                **summary(decisions, drawn),
                 "left": len(self.table) - len(decisions),
+                "first_open": next((row for row in drawn.tolist() if not self.decided[row]), None),
                 "answers": {kind.counted: answers.count(name) for name, kind in ANSWERS.items()},
             }

@@ -86,11 +86,15 @@ def find(settings: DataSettings, *, source: str, split: str | None = None) -> li
     named = None if settings.format == "auto" else load_format(settings.format)
     recognised = recognise(path, settings)
     own_splits = any(each and each.own_splits for each in (named, recognised))
-    if split is None and path.is_dir() and not own_splits:
-        _refuse_subsets(settings, source)
+    if path.is_dir() and not own_splits and (split is None or (path / "train" / "metadata.csv").is_file()):
+        if split is None:
+            _refuse_subsets(settings, source)
         parts = _split_folders(path)
-        if parts:
-            return [one for name, part in parts for one in find(settings, source=str(part), split=name)]
+        if parts and (
+            split is None or len(parts) == 1
+        ):  # one: an export, read as the split that was asked for
+            each = [find(settings, source=str(part), split=split or name) for name, part in parts]
+            return [reader for readers in each for reader in readers]
     if recognised is None:
         raise _unreadable(path, settings.format, named)
     return [*recognised.readers(path, settings, split)]

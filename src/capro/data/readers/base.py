@@ -194,7 +194,7 @@ class Writer:
         write: Gets a new folder, the cleaned table, its pictures and the names of the classes.
         images: What may be done with the pictures; the first is done unless another is asked for.
         below: Folder of the pictures in the export.
-        by_class: With one label a picture lies in the folder of its class instead.
+        by_class: With one label a picture lies there in the folder of its class.
         entry: The file that ``capro scan`` is given; the folder itself if empty.
         card: Whether a card, README.md, belongs to it.
     """

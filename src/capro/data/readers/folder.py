@@ -2,28 +2,32 @@
 
 Hugging Face's imagefolder convention: the metadata's ``file_name`` is relative to the metadata's
 folder, and its columns win over the folder's name. Files are taken by content, not by extension.
+An export has everything below ``train``: a class folder beside it could be taken for a split.
 """
 
 from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from capro.config import DataSettings
 from capro.data.images import has_known_header
 from capro.data.manifest import Row, Source
-from capro.data.readers.base import Format, Reader, Record, Writer, guarded, write_samples
+from capro.data.readers.base import Format, Pictures, Reader, Record, Writer, guarded, write_samples
 from capro.data.readers.columns import Columns, if_missing, is_inside, named_columns, safe_relative, text_of
 from capro.data.readers.table_files import TABLES, SourceTable
 from capro.errors import DataError
 from capro.files import open_regular
 
 METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet")
+EXPORTED_SPLIT = "train"
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".jfif")
 
 
@@ -156,14 +160,17 @@ def _looks_like_picture(path: Path) -> bool:
     return has_known_header(head)
 
 
+def _write(out: Path, table: pd.DataFrame, pictures: Pictures, classes: Sequence[str]) -> None:
+    (out / EXPORTED_SPLIT).mkdir()
+    names = [name.removeprefix(f"{EXPORTED_SPLIT}/") for name in table["file_name"]]
+    table = table.assign(file_name=names)
+    write_samples(f"{EXPORTED_SPLIT}/metadata.csv", out, table, pictures, classes)
+
+
 FORMAT = Format(
     layout="give a folder of images",
     recognises=lambda path, _: path.is_dir(),
     readers=lambda path, settings, split: [FolderReader(path, settings, split or "train")],
-    # LABEL/NUMBER-NAME.png and metadata.csv: an image folder as torchvision and Hugging Face read
-    writers={
-        "folder": Writer(
-            partial(write_samples, "metadata.csv"), images=("link", "copy"), below="images", by_class=True
-        )
-    },
+    # train/LABEL/NUMBER-NAME.png and train/metadata.csv: an image folder as torchvision and Hugging Face read
+    writers={"folder": Writer(_write, images=("link", "copy"), below=EXPORTED_SPLIT, by_class=True)},
 )
