@@ -146,7 +146,8 @@ def figures_of(bench: Bench, row: Variant, truth: Path, seed: int) -> dict[str, 
     found = summary(scores[row.model], labels)
     if row.cleans:
         on = cleaned_figures(run, truth)
-        found |= {name: on[figure] for name, figure in CLEANED.items() if figure in on}
+        # nothing was added: there is no share of it
+        found |= {name: on[figure] for name, figure in CLEANED.items() if not np.isnan(on.get(figure, nan))}
     return found
 
 

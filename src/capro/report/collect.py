@@ -258,6 +258,9 @@ def summary(store: VerdictStore, data: dict[str, Any]) -> list[dict[str, str]]:
         problems.append(missing.get("clean", "There are no verdicts on the labels yet."))
     anchors = dict(Counter(anchor_choice(store.anchors).tolist()))
     done = sentences.was_done(total, anchors, multi_label=multi_label)
+    if total and store.run.settings.by_posterior and store.run.finished("posterior"):
+        calibrated = store.run.result("posterior")["calibration"] is not None
+        done += sentences.scores_are(calibrated=calibrated)
     if data["comparison"] is None:
         gain = missing.get("evaluate", "Nothing was measured on test images.")
     else:

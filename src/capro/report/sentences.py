@@ -66,6 +66,13 @@ ANCHORS = {  # by what chose them, see `capro.core.anchors.anchor_choice`
 }
 
 
+def scores_are(*, calibrated: bool) -> str:
+    """What the scores of the method plus mean."""
+    if calibrated:
+        return " The scores are calibrated by people's answers to random questions of the review."
+    return " The scores are the method's own: answers to random questions of the review would calibrate them."
+
+
 def was_done(counts: dict[str, int] | None, anchors: dict[str, int], *, multi_label: bool) -> str:
     """What was done to the data; anchors are counted by what chose them."""
     text = "".join(f"{many(n, 'image')} {ANCHORS[by]}. " for by, n in anchors.items())

@@ -292,7 +292,8 @@ def _about_dropping(facts: Facts, settings: Settings) -> Iterator[Finding]:
             "advice",
             "dropping",
             f"plus.drop_above = {now:g} seems too {'strict' if drops[now] > expected else 'lax'}: it drops "
-            f"{drops[now]:,} samples, and by their probabilities about {expected:,.0f} show none of the classes (our rule)",
+            f"{drops[now]:,} samples, and by their probabilities about {expected:,.0f} show none of the classes "
+            "(our rule)",
             f"look at what was dropped in the report; --set plus.drop_above={better:g} drops {drops[better]:,}",
         )
 
