@@ -62,7 +62,7 @@ def test_scan_prints_a_table_or_json(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "6 rows in the source = 6 samples + 0 quarantined" in done.stdout
     # no bar where stderr is no terminal
-    assert re.fullmatch(r"scan: done in \d+ s\nno preset was named: small is used, .*\n", done.stderr)
+    assert re.fullmatch(r"scan: done in \d+ s\nno preset was named: photo is used, .*\n", done.stderr)
     again = capro("scan", folder, "--run", tmp_path / "run", "--json")
     summary = json.loads(again.stdout)
     assert summary["classes"] == {"cat": {"train": 3}, "dog": {"train": 3}}

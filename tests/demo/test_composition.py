@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from capro.models.dictionary import Dictionary
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -18,6 +17,7 @@ from PIL import Image
 from capro.demo import composition, junk
 from capro.demo.emoji import DESIGNS, emoji_table, picture
 from capro.errors import ConfigError, DataError
+from capro.models.nouns import ClassNouns
 
 SMALL = {"n_train": 340, "n_test": 51}
 
@@ -207,7 +207,7 @@ def test_compounds_show_no_class_and_their_pages_name_them(multi_label):
 
 
 def test_the_dictionary_knows_that_a_compound_is_no_kind_of_its_word():
-    dictionary = Dictionary([int(c.sense[1:]) for c in composition.DEMO_CLASSES])
+    dictionary = ClassNouns([int(c.sense[1:]) for c in composition.DEMO_CLASSES])
     for word, compound in COMPOUNDS.items():
         assert dictionary.read(word).answer == NAMES.index(word)
         assert dictionary.read(compound).answer == len(NAMES)

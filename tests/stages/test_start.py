@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
@@ -53,7 +52,7 @@ def test_ranks_agree_on_whether_a_run_is_new(tmp_path: Path, monkeypatch: pytest
         assert [*pool.map(begin, ranks)] == [True, True]
 
 
-@pytest.mark.parametrize(("multi", "name"), [(False, "small"), (True, "small-multi")])
+@pytest.mark.parametrize(("multi", "name"), [(False, "photo"), (True, "photo-multi")])
 def test_a_scan_without_a_preset_takes_the_one_for_its_labels(
     multi: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
@@ -62,8 +61,7 @@ def test_a_scan_without_a_preset_takes_the_one_for_its_labels(
     assert call(monkeypatch, "scan", data, "--run", tmp_path / "run", "--set", "match.k=3", *words) == 0
     err = capsys.readouterr().err
     labels = "several labels" if multi else "one label"
-    assert f"no preset was named: {name} is used, for pictures of " in err
-    assert f" px with {labels} and" in err
+    assert f"no preset was named: {name} is used, for 18 images with {labels} and" in err
     assert "--preset paper" in err
     found = Run.open(tmp_path / "run").settings
     wanted = config.load(preset_name=name, overrides=["match.k=3"])
@@ -73,26 +71,26 @@ def test_a_scan_without_a_preset_takes_the_one_for_its_labels(
 
 
 @pytest.mark.parametrize(
-    ("side", "count", "gpu", "multi", "name"),
+    ("count", "gpu", "multi", "name"),
     [
-        (128, 10, False, False, "small"),
-        (129, 10, False, False, "photo"),
-        (240, 10, False, True, "photo-multi"),
-        (240, 5000, False, False, "small"),
-        (240, 5000, True, False, "photo"),
+        (10, False, False, "photo"),
+        (10, False, True, "photo-multi"),
+        (1001, False, False, "small"),
+        (1001, False, True, "small-multi"),
+        (1001, True, False, "photo"),
     ],
 )
 def test_the_pictures_choose_the_preset(
-    side: int, count: int, gpu: bool, multi: bool, name: str, monkeypatch: pytest.MonkeyPatch
+    count: int, gpu: bool, multi: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = pd.DataFrame({"width": [side] * count, "height": [2 * side] * count})
-    manifest = SimpleNamespace(task="multi" if multi else "single", samples=sizes)
+    manifest = SimpleNamespace(task="multi" if multi else "single", samples=range(count))
     monkeypatch.setattr(beginning, "manifest_of", lambda _: manifest)
     monkeypatch.setattr(beginning, "MANY", 1000)
     monkeypatch.setattr(beginning, "_has_gpu", lambda: gpu)
     found, reason = beginning.chosen_preset(Run(Path("none"), config.load()))
     assert found == name
-    assert ("5,000 pictures" in reason) == (name == "small" and side > 128)
+    assert ("without a GPU" in reason) == name.startswith("small")
+    assert f"{count:,} images with" in reason
 
 
 def test_the_papers_settings_have_a_name_and_an_existing_run_keeps_its_own(
@@ -149,7 +147,7 @@ def test_the_preset_is_chosen_within_a_run_of_all_stages(tmp_path: Path) -> None
     said: list[str] = []
     run, choose = start(tmp_path / "run", resolve, None)
     run_all(run, watch=Lines(said.append), choose=choose)
-    assert named == ["small", "small-multi"]
+    assert named == ["photo", "photo-multi"]
     assert Run.open(run.path).settings.train.gamma == 0.9
     assert sum(line.endswith("] scan") for line in said) == 1
 

@@ -12,10 +12,10 @@ from capro.models.folders import check_models, has_text_tower
 from capro.pipeline.progress import Watch
 from capro.pipeline.ranks import check_tracker, process_count, ranks_of
 from capro.pipeline.run import Run, settings_in
+from capro.wording import many
 
 SMALL, PHOTO = "small", "photo"  # pretrained networks that stay as they are
-NATURAL = 128  # px of the shorter side above which SMALL would throw detail away, for half of the pictures
-MANY = 100_000  # pictures for which a CPU takes half an hour at the size of PHOTO
+MANY = 100_000  # pictures for which two cores take a quarter of an hour at the size of PHOTO
 ABOUT_DATA = {"seed", "data", "scan"}  # what another preset leaves as it is
 LEARNS_FAST = ("small", "tiny")  # the backbones that a CPU can train
 
@@ -39,7 +39,7 @@ def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose
     """
     stored = settings_in(path)
     if stored is None:
-        settings = resolve({}, preset or SMALL)
+        settings = resolve({}, preset or PHOTO)
     else:
         settings = resolve(stored.model_dump(include=ABOUT_DATA if preset else None), preset)
     run = Run(path, settings)
@@ -60,18 +60,17 @@ def start(path: Path, resolve: Resolve, preset: str | None) -> tuple[Run, Choose
 
 
 def chosen_preset(run: Run) -> tuple[str, str]:
-    """The preset that fits the data of a scan, and why: by the labels, and by the number and size of the pictures."""
+    """The preset that fits the data of a scan, and why: by the labels, the number of the pictures, and a GPU.
+
+    Their size does not matter: pictures of 32 px gain as much from a larger input as photographs (docs/results.md).
+    """
     manifest = manifest_of(run)
-    multi_label, samples = manifest.task == "multi", manifest.samples
-    labels = "several labels" if multi_label else "one label"
-    side = int(samples[["width", "height"]].min(axis=1).median()) if len(samples) else 0
-    name, size = SMALL, f"pictures of {side} px"
-    if side > NATURAL:
-        if len(samples) <= MANY or _has_gpu():
-            name, size = PHOTO, f"photographs of {side} px"
-        else:
-            size = f"{len(samples):,} pictures without a GPU (`--preset photo` is slower and more accurate)"
-    return f"{name}-multi" if multi_label else name, f"{size} with {labels}"
+    labels = "several labels" if manifest.task == "multi" else "one label"
+    count, name = len(manifest.samples), PHOTO
+    reason = f"{many(count, 'image')} with {labels}"
+    if count > MANY and not _has_gpu():
+        name, reason = SMALL, f"{reason} without a GPU (`--preset photo` is slower and more accurate)"
+    return f"{name}-multi" if manifest.task == "multi" else name, reason
 
 
 def prepare(run: Run, names: Sequence[str], watch: Watch) -> None:
