@@ -10,7 +10,7 @@ import pytest
 
 from capro.core.kept_scores import KeptScores
 from capro.errors import DataError
-from capro.pipeline.artefacts import ANCHORS, CLEANED_LABELS, CLEANED_WORDS, FUSED_SCORES, POSTERIOR, VERDICTS
+from capro.pipeline.artefacts import ANCHORS, CLEANED_LABELS, FUSED_SCORES, POSTERIOR, SOFT_LABELS, VERDICTS
 from capro.pipeline.run import Run
 from capro.review.answers import Decision
 from capro.review.log import open_log
@@ -114,7 +114,7 @@ def test_several_labels(tmp_path: Path) -> None:
     assert cleaned[0, names.index(add)] == fused[0, names.index(add)] == 1
     assert cleaned[1].tolist() == [1, *[0] * (len(names) - 1)]
     assert (cleaned[2] == -1).all()
-    assert np.array(run.read(CLEANED_WORDS))[1].tolist() == cleaned[1].tolist()
+    assert np.array(run.read(SOFT_LABELS))[1].tolist() == cleaned[1].tolist()
     table = run.read(VERDICTS)
     mine = table[(table["id"] == ids[0]) & (table["decided_by"] == "person")]
     assert mine["class"].tolist() == [add]

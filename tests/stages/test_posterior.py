@@ -17,12 +17,12 @@ from capro.data.manifest import manifest_of
 from capro.errors import ConfigError
 from capro.pipeline.artefacts import (
     CLEANED_LABELS,
-    CLEANED_WORDS,
     FUSED_SCORES,
     KEY_FEATURES,
     PLAIN_FEATURES,
     POSTERIOR,
     QUERY_FEATURES,
+    SOFT_LABELS,
     STEP3,
     Artefact,
 )
@@ -140,7 +140,7 @@ def test_several_labels_keep_every_score(several, tmp_path, monkeypatch):
         monkeypatch.setattr(f"capro.core.kept_scores.{name}", 2)
     run = tiny.copied(several, tmp_path / "run")
     PLAN.do(run, "posterior", "clean", force=True)
-    for artefact in (POSTERIOR, CLEANED_WORDS):
+    for artefact in (POSTERIOR, SOFT_LABELS):
         assert np.array_equal(run.read(artefact), several.read(artefact))
 
 
@@ -301,9 +301,9 @@ def test_step_three_of_several_labels_learns_from_the_words_after_step_two(tmp_p
     PLAN.do(run, "finetune")
     after = kept(run, FUSED_SCORES, "fused", 3)
     assert np.abs(after - kept(run, POSTERIOR, "posterior", 3)).max() > 1e-3
-    np.testing.assert_array_equal(seen[0].numpy(), run.read(CLEANED_WORDS))
+    np.testing.assert_array_equal(seen[0].numpy(), run.read(SOFT_LABELS))
     first = 1 / (1 + np.exp(-kept(run, POSTERIOR, "words", 3)))
-    assert np.abs(run.read(CLEANED_WORDS) - first).max() > 1e-3
+    assert np.abs(run.read(SOFT_LABELS) - first).max() > 1e-3
 
 
 def test_pictures_texts_and_class_names_are_enough(tmp_path):

@@ -338,7 +338,9 @@ POSTERIOR = _array("posterior", "scores.npy")
 
 CLEANED_LABELS = _array("clean", "labels.npy")  # -1: dropped
 FUSED_SCORES = _array("clean", "scores.npy")  # kept scores: o, or the posterior of the method plus
-CLEANED_WORDS = _array("clean", "words.npy")  # plus, several labels: P(class | words), (training samples, C)
+SOFT_LABELS = _array(
+    "clean", "soft_labels.npy"
+)  # plus, multi-label: what step 3 learns, (training samples, C)
 VERDICTS = _verdicts("verdicts.parquet")  # several labels: one row per (sample, class)
 SAMPLE_VERDICTS = _verdicts("samples.parquet")  # several labels: one row per sample
 

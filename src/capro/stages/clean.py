@@ -25,12 +25,12 @@ from capro.pipeline.artefacts import (
     ADJACENCY,
     ANCHORS,
     CLEANED_LABELS,
-    CLEANED_WORDS,
     DISTANCES,
     FUSED_SCORES,
     NAMED,
     POSTERIOR,
     SAMPLE_VERDICTS,
+    SOFT_LABELS,
     STEP2,
     TEXTS,
     VERDICTS,
@@ -185,7 +185,7 @@ def work(job: Job) -> dict[str, Any]:
         blocks = (
             np.where(given[part], fused[part], texts[part]) for part in row_blocks(len(judged.labels), count)
         )
-        write_rows(job.file(CLEANED_WORDS), (len(judged.labels), count), blocks)
+        write_rows(job.file(SOFT_LABELS), (len(judged.labels), count), blocks)
     with job.bar("neighbours of pictures", None):
         rows_of = _verdict_rows(job, training, anchored, judged, person)
     counts = Counter[str]()

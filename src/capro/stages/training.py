@@ -19,10 +19,10 @@ from capro.models.backbones import Backbone, FeatureBackbone
 from capro.models.siamese import Siamese
 from capro.pipeline.artefacts import (
     CLEANED_LABELS,
-    CLEANED_WORDS,
     FUSED_SCORES,
     HISTORIES,
     POSTERIOR,
+    SOFT_LABELS,
     STEP1,
     STEP2,
     STEP3,
@@ -305,7 +305,7 @@ def targets_of(run: Run, training: TrainingSet) -> Tensor:
     negative. What the picture says is left out: the classifier would learn its own beliefs.
     """
     soft = run.settings.by_posterior and training.multi_label
-    return torch.from_numpy(np.array(run.read(CLEANED_WORDS if soft else CLEANED_LABELS)))
+    return torch.from_numpy(np.array(run.read(SOFT_LABELS if soft else CLEANED_LABELS)))
 
 
 def calibration_of(run: Run) -> Calibration:
