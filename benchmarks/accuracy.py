@@ -48,10 +48,12 @@ CLEANED = {
     "errors found": "error_average_precision",
     "score ECE": "score_ece",
     "right at 0.9": "right_at_90",
+}  # from a name here to a figure of `cleaned_figures`
+TAGS = {
     "ECE of given tags": "given_ece",
     "added labels right": "added_right",
     "removed labels right": "removed_right",
-}  # from a name here to a figure of `cleaned_figures`
+}  # the same, several labels
 MORE = {"single": ("ECE",), "multi": ("C-F1@0.5", "O-F1@0.5", "ECE")}  # beside the metrics of `capro bench`
 UNBALANCED, STEP3 = ", balance 0 in step 3", ", then step 3"
 PAPER = ("method=paper", "net.frozen_views=3")
@@ -115,8 +117,7 @@ def measure(bench: Bench, truth: Path, labels: Sequence[str] = ()) -> TableResul
     with only_one(bench.folder):
         base = base_of(bench, PAPER)
         task = manifest_of(base).task
-        by_tag = list(CLEANED)[-3:] if task == "single" else []
-        metrics = [*METRICS[task], *MORE[task], *(name for name in CLEANED if name not in by_tag)]
+        metrics = [*METRICS[task], *MORE[task], *CLEANED, *(TAGS if task == "multi" else ())]
         chosen = variants(bench, base, truth)
         unknown = set(labels) - {row.label for row in chosen}
         if unknown:
@@ -147,7 +148,8 @@ def figures_of(bench: Bench, row: Variant, truth: Path, seed: int) -> dict[str, 
     if row.cleans:
         on = cleaned_figures(run, truth)
         # nothing was added: there is no share of it
-        found |= {name: on[figure] for name, figure in CLEANED.items() if not np.isnan(on.get(figure, nan))}
+        found |= {name: on[figure] for name, figure in CLEANED.items()}
+        found |= {name: on[figure] for name, figure in TAGS.items() if not np.isnan(on.get(figure, nan))}
     return found
 
 
@@ -169,7 +171,7 @@ def cleaned_figures(run: Run, truth: Path) -> dict[str, float]:
 
 def comparisons(result: TableResult) -> list[str]:
     """For each row its differences to vanilla, and for CAPro the share of the gap to the oracle."""
-    metrics = [name for name in result.metrics if name not in (*CLEANED, "ECE")]
+    metrics = [name for name in result.metrics if name not in (*CLEANED, *TAGS, "ECE")]
     rows = {row.label: row for row in result.rows}
     best = "oracle: true labels" if "C-F1" in metrics else "oracle: clean subset"
     lines = []

@@ -127,7 +127,7 @@ def test_several_labels(made: Callable[[bool], Made]) -> None:
         "oracle: true labels",
         "oracle: true labels, then step 3",
     ]
-    assert {"C-F1", "O-F1", "mAP", *accuracy.CLEANED} <= set(result.rows[4].figures[0])
+    assert {"C-F1", "O-F1", "mAP", *accuracy.CLEANED, "ECE of given tags"} <= set(result.rows[4].figures[0])
     training = training_set(run_of(bench, "oracle: true labels"))
     expected = MULTI_LABEL.encode(true_labels(bench), training.classes)
     assert training.labels.tolist() == expected.tolist()
