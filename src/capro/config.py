@@ -220,7 +220,7 @@ class MatchSettings(Section):
         "text", "what chooses anchors; random: a baseline of the paper's ablation"
     )
     top_k: Positive = setting(50, "anchors per class, K (paper, Tab. 6)")
-    top_share: Share = setting(
+    top_share: PositiveShare = setting(
         1.0,
         "share of a class's samples that are anchors at most, one of them in any case; 1: K alone decides",
     )

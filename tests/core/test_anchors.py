@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -300,3 +302,22 @@ def test_contrast_puts_a_text_of_another_class_last() -> None:
     assert found.sample.tolist() == [0]
     found = match(texts, prototypes, [0, 0], k=1, top_k=1, ids=["a", "b"], rerank=False, contrast=1.0)
     assert found.sample.tolist() == [1]
+
+
+@given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(1, 20))
+def test_anchors_are_at_most_a_share_of_their_class(size, share, top_k):
+    texts = np.random.default_rng(size).normal(size=(size, 4)).astype(np.float32)
+    chosen = match(
+        texts, [[1, 0, 0, 0]], np.zeros(size, np.int64), k=3, top_k=top_k, top_share=share,
+        ids=[f"{row:03d}" for row in range(size)],
+    )  # fmt: skip
+    whole = match(
+        texts,
+        [[1, 0, 0, 0]],
+        np.zeros(size, np.int64),
+        k=3,
+        top_k=size,
+        ids=[f"{row:03d}" for row in range(size)],
+    )
+    assert len(chosen.sample) == min(top_k, math.ceil(share * size))
+    assert chosen.sample.tolist() == whole.sample[: len(chosen.sample)].tolist()  # the nearest stay

@@ -105,6 +105,7 @@ SPECS = st.builds(
     definition=st.none() | TEXT,
     query=st.none() | TEXT,
     ambiguous=st.none() | st.booleans(),
+    rejected=st.lists(TEXT, max_size=2).map(tuple),
 )
 
 
@@ -187,3 +188,32 @@ def test_a_list_says_which_classes_are_ambiguous(tmp_path):
         classes.marked_ambiguous(specs[1:2], classes.ambiguous_names(path))
     with pytest.raises(DataError, match="cannot be read"):
         classes.ambiguous_names(tmp_path / "absent.txt")
+
+
+def test_what_a_class_is_not(tmp_path):
+    first = "- {name: dog, sense: dog.n.01, not: [hot dog, a drawn dog]}\n"
+    path = write(tmp_path, first + "- {name: bus, not: bus stop}\n- cat\n")
+    dog, bus, cat = load_classes(path)
+    assert (dog.rejected, bus.rejected, cat.rejected) == (("hot dog", "a drawn dog"), ("bus stop",), ())
+    save_classes(path, [dog, bus, cat])
+    assert load_classes(path) == [dog, bus, cat]
+    rivals = classes.rival_senses(dog)
+    assert {sense.offset for sense in wordnet.senses("hot dog")} <= {sense.offset for sense in rivals}
+    assert wordnet.resolve("dog.n.01") not in rivals
+    assert classes.rival_senses(cat) == []  # no sense was chosen, so none was rejected
+    texts, owners = classes.other_senses([dog, bus, cat])
+    assert "a drawn dog" in texts
+    assert set(owners) == {0, 1}
+
+
+@pytest.mark.parametrize("value", ["{a: b}", "[[a]]"])
+def test_what_a_class_is_not_is_a_text_or_a_list(value, tmp_path):
+    with pytest.raises(ConfigError, match="'not' is neither a text nor a list") as error:
+        load_classes(write(tmp_path, f"- name: dog\n  not: {value}\n"))
+    assert ":2: class 1" in str(error.value)
+    assert "not: [hot dog]" in error.value.hint
+
+
+def test_not_twice_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="'not' is there twice"):
+        load_classes(write(tmp_path, "- name: dog\n  not: a\n  not: b\n"))

@@ -314,7 +314,7 @@ def _entry(spec: ClassSpec, comments: Sequence[str]) -> str:
         if isinstance(value, bool):
             lines.append(f"{key}: {str(value).lower()}")
         elif isinstance(value, tuple):
-            lines += [f"{NOT}: {_flow(list(value))}"] if value else []
+            lines += [f"{NOT}: {_flow(list(value), style='"')}"] if value else []
         elif value:
             lines.append(f"{key}: {_scalar(value)}")
         if key == "sense" and value:
@@ -323,8 +323,10 @@ def _entry(spec: ClassSpec, comments: Sequence[str]) -> str:
     return "- " + "\n  ".join([*lines, *(f"# {comment}" for comment in comments)]) + "\n"
 
 
-def _flow(value: str | list[str]) -> str:
-    dumped = yaml.safe_dump(value, allow_unicode=True, width=1 << 30, default_flow_style=True)
+def _flow(value: str | list[str], style: str | None = None) -> str:
+    dumped = yaml.safe_dump(
+        value, allow_unicode=True, width=1 << 30, default_flow_style=True, default_style=style
+    )
     return dumped.removesuffix("\n").removesuffix("\n...")
 
 
