@@ -51,6 +51,7 @@ class ClassSpec:
 
 
 NOT = "not"
+QUOTED = '"'  # a style of YAML
 _KEYS = [*(each.name for each in fields(ClassSpec) if each.name != "rejected"), NOT]
 
 
@@ -314,7 +315,7 @@ def _entry(spec: ClassSpec, comments: Sequence[str]) -> str:
         if isinstance(value, bool):
             lines.append(f"{key}: {str(value).lower()}")
         elif isinstance(value, tuple):
-            lines += [f"{NOT}: {_flow(list(value), style='"')}"] if value else []
+            lines += [f"{NOT}: {_flow(list(value), style=QUOTED)}"] if value else []
         elif value:
             lines.append(f"{key}: {_scalar(value)}")
         if key == "sense" and value:
