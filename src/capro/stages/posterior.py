@@ -83,6 +83,8 @@ def head_kinds(run: Run) -> HeadKinds | None:
     settings = run.settings
     if settings.net.mode != "frozen" or settings.embed.visual != "step1":
         return None
+    if has_text_tower(settings.net.backbone):  # CLIP-like: large to load, and without a head
+        return None
     head = pretrained(settings).head
     if head is None:
         return None
